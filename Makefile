@@ -8,8 +8,9 @@ RUNS := $(VENV)/.runs
 STAMP := $(VENV)/.installed
 SEEDS ?= 20
 NIGHT_SEEDS ?= 2000
-# Files of tests run beside each other; those of one file share what they start.
-AT_ONCE ?= --numprocesses 2 --dist loadfile
+# Files of tests run beside each other; those of one file share what they start. In their order, so
+# that those of a folder share it, too.
+AT_ONCE ?= --numprocesses 2 --dist loadfile --no-loadscope-reorder
 OLDEST_SPARK := 4.2.0
 OLDEST := .venv-spark42
 OLDEST_PIP := $(OLDEST)/bin/python -m pip install --disable-pip-version-check --quiet
@@ -69,7 +70,7 @@ night: $(STAMP)
 # The table in docs/interoperability.md must say what this run found; `make interop-table` writes it.
 interop: $(STAMP)
 	@rm -f .interop/results.json
-	$(BIN)/python -m pytest -m interop $(AT_ONCE) --no-loadscope-reorder --durations=20
+	$(BIN)/python -m pytest -m interop $(AT_ONCE) --durations=20
 	$(BIN)/python -m tests.interop.results --check
 
 interop-table: $(STAMP)
@@ -87,13 +88,13 @@ $(OLDEST)/.installed: constraints.txt pyproject.toml
 # The kills of CI are run by their command, which tells what was killed.
 spark: $(STAMP) $(OLDEST)/.installed
 	$(BIN)/python -m pytest -m spark $(AT_ONCE) --durations=10 \
-		--deselect tests/spark/test_killing.py::$(UNDER_FIRE)
-	$(BIN)/python -m tests.spark.killing --kills 200
+		--deselect tests/spark/kills/test_killing.py::$(UNDER_FIRE)
+	$(BIN)/python -m tests.spark.kills.killing --kills 200
 	$(OLDEST)/bin/python -m pytest -m "spark and versions" tests/spark $(AT_ONCE) --durations=10
 
 # Exactly once, under fire; a step of the night.
 spark-kills: $(STAMP)
-	$(BIN)/python -m tests.spark.killing --kills $(KILLS) $(if $(SEED),--seed $(SEED))
+	$(BIN)/python -m tests.spark.kills.killing --kills $(KILLS) $(if $(SEED),--seed $(SEED))
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
@@ -107,13 +108,13 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 docs: $(STAMP)
-	$(BIN)/python -m tests.tidy.configuration
-	$(BIN)/python -m tests.tidy.metrics
-	$(BIN)/python -m tests.tidy.api
-	$(BIN)/python -m tests.tidy.spark_options
+	$(BIN)/python -m tools.docs.configuration
+	$(BIN)/python -m tools.docs.metrics
+	$(BIN)/python -m tools.docs.api
+	$(BIN)/python -m tools.docs.spark_options
 
 faces: $(STAMP)
-	$(BIN)/python -m tests.tidy.faces
+	$(BIN)/python -m tools.faces.generate
 
 sim: $(STAMP)
 	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(TRACE),--trace)

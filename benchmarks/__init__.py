@@ -1,4 +1,4 @@
-"""What an append, a tail, a catch-up costs: real processes, real fsync, CPU counted everywhere.
+"""Measures appends, tails and catch-up reads: real processes, real fsync, CPU of all processes.
 
-`python -m benchmarks NAME [options] [--json]`; see docs/performance.md for how to read the results.
+`python -m benchmarks NAME [options] [--json]`; docs/performance.md explains the results.
 """

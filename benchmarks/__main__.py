@@ -1,4 +1,4 @@
-"""`python -m benchmarks NAME [options]`, the same as `ledgerstream bench NAME [options]`."""
+"""Runs benchmarks: `python -m benchmarks NAME [options]` or `ledgerstream bench NAME [options]`."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ Name = Literal[
 ]  # fmt: skip
 _RATES: dict[Name, int] = {"latency": 1000, "tail": 500, "fanout": 20_000, "mixed": 1000}
 
-# What `all` runs: the rows of the table in docs/performance.md. The others take long,
-# or need Spark; what they find is told in text there.
+# The benchmarks that `all` runs: the rows of the table in docs/performance.md. The others take
+# long or need Spark; docs/performance.md describes their results in text.
 TABLE: list[tuple[Name, dict[str, Any]]] = [
     ("start", {}),
     ("ledger-add", {"size": 100}),
@@ -76,15 +76,15 @@ def bench(name: Name, *, settings: Settings | None = None) -> None:
     ----------
     name
         ledger-add: entries to a ledger. append: records to a stream. latency: at a fixed rate.
-        tail: from writer to reader. fanout: to a hundred of them. catchup: reading what is there.
+        tail: from writer to reader. fanout: to a hundred readers. catchup: reading a whole stream.
         start: until "ready". restart: a killed bookie with 1 GiB in its journal, until "ready".
-        many-ledgers: a bookie with a million ledgers beside one with a thousand. mixed: writes,
-        tails and two catch-up readers together, beside writes alone.
+        many-ledgers: a bookie with a million ledgers, compared with one with a thousand.
+        mixed: writes, a tail and two catch-up readers together, compared with writes alone.
         streams: many streams, some of them written at once.
         spark-read: a stream into Spark, and Parquet. spark-write: rows of Spark into a stream, and
         into Parquet. spark-latency: one record through a micro-batch.
-        all: those of the table in docs/performance.md, with its settings: start, ledger-add,
-        append, latency, tail, fanout and catchup. The others are run by their own names.
+        all: the benchmarks of the table in docs/performance.md, with its settings: start,
+        ledger-add, append, latency, tail, fanout and catchup.
     """
     chosen = settings or Settings()
     if chosen.one_at_a_time:

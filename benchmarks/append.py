@@ -1,7 +1,7 @@
-"""`append`: records to one stream through the stream API, in the three ways people call it.
+"""`append`: appends records to one stream through the stream API, in three ways.
 
 many: lists of records by `append_many`. single: `append_nowait` one at a time, without waiting for
-each. callers: that many tasks, each awaiting its own `append`.
+each. callers: a number of tasks, each awaiting its own `append`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DEFAULT_COUNTS = {"many": 4_000_000, "single": 2_000_000, "callers": 300_000}
 
 
 async def append_many(writer: StreamWriter, value: bytes, count: int) -> array[float]:
-    """A few tasks, each appending lists; times each list."""
+    """Appends lists from a few tasks; measures the latency of each list."""
     latencies_ms = array("d")
     left = count
 
@@ -45,7 +45,7 @@ async def append_many(writer: StreamWriter, value: bytes, count: int) -> array[f
 
 
 async def append_single(writer: StreamWriter, value: bytes, count: int) -> array[float]:
-    """One task that never waits for a record, only for room."""
+    """Appends from one task, which never waits for a record, only for free capacity."""
     append = writer.append_nowait
     for _ in range(count):
         try:
@@ -60,7 +60,7 @@ async def append_single(writer: StreamWriter, value: bytes, count: int) -> array
 async def append_callers(
     writer: StreamWriter, value: bytes, count: int, callers: int
 ) -> array[float]:
-    """Many tasks, each waiting until its record is durable before it appends the next."""
+    """Appends from many tasks, each of which waits until its record is durable."""
     latencies_ms = array("d")
 
     async def call(each: int) -> None:
@@ -92,7 +92,7 @@ async def append(settings: Settings, cluster: RunningCluster) -> Measured:
     async with Namespace.connect(cluster.uri, NAMESPACE, options=options) as namespace:
         await namespace.ensure(**settings.replication)
         async with namespace.writer(STREAM, create=True) as writer:
-            # The quick way first, until journal files are recycled, then the way that is measured.
+            # The fastest mode comes first, until journal files are recycled, then the measured one.
             await append_many(writer, value, settings.warmup_count())
             await run(writer, max(settings.callers, int(count * settings.warmup)))
             await cluster.wait_idle()

@@ -1,6 +1,6 @@
-"""`catchup`: reading a stream that is there, from its beginning to its end.
+"""`catchup`: reads an existing stream from its beginning to its end.
 
-batches: columnar, the values of each as a list of bytes. records: one object per record.
+batches: columnar batches, with the values as a list of bytes. records: one object per record.
 """
 
 from __future__ import annotations

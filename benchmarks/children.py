@@ -1,7 +1,7 @@
-"""Processes that a benchmark starts to take part in it: readers, a probe of the disk.
+"""Child processes of a benchmark, such as readers and a probe of the disk.
 
-They find this checkout wherever the benchmark was started from, and one that ends before it was
-done ends the benchmark, which would wait for it for ever.
+They import this checkout, whatever the working directory of the benchmark is. A child that ends
+early must end the benchmark, which would otherwise wait for it forever.
 """
 
 from __future__ import annotations
@@ -21,29 +21,28 @@ _CHUNK_BYTES: Final = 1 << 20
 
 
 class ChildEnded(Exception):
-    """A process that takes part in the benchmark ended before it was done."""
+    """A child process of the benchmark has ended early."""
 
     def __init__(self, module: str, exit_code: int | None) -> None:
         super().__init__(
-            f"benchmarks.{module} ended early with exit code {exit_code}; what it had to say is"
-            " above"
+            f"benchmarks.{module} ended early with exit code {exit_code}; its message is above"
         )
 
 
 def environment() -> dict[str, str]:
-    """Of children: what they import is this checkout, whatever the working directory is."""
+    """Returns the environment of children, in which they import this checkout."""
     earlier = os.environ.get("PYTHONPATH")
     path = f"{ROOT}{os.pathsep}{earlier}" if earlier else str(ROOT)
     return {**os.environ, "PYTHONPATH": path}
 
 
 def command(module: str, *arguments: object) -> list[str]:
-    """Runs a module of this package."""
+    """Starts a module of this package in a process."""
     return [sys.executable, "-P", "-m", f"benchmarks.{module}", *map(str, arguments)]
 
 
 class Child:
-    """One that writes what it has seen."""
+    """A child process that reports what it has read."""
 
     def __init__(self, module: str, process: trio.Process) -> None:
         assert process.stdout is not None
@@ -53,14 +52,14 @@ class Child:
         self._said = process.stdout
 
     async def receive(self) -> bytes:
-        """What it says next. Raises ChildEnded."""
+        """Returns the next output of the child. Raises ChildEnded."""
         data = await self._said.receive_some(_CHUNK_BYTES)
         if not data:
             raise ChildEnded(self._module, await self._process.wait())
         return bytes(data)
 
     async def line(self) -> bytes:
-        """What it says up to the end of a line, which must be its last. Raises ChildEnded."""
+        """Returns the output up to the end of a line, which must be the last. Raises ChildEnded."""
         said = b""
         while not said.endswith(b"\n"):
             said += await self.receive()
@@ -69,7 +68,7 @@ class Child:
 
 @asynccontextmanager
 async def child(module: str, *arguments: object) -> AsyncIterator[Child]:
-    """A module of this package in a process of its own, which is killed at the end."""
+    """Runs a module of this package in a process of its own, which is killed with the block."""
     process = await trio.lowlevel.open_process(
         command(module, *arguments), stdout=subprocess.PIPE, env=environment()
     )
@@ -84,7 +83,7 @@ async def child(module: str, *arguments: object) -> AsyncIterator[Child]:
 
 
 def early_end(error: BaseException) -> ChildEnded | None:
-    """The one that is in what was raised."""
+    """Returns the ChildEnded in an exception or a group, or None."""
     if isinstance(error, BaseExceptionGroup):
         return next(filter(None, map(early_end, error.exceptions)), None)
     return error if isinstance(error, ChildEnded) else None

@@ -1,8 +1,8 @@
-"""A standalone cluster in processes of its own, and the CPU time of everybody involved.
+"""A standalone cluster in processes of its own, and the CPU time of all processes involved.
 
-The cluster is started as a user starts it. CPU comes from /proc, user and system time of all
-threads, counted only between the two ends of a measured phase. A bookie that ended by itself
-spoils a measurement and is a bug: that is said loudly, and its log outlives the cluster.
+The cluster is started as a user starts it. CPU time comes from /proc: user and system time of all
+threads, between the begin and the end of a measured phase. A bookie that ends by itself invalidates
+a measurement and is a bug: this is reported clearly, and its log is kept after the benchmark.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SIGNS_OF_AN_END = ("bookie ends", "Traceback")
 
 @dataclass(slots=True)
 class Phase:
-    """One measured stretch of time; filled when it ends."""
+    """The measurements of one phase; filled when it ends."""
 
     wall_s: float = 0.0
     client_cpu_s: float = 0.0
@@ -43,17 +43,20 @@ class RunningCluster:
     directory: Path
     process: subprocess.Popen[str]
     ready_s: float
-    """From starting the command to its "ready"."""
+    """The time from starting the command to its "ready"."""
     client_pids: list[int] = field(default_factory=lambda: [os.getpid()])
     first_pids: dict[Path, str] = field(default_factory=dict)
-    """Of the bookies as they were when the cluster was ready, by the files that say so."""
+    """The process ids of the bookies, by their pid files, when the cluster became ready."""
 
     def ended_bookies(self) -> list[Path]:
-        """Directories of the bookies that ended by themselves. Ask before it is stopped."""
+        """Returns the directories of bookies that have ended by themselves.
+
+        To be called before the cluster is stopped.
+        """
         return [path.parent for path, pid in self.first_pids.items() if not _says(path, pid)]
 
     def bookie_pid(self, number: int) -> int:
-        """Process id of bookie `number`, counted from 1."""
+        """Returns the process id of bookie `number`, counted from 1."""
         return int((self.directory / f"bookie-{number}" / "bookie.pid").read_text())
 
     @property
@@ -62,7 +65,7 @@ class RunningCluster:
         return [self.process.pid, *pids]
 
     async def wait_idle(self) -> None:
-        """Until the bookies have done what earlier work left them, such as a checkpoint."""
+        """Waits until the bookies have finished pending work, such as a checkpoint."""
         for _ in range(_IDLE_TRIES):
             before_s = sum(map(cpu_s, self.server_pids))
             await trio.sleep(_IDLE_PROBE_S)
@@ -83,7 +86,7 @@ class RunningCluster:
 
 
 def cpu_s(pid: int) -> float:
-    """User and system seconds of a process, all its threads, also those that ended."""
+    """Returns the CPU seconds of a process: user and system, with threads that have ended."""
     stat = Path(f"/proc/{pid}/stat").read_text()
     fields = stat[stat.rindex(")") + 2 :].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
@@ -120,7 +123,7 @@ def _says(path: Path, text: str) -> bool:
 
 
 def stop_cluster(cluster: RunningCluster) -> None:
-    """Stops it; says so, and keeps the logs, if a bookie had ended before or did not end well."""
+    """Stops the cluster; reports bookies that ended early or badly, and keeps their logs."""
     ended = cluster.ended_bookies()
     cluster.process.send_signal(signal.SIGTERM)
     try:
@@ -136,8 +139,8 @@ def stop_cluster(cluster: RunningCluster) -> None:
             kept = Path(tempfile.mkdtemp(prefix="ledgerstream-log-")) / path.name
             shutil.copy(path, kept)
             sys.stderr.write(
-                f"\n!!! {path.parent.name} ENDED BY ITSELF: a bug, and the numbers count for "
-                f"nothing. Its log is kept: {kept}\n\n"
+                f"\n!!! {path.parent.name} ENDED BY ITSELF: a bug, and the measurement is "
+                f"invalid. Its log is kept: {kept}\n\n"
             )
 
 
@@ -151,13 +154,13 @@ def temporary_directory(parent: Path | None) -> Iterator[Path]:
 
 
 def stop_all_when_terminated() -> None:
-    """SIGTERM ends this process as an error does: what it started ends, too."""
+    """Makes SIGTERM raise an error in this process, so that its children are ended, too."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM"))
 
 
 @contextmanager
 def running_cluster(bookies: int, parent: Path | None) -> Iterator[RunningCluster]:
-    """A fresh cluster in a temporary directory under `parent`; both are gone afterwards."""
+    """Runs a new cluster in a temporary directory under `parent` during the block."""
     with temporary_directory(parent) as directory:
         cluster = start_cluster(directory, bookies)
         try:

@@ -1,8 +1,8 @@
-"""How long the disk itself takes to sync, measured while a benchmark runs on it.
+"""Measures how long the disk itself takes to sync while a benchmark runs.
 
-Latencies of appends say little without it: whatever else uses the disk makes both slower. A process
-of its own overwrites 4 KiB of a file whose blocks were written before and calls fdatasync, some
-fifty times a second; its CPU time is nobody's.
+The latency of appends can only be judged against it, because other users of the disk slow down
+both. A separate process overwrites 4 KiB of a file whose blocks are allocated and calls fdatasync,
+about fifty times a second; its CPU time is not counted.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ _BLOCKS = 256
 
 @contextmanager
 def fdatasync_beside(directory: Path) -> Iterator[dict[str, float]]:
-    """Syncs files in `directory` for as long as the block runs; then the dictionary has
-    `fdatasync_p50_ms`, `fdatasync_p99_ms`, `fdatasync_p999_ms` and `fdatasync_count`. Raises
-    ChildEnded."""
+    """Syncs a file in `directory` during the block, and then fills the dictionary.
+
+    It gets `fdatasync_p50_ms`, `fdatasync_p99_ms`, `fdatasync_p999_ms` and `fdatasync_count`.
+    Raises ChildEnded.
+    """
     found: dict[str, float] = {}
     with subprocess.Popen(
         command("disk", directory),
@@ -72,7 +74,7 @@ def _probe(directory: Path) -> None:
 
 
 def _is_over() -> bool:
-    """Whether the benchmark has closed our input."""
+    """Returns whether the benchmark has closed the standard input."""
     try:
         return not os.read(sys.stdin.fileno(), 1)
     except BlockingIOError:

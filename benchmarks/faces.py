@@ -1,7 +1,7 @@
-"""`python -m benchmarks.faces`: what a record costs from trio, from asyncio and from threads.
+"""`python -m benchmarks.faces`: the cost of a record with trio, with asyncio and with threads.
 
-A cluster of its own: real processes, fsync on. One JSON object per face and way to append or read;
-`cpu_us` is of the whole client process, its background loop included.
+Starts a cluster: real processes, fsync on. Prints one JSON object per face and way to append or
+read; `cpu_us` is that of the whole client process, including its background loop.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def measure(
     records: int,
     at_once: Callable[[Callable[[], Awaitable[None]]], Awaitable[None]],
 ) -> None:
-    """The faces that await, with a way to run TASKS of a function at the same time."""
+    """Measures a face with `await`; `at_once` runs TASKS calls of a function concurrently."""
     async with package.Namespace.connect(uri, face, create=True) as namespace:
         async with namespace.writer("s", create=True) as writer:
 

@@ -1,8 +1,8 @@
 """`fanout`: many readers in one process follow one stream that is written at a fixed rate.
 
-What counts is CPU per *delivered* record: the time of all processes, writer and bookies too,
-divided by records times readers. The latency is from just before the append to the batch in the
-hands of each reader, that of the oldest record in it, counted for all of its records.
+The main result is CPU time per *delivered* record: that of all processes, including the writer and
+the bookies, divided by records times readers. The latency of a batch is from just before the append
+of its oldest record until a reader has received it, and is counted for all of its records.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from stream import EARLIEST, Namespace, StreamReader
 
 _DEFAULT_SECONDS = 10
 _STEP_MS = 0.01
-"""Latencies are counted in steps of this: to report each would cost more than to deliver."""
+"""The resolution of latencies: to report each one would cost more than to deliver the record."""
 
 
 async def fanout(settings: Settings, cluster: RunningCluster) -> Measured:
@@ -71,7 +71,7 @@ async def _read_all(cluster: str, warmup: int, count: int, readers: int, shape: 
     is_done: list[int] = []
 
     def heard(number: int, seen: int) -> None:
-        """What a reader has seen altogether, told after each batch."""
+        """Counts the records of a reader, and reports the total after each batch."""
         if seen >= warmup + count:
             is_done.append(number)
             if len(is_done) == readers:

@@ -1,7 +1,7 @@
-"""`latency`: appends at a fixed rate, each timed from when it was due.
+"""`latency`: appends at a fixed rate, each measured from the time at which it was due.
 
-Timing from the due moment counts the wait of those that had to queue behind a slow one, which
-timing from the call would hide.
+This includes the wait of appends that queue behind a slow one, which a measurement from the call
+would hide.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def _appender(settings: Settings, cluster: RunningCluster) -> AsyncIterato
 
 
 async def at_fixed_rate(append: Append, value: bytes, count: int, rate: int) -> array[float]:
-    """Latencies (ms) of `count` appends, `rate` per second, however slow some of them are."""
+    """Returns the latencies (ms) of `count` appends at a constant `rate` per second."""
     latencies_ms = array("d")
 
     async def append_one(due_s: float) -> None:

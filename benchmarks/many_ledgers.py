@@ -1,25 +1,26 @@
 """`many-ledgers`: one bookie with a million ledgers of one entry each, and one with a thousand.
 
-Both get the same number of entries of the same size in the same way; only into how many ledgers
-they go differs. Requests go to the bookie itself: what the metadata store makes of a million
-ledgers is not the question here, so garbage collection, which would ask it, is put off. Adds and
-reads go to the two in turns, `_SLICE` at a time, so that what else the machine does meets both.
+Both get the same number of entries of the same size; only the number of ledgers differs. Requests
+go directly to the bookie: this does not measure how the metadata store handles a million ledgers,
+so garbage collection, which would query it, is disabled. Adds and reads alternate between the two
+bookies, `_SLICE` at a time, so that other load on the machine affects both.
 
-What is compared, and why so:
+The comparisons:
 
-- `add`: the first entry of a new ledger, with the next entry of a ledger that is there.
-- `read_disk`: entries anywhere, none twice. The bookie was just started, nothing of its files is in
-  the page cache, and its own cache reads nothing ahead (`read_ahead_entries_max = 1`): else a
-  thousand reads of 256 KiB would bring all there is of a thousand ledgers, and the rest of the
-  sample would compare memory with the disk. What lies around a small read is in the page cache
-  afterwards (`bookie/storage/disk/reads.py`), on both sides alike.
-- `read_memory`: the same entries once more. All are in the read cache, on both sides.
-- `read_ahead`: entries anywhere with the default settings, while the adds before are written to
-  entry logs. With a thousand ledgers most of these reads find what an earlier one brought; what
-  lies beside an entry is another ledger's where each has one, so only the page cache can help.
+- `add`: the first entry of a new ledger, against the next entry of an existing ledger.
+- `read_disk`: random entries, none twice. The bookie has just been started, its files are not in
+  the page cache, and read-ahead is off (`read_ahead_entries_max = 1`): otherwise a thousand reads
+  of 256 KiB would fetch all entries of a thousand ledgers, and the rest of the sample would compare
+  memory with the disk. The data around a small read is in the page cache afterwards
+  (`bookie/storage/disk/reads.py`), on both sides.
+- `read_memory`: the same entries again. All are in the read cache, on both sides.
+- `read_ahead`: random entries with the default settings, while the earlier adds are written to
+  entry logs. With a thousand ledgers most of these reads find entries that an earlier one fetched.
+  With one entry per ledger the neighbours belong to other ledgers, so that only the page cache can
+  help.
 
-`..._disk_bytes` is what the bookie's process had to fetch from the disk for one such read, as the
-kernel counts it: it shows which of these cases was really measured.
+`..._disk_bytes` is the number of bytes that the bookie's process fetched from the disk per read, as
+the kernel counts them: it shows which of these cases was really measured.
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ Places = Sequence[tuple[int, int]]
 
 
 class _World:
-    """The entries of one bookie: number `n` is the next one of ledger `n mod ledgers`."""
+    """The entries of one bookie: number `n` belongs to ledger `n mod ledgers`."""
 
     def __init__(self, client: LedgerClient, bookie: str, ledgers: int, size: int) -> None:
         self._pool, self._bookie, self.ledgers = client.pool, bookie, ledgers
@@ -98,7 +99,7 @@ class _World:
 async def _timed(
     call: Callable[[int, int], Awaitable[None]], places: Iterator[tuple[int, int]], callers: int
 ) -> array[float]:
-    """So many callers, each waiting for its own; each call is timed."""
+    """Makes calls from `callers` tasks, each waiting for its own; measures each call."""
     latencies_ms = array("d")
 
     async def work() -> None:
@@ -114,8 +115,10 @@ async def _timed(
 
 
 async def _fill(world: _World, count: int) -> dict[str, Any]:
-    """Adds `count` entries; meanwhile one that is in memory is read a hundred times a second: how
-    long that takes says how long the bookie does nothing else."""
+    """Adds `count` entries while an entry in memory is read a hundred times a second.
+
+    The latency of these reads shows how long the bookie's loop is blocked.
+    """
     await world.add(*world.place(0))
     probed_ms = array("d")
 
@@ -139,7 +142,7 @@ async def _fill(world: _World, count: int) -> dict[str, Any]:
 
 
 async def _idle(bookie: StartedBookie) -> None:
-    """Until it has done what earlier work left it, such as a checkpoint."""
+    """Waits until the bookie has finished pending work, such as a checkpoint."""
     for _ in range(120):
         before_s = cpu_s(bookie.process.pid)
         await trio.sleep(0.5)
@@ -148,7 +151,7 @@ async def _idle(bookie: StartedBookie) -> None:
 
 
 class _Side:
-    """One of the two bookies, with what was measured of it."""
+    """One of the two bookies, with its measurements."""
 
     def __init__(self, directory: Path, ledgers: int, count: int, size: int) -> None:
         directory.mkdir()
@@ -161,7 +164,7 @@ class _Side:
         self._port = free_port()
 
     def start(self, changes: Mapping[str, float | bool]) -> StartedBookie:
-        """With the page cache as if its files had not been used for long."""
+        """Starts the bookie after dropping its files from the page cache."""
         forget_pages(self._directory)
         config = write_config(self._directory, self._port, {**_SETTINGS, **changes})
         self.bookie = start_bookie(config, self._directory / "bookie.log")
@@ -188,13 +191,13 @@ class _Side:
         return min(_SAMPLES, self.count)
 
     def new_places(self, world: _World) -> Places:
-        """Of entries that are not there yet."""
+        """Returns calls that add new entries."""
         if self.ledgers == self.count:  # each add is the first word of a ledger
             return [(self.count + n + 1, 0) for n in range(self.samples)]
         return [world.place(self.count + n) for n in range(self.samples)]
 
     def places(self, world: _World) -> Places:
-        """Of entries anywhere, none of them twice."""
+        """Returns calls that read random entries, none of them twice."""
         return [world.place(n) for n in self.rng.sample(range(self.count), self.samples)]
 
 
@@ -204,7 +207,7 @@ async def _in_turns(
     calls: Sequence[Callable[[int, int], Awaitable[None]]],
     places: Sequence[Places],
 ) -> None:
-    """A slice of each side's calls after a slice of the other's; notes how long they took."""
+    """Runs the calls of both sides, alternating by slices; records their latencies."""
     taken_ms = [array("d") for _ in sides]
     fetched = [0 for _ in sides]
     for begin in range(0, max(map(len, places)), _SLICE):
@@ -269,7 +272,7 @@ def _measure(sides: Sequence[_Side]) -> Phase:
 
 
 def many_ledgers(settings: Settings) -> Measured:
-    """`--ledgers` entries into as many ledgers, and as many into a thousand."""
+    """Adds `--ledgers` entries to the same number of ledgers, and to a thousand ledgers."""
     count = settings.ledgers
     with temporary_directory(settings.dir) as directory:
         few = _Side(directory / "few", min(FEW, count), count, settings.size)

@@ -1,8 +1,8 @@
-"""`mixed`: writes, a tail and two catch-up readers together, beside the same writes alone.
+"""`mixed`: writes, a tail and two catch-up readers together, compared with the same writes alone.
 
-Twice: at a fixed rate, where each append is timed from when it was due, and as fast as lists of
-records go. The readers are processes of their own; those that catch up read another stream, larger
-than the bookies' caches, from its beginning to its end, again and again.
+This runs twice: at a fixed rate, where each append is measured from when it was due, and with lists
+of records as fast as possible. The readers are processes of their own. Those that catch up
+repeatedly read another stream, larger than the bookies' caches, from its beginning to its end.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _DEFAULT_SECONDS: Final = 10
 
 
 class _CatchUps:
-    """The readers that catch up; `taken` is how many records they have had."""
+    """The catch-up readers; `taken` is the number of records that they have read."""
 
     def __init__(self) -> None:
         self.taken = 0
@@ -76,8 +76,8 @@ async def _paced(writer: StreamWriter, settings: Settings, count: int) -> array[
 async def _with_a_tail(
     cluster: RunningCluster, writer: StreamWriter, settings: Settings, count: int
 ) -> tuple[Phase, array[float], array[float]]:
-    """Latencies of appends at the fixed rate, and of the tail that follows them."""
-    # The tail reads the stream from its beginning: what was appended before is its warm-up.
+    """Returns latencies of appends at the fixed rate, and of the tail that follows them."""
+    # The tail reads the stream from its beginning: earlier records are its warm-up.
     warmup = writer.next_sequence + 1
     async with child("tail", cluster.uri, warmup, count) as tail:
         await _paced(writer, settings, 1)
@@ -140,15 +140,15 @@ async def _seconds(writer: StreamWriter, value: bytes, count: int) -> float:
 
 
 async def _catch_up(uri: str) -> None:
-    """Says how many records it has read in all, twice a second."""
-    taken, told_s = 0, 0.0
+    """Reads a stream repeatedly, and reports the total number of records twice a second."""
+    taken, reported_s = 0, 0.0
     async with Namespace.connect(uri, NAMESPACE) as namespace:
         while True:
             async with namespace.reader(_OLD, start=EARLIEST) as reader:
                 async for batch in reader.read_to_end():
                     taken += len(batch.values())
-                    if time.monotonic() - told_s > 0.5:
-                        told_s = time.monotonic()
+                    if time.monotonic() - reported_s > 0.5:
+                        reported_s = time.monotonic()
                         sys.stdout.write(f"{taken}\n")
                         sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""One result: numbers, settings, versions and facts about the machine, for people or as JSON."""
+"""Reports one result: numbers, settings, versions and facts about the machine, as text or JSON."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _VERSIONS = ("ledgerstream", "trio", "protobuf", "crc32c", "rocksdict", "msgspec
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a benchmark hands back. `count` records of `nbytes` bytes of values altogether."""
+    """The result of a benchmark: `count` records, with `nbytes` bytes of values in total."""
 
     count: int
     nbytes: int
@@ -33,7 +33,7 @@ class Measured:
 
 
 def result_of(name: str, settings: Settings, measured: Measured, directory: Path) -> dict[str, Any]:
-    """The JSON object of one benchmark; its names are part of the interface."""
+    """Returns the JSON object of one benchmark; its names are part of the interface."""
     phase, count = measured.phase, max(measured.count, 1)
     to_us = 1e6 / count
     result: dict[str, Any] = {
@@ -70,7 +70,7 @@ def percentiles(latencies_ms: array[float]) -> dict[str, float]:
 
 
 def percentiles_of(counts: Mapping[float, int]) -> dict[str, float]:
-    """As `percentiles`, of latencies (ms) that came so many times each."""
+    """Returns `percentiles` of latencies (ms), each with its number of occurrences."""
     latencies_ms = sorted(counts)
     reached = list(accumulate(counts[each] for each in latencies_ms))
 
@@ -91,7 +91,7 @@ def versions() -> dict[str, str]:
 
 
 def machine(directory: Path) -> dict[str, Any]:
-    """Facts that decide what the numbers mean. `load_1m` above 0 means others were at work."""
+    """Returns facts about the machine. `load_1m` above 0 means that other processes were active."""
     model = next(
         (
             line.split(":", 1)[1].strip()

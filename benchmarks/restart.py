@@ -1,8 +1,8 @@
-"""`restart`: a bookie is killed with a full journal and started again; how fast is the replay?
+"""`restart`: kills a bookie with a full journal and measures how fast the replay is.
 
-Journal and settings are real, the sizes are not: while the journal is filled, the write cache is
-so large that no checkpoint is made. The bookie is killed (SIGKILL) and started with the default
-settings, so what is measured has the checkpoints that a replay makes when the cache is full.
+While the journal is filled, the write cache is so large that no checkpoint is made. The bookie is
+killed (SIGKILL) and started with the default settings, so that the measurement includes the
+checkpoints that a replay makes when the cache is full.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ JOURNAL_BYTES: Final = 1 << 30
 _FRAME_OVERHEAD_BYTES: Final = 64
 _LEDGERS: Final = 4
 _PASSWORD: Final = b"restart"
-# Nothing leaves the write cache, by fullness or by time.
+# The write cache is never flushed, neither by size nor by time.
 _HELD: Final = {"write_cache_bytes": 8 << 30, "checkpoint_interval_ms": 86_400_000}
 _REPLAYED: Final = re.compile(r"storage ready .*replay_s=([0-9.]+)")
 
 
 async def _fill(uri: str, size: int, count: int, window: int) -> list[int]:
-    """Appends `count` entries in all to a few ledgers at once; returns their ids."""
+    """Appends `count` entries in total to a few ledgers concurrently; returns their ids."""
     ledgers: list[int] = []
     payload = os.urandom(size)
 
@@ -57,7 +57,7 @@ async def _fill(uri: str, size: int, count: int, window: int) -> list[int]:
 
 
 async def _check(uri: str, ledgers: list[int], count: int) -> None:
-    """Every ledger has its first and last entries: what was acknowledged was replayed."""
+    """Checks the first and last entry of each ledger: acknowledged entries must be replayed."""
     async with LedgerClient.connect(uri) as client:
         for ledger_id in ledgers:
             async with client.open_ledger(ledger_id, password=_PASSWORD) as reader:
@@ -67,7 +67,7 @@ async def _check(uri: str, ledgers: list[int], count: int) -> None:
 
 
 def restart(settings: Settings) -> Measured:
-    """One start with `count` entries in the journal; by default as many as make a gibibyte."""
+    """Measures one start with `count` entries in the journal, by default 1 GiB of them."""
     count = settings.count or JOURNAL_BYTES // (settings.size + _FRAME_OVERHEAD_BYTES)
     count -= count % _LEDGERS
     with temporary_directory(settings.dir) as directory:

@@ -26,14 +26,14 @@ class Settings:
     """Bytes of one entry's or record's value."""
 
     count: int | None = None
-    """Entries or records in the measured phase; each benchmark has its own default."""
+    """Number of entries or records in the measured phase; each benchmark has its own default."""
 
     warmup: float = 0.1
-    """Size of the phase before it, as a share of the count. Unless it is 0, some 200 MB are
-    appended before that, so that the journals' files are recycled ones."""
+    """Size of the warm-up, as a fraction of the count. Unless it is 0, about 200 MB are appended
+    before the warm-up, so that the journal files are recycled ones."""
 
     window: int = 2000
-    """Entries that may be sent and unconfirmed."""
+    """Maximum number of unconfirmed entries in flight."""
 
     bookies: int = 3
     ensemble: int = 3
@@ -41,46 +41,48 @@ class Settings:
     ack_quorum: int = 2
 
     mode: Literal["many", "single", "callers"] = "many"
-    """append: lists by append_many; one at a time without waiting for each; or --callers tasks
-    that each wait for their own."""
+    """append: lists by append_many; single records without waiting for each; or --callers tasks,
+    each waiting for its own record."""
 
     one_at_a_time: Annotated[bool, Parameter(negative="")] = False
     """append: the same as --mode single."""
 
     callers: int = 200
-    """append --mode callers: how many."""
+    """append --mode callers: number of tasks."""
 
     rate: int = 0
     """latency, tail, fanout, mixed: records per second; 0: 1,000, 500, 20,000 and 1,000."""
 
     readers: int = 100
-    """fanout: how many follow the stream, in one process."""
+    """fanout: number of readers, in one process."""
 
     layer: Literal["ledger", "stream"] = "stream"
-    """latency: what is appended, entries or records."""
+    """latency: whether to append entries or records."""
 
     shape: Literal["batches", "records"] = "batches"
-    """catchup, fanout: what a reader is given, columnar batches or record objects."""
+    """catchup, fanout: whether a reader gets columnar batches or record objects."""
 
     streams: int = 10_000
-    """streams: how many there are."""
+    """streams: number of streams."""
 
     ledgers: int = 1_000_000
-    """many-ledgers: how many, of one entry each."""
+    """many-ledgers: number of ledgers with one entry each."""
 
     written: int = 500
-    """streams: how many of them are written at once."""
+    """streams: number of streams that are written concurrently."""
 
     dir: Path | None = None
-    """Where the cluster's directory is made (removed afterwards); default: the system's."""
+    """Parent of the cluster's temporary directory; default: the system's."""
 
     json: Annotated[bool, Parameter(negative="")] = False
     """Print JSON: one object on the last line."""
 
     def warmup_count(self, overhead_bytes: int = 0) -> int:
-        """How many entries or records before the measured phase, each with so
-        many bytes of headers: journal files written for the first time cost more than recycled
-        ones do."""
+        """Returns the number of entries or records before the measured phase.
+
+        Each has `overhead_bytes` of headers. Journal files that are written for the first time
+        cost more than recycled ones.
+        """
         if not self.warmup:
             return 1
         return max(1, _WARMUP_BYTES // (self.size + overhead_bytes))

@@ -1,4 +1,4 @@
-"""One bookie in a process of its own, with settings of its own: started, killed, started again."""
+"""Runs one bookie with its own settings in a process: starts it, kills it, starts it again."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class StartedBookie:
     process: subprocess.Popen[str]
     bookie_id: str
     ready_s: float
-    """From starting the command to its "ready"."""
+    """The time from starting the command to its "ready"."""
 
     def kill(self) -> None:
-        """SIGKILL: nothing is written on the way out."""
+        """Kills the bookie with SIGKILL, so that it writes nothing at its end."""
         self.process.send_signal(signal.SIGKILL)
         self.process.wait()
         if self.process.stdout is not None:
@@ -33,8 +33,10 @@ class StartedBookie:
 def write_config(
     directory: Path, port: int, changes: Mapping[str, float | bool], metadata: Path | None = None
 ) -> Path:
-    """A configuration with everything under `directory`, and default settings but `changes`.
-    `metadata`: the cluster's file, if it has other bookies."""
+    """Writes a configuration with all files under `directory`, and `changes` to the defaults.
+
+    `metadata` is the file of the cluster, if it has other bookies.
+    """
     lines = [
         f'metadata_uri = "sqlite://{metadata or directory / "cluster.db"}"',
         f'journal_directories = ["{directory}/journal"]',
@@ -48,7 +50,7 @@ def write_config(
 
 
 def start_bookie(config: Path, log: Path) -> StartedBookie:
-    """Returns when it says that it is ready. What it has to say beside that goes to `log`."""
+    """Starts the bookie, and returns when it is ready. Its other output goes to `log`."""
     started_s = time.perf_counter()
     with log.open("a") as stderr:
         process = subprocess.Popen(
@@ -73,7 +75,7 @@ def free_port() -> int:
 
 
 def memory_mib(pid: int) -> tuple[float, float]:
-    """What a process holds in memory now, and what it held at most, in MiB."""
+    """Returns the resident memory of a process, now and at most, in MiB."""
     status = dict(
         line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines()
     )
@@ -82,14 +84,16 @@ def memory_mib(pid: int) -> tuple[float, float]:
 
 
 def bytes_fetched(pid: int) -> int:
-    """What the kernel fetched from a disk for a process in its life."""
+    """Returns the bytes that the kernel has fetched from a disk for a process."""
     counts = dict(line.split(": ", 1) for line in Path(f"/proc/{pid}/io").read_text().splitlines())
     return int(counts["read_bytes"])
 
 
 def forget_pages(directory: Path) -> None:
-    """Whoever reads the files in a directory next reads them from the disk. What was not written
-    back yet is written first: pages that were not cannot go."""
+    """Drops the files of a directory from the page cache, so that the next reads use the disk.
+
+    Dirty pages are written back first, because they cannot be dropped.
+    """
     for path in directory.rglob("*"):
         if path.is_file():
             fd = os.open(path, os.O_RDONLY)
@@ -101,12 +105,12 @@ def forget_pages(directory: Path) -> None:
 
 
 def bytes_below(directory: Path) -> int:
-    """What the files in a directory take on the disk."""
+    """Returns the disk space of the files in a directory."""
     return bytes_of(directory.rglob("*"))
 
 
 def bytes_of(paths: Iterable[Path]) -> int:
-    """What files take on the disk; those that are gone take nothing."""
+    """Returns the disk space of files; deleted ones count as 0."""
     total = 0
     for path in paths:
         try:

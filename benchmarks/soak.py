@@ -1,9 +1,9 @@
 """A soak: appends, tails, catch-up reads, deletes and compaction at once, on a real disk.
 
 `python -m benchmarks.soak --minutes 20 --lines soak.jsonl --plot-to docs/soak.svg`. Three bookies
-with small caches, journals and entry logs, so that all that happens in days happens in minutes.
-Streams of short and of long life share the entry logs, so that space comes back only by compaction.
-Samples go to a file, one JSON object a line; the exit code is 1 if a verdict is bad.
+have small caches, journals and entry logs, so that minutes cover what otherwise takes days.
+Short-lived and long-lived streams share the entry logs, so that only compaction reclaims space.
+Samples are written to a file, one JSON object per line; the exit code is 1 if a verdict is bad.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ SETTINGS: dict[str, float | bool] = {
     "compaction_joins_small_logs": True,
 }
 SHORT, LONG = "short", "long"
-# Ledgers of a few seconds, so that many are made and deleted.
+# Ledgers last a few seconds, so that many are created and deleted.
 POLICIES = {
     SHORT: {"roll_ms": 3000, "retention_ms": 10_000, "trash_ms": 0},
     LONG: {"roll_ms": 10_000, "retention_bytes": 64 * MIB, "trash_ms": 0},
@@ -69,7 +69,7 @@ _SWEEP_S, _PROBE_S, _LINGER_S = 2.0, 0.05, 0.01
 
 @dataclass(slots=True)
 class _Seen:
-    """What has happened since the last sample, and in all."""
+    """Counters since the last sample, and in total."""
 
     records: int = 0
     records_tailed: int = 0
@@ -84,7 +84,7 @@ class _Seen:
 
 
 class Soak:
-    """One run. `rate`: records per second of all streams together, `size` bytes each."""
+    """One run. `rate` is records per second of all streams together, `size` bytes each."""
 
     def __init__(self, directory: Path, lines: Path | None, *, rate: int, size: int) -> None:
         self.samples: list[Sample] = []
@@ -97,8 +97,7 @@ class Soak:
         self._started_s = 0.0
 
     def run(self, seconds: float, settle_s: float, sample_s: float) -> None:
-        """Starts bookies, loads them for `seconds`, and then lets them settle for at most
-        `settle_s`."""
+        """Starts bookies, loads them for `seconds`, and then waits up to `settle_s` for them."""
         with ExitStack() as stack:
             for number in range(_BOOKIES):
                 directory = self._directory / f"bookie-{number}"
@@ -166,7 +165,7 @@ class Soak:
         stream: str,
         rate: float,
     ) -> None:
-        """Begins again what failed; each failure spoils the soak."""
+        """Restarts a task that failed; each failure makes the verdict bad."""
         while True:
             try:
                 await what(namespace, stream, rate)
@@ -174,7 +173,7 @@ class Soak:
                 self.seen.failed(f"{what.__name__.strip('_')} {namespace.name}/{stream}", error)
                 await trio.sleep(1)
 
-    # What is done to the streams.
+    # Load on the streams
 
     async def _append(self, namespace: Namespace, stream: str, rate: float) -> None:
         padding = os.urandom(self._size - _STAMP.size)
@@ -192,7 +191,7 @@ class Soak:
                 await trio.sleep(_LINGER_S)
 
     async def _probe(self, writer: StreamWriter, padding: bytes) -> None:
-        """One caller who waits for each of his records."""
+        """Appends records from one task, which waits for each."""
         while True:
             started_s = time.perf_counter()
             await writer.append(_STAMP.pack(started_s) + padding)
@@ -209,7 +208,7 @@ class Soak:
                 self.seen.tailed_ms.append((now_s - _STAMP.unpack_from(values[-1])[0]) * 1e3)
 
     async def _catch_up(self, namespace: Namespace, stream: str, _rate: float) -> None:
-        """From the beginning to the end, again and again; what is truncated meanwhile is passed."""
+        """Reads from the beginning to the end, repeatedly; skips records that are truncated."""
         async with namespace.reader(stream, start=EARLIEST, on_truncated="earliest") as reader:
             async for batch in reader.read_to_end():
                 self.seen.records_caught_up += len(batch.values())
@@ -225,7 +224,7 @@ class Soak:
                 self.seen.failed("sweep", error)
             await trio.sleep(_SWEEP_S)
 
-    # What is seen of it.
+    # Samples
 
     async def _sample(self, client: LedgerClient, *, is_settling: bool) -> None:
         seen = self.seen
@@ -263,7 +262,7 @@ class Soak:
                 file.write(json.dumps(asdict(sample) | {"space_ratio": sample.space_ratio}) + "\n")
 
     async def _live_bytes(self, client: LedgerClient) -> int:
-        """Payloads of all ledgers there are. With as many bookies as copies each has them all."""
+        """Returns the payload bytes of all ledgers, which every bookie holds a copy of."""
         total = 0
         for ledger_id in await client.ledgers.list():
             try:
@@ -277,7 +276,7 @@ class Soak:
                 async with reader:
                     total += reader.length
             except NoSuchLedger:
-                continue  # deleted meanwhile
+                continue  # deleted in the meantime
         return total
 
 
@@ -292,26 +291,26 @@ def soak(
     lines: Path | None = None,
     plot_to: Path | None = None,
 ) -> int:
-    """Appends, tails, catch-up reads, deletes and compaction at once, and what becomes of it.
+    """Run appends, tails, catch-up reads, deletes and compaction at once, and judge the result.
 
     Parameters
     ----------
     minutes
-        How long.
+        Duration of the load.
     rate
-        Records per second, of all streams together.
+        Records per second over all streams.
     size
-        Bytes of one record.
+        Size of one record in bytes.
     sample_s
         Seconds from one sample to the next.
     settle_s
-        How long space may take to come back when nothing is appended any more.
+        How long reclaiming space may take after the last append.
     parent
-        Where the bookies' directories are made (removed afterwards).
+        Parent of the bookies' temporary directories.
     lines
-        Samples go to this file as they are taken, a JSON object each.
+        File for the samples, one JSON object per line.
     plot_to
-        The plot goes to this file, as SVG.
+        File for the plot, as SVG.
     """
     with temporary_directory(parent) as directory:
         facts = {"machine": machine(directory), "versions": versions()}

@@ -1,6 +1,6 @@
-"""The plot of a soak as SVG: memory, space and latencies over time, one chart above the other.
+"""Plots a soak as SVG: charts of memory, space and latencies over time, one above the other.
 
-Written by hand, because it is three charts and needs no library.
+Writes SVG directly, because three charts need no library.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a soak has shown: is memory flat, did anything fail, does space come back?
+"""Judges a soak: whether memory is flat, whether anything failed, and whether space is reclaimed.
 
-Pure: samples in, verdicts out.
+Pure: computes verdicts from samples.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 WARM_UP_SHARE = 0.25
-"""Caches and allocators fill first: what memory does meanwhile says nothing."""
+"""While caches and allocators fill, the growth of memory is not judged."""
 GROWTH_MAX = 0.10
-"""Of memory, from the end of the warm-up to the end: the slope of all samples, times the time."""
+"""Limit of memory growth after the warm-up: the slope of all samples, times the duration."""
 GROWTH_FREE_MIB = 8.0
 SPACE_MAX = 1.3
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The cluster at one moment; by bookie where there are several numbers."""
+    """The state of the cluster at one time; lists have one number per bookie."""
 
     seconds: float
     is_settling: bool
     rss_mib: list[float]
     log_bytes: list[int]
-    """Entry logs and index."""
+    """The disk space of entry logs and index."""
     journal_bytes: list[int]
     live_bytes: int
-    """Of the entries of all ledgers that are not deleted, as each bookie should hold them."""
+    """The bytes of all entries that are not deleted, which each bookie should hold."""
     records: int
     records_tailed: int
     records_caught_up: int
@@ -39,7 +39,7 @@ class Sample:
 
     @property
     def space_ratio(self) -> float:
-        """The worst bookie's disk use, as a multiple of the live data."""
+        """The highest disk use of a bookie, as a multiple of the live data."""
         return max(self.log_bytes) / max(1, self.live_bytes)
 
 
@@ -47,11 +47,11 @@ class Sample:
 class Verdict:
     is_memory_flat: bool
     growth_mib: list[float]
-    """By bookie, from the end of the warm-up on."""
+    """The growth of memory after the warm-up, by bookie."""
     is_free_of_errors: bool
     is_space_reclaimed: bool
     space_ratio: float
-    """Settled."""
+    """After the bookies have settled."""
     failures: list[str] = field(default_factory=list)
 
     @property
@@ -60,7 +60,7 @@ class Verdict:
 
 
 def judge(samples: Sequence[Sample], failures: Sequence[str]) -> Verdict:
-    """`failures`: what went wrong, in words."""
+    """Returns the verdicts on a soak. `failures` are error texts."""
     loaded = [one for one in samples if not one.is_settling]
     warm = [one for one in loaded if one.seconds >= WARM_UP_SHARE * loaded[-1].seconds]
     growths = []
@@ -83,7 +83,7 @@ def judge(samples: Sequence[Sample], failures: Sequence[str]) -> Verdict:
 
 
 def slope(points: Sequence[tuple[float, float]]) -> float:
-    """Of the straight line that fits best (least squares); 0 for fewer than two points."""
+    """Returns the slope of the least-squares line; 0 for fewer than two points."""
     count = len(points)
     if count < 2:
         return 0.0

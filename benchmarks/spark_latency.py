@@ -1,9 +1,10 @@
-"""`spark-latency`: how soon Spark has one record, and what our source adds to a micro-batch.
+"""`spark-latency`: how soon Spark reads one record, and what the source adds to a micro-batch.
 
-In one session, one after the other: Spark's own `rate` source into `noop`, which is what Spark
-itself takes for a micro-batch; then a stream into `noop`, one record at a time, each appended when
-the one before was through. Spark's progress says when a micro-batch began and how long it took.
-A record was seen when its batch was done with, before Spark wrote that down.
+Runs two queries in one session, one after the other. The first is Spark's own `rate` source into
+`noop`, which measures Spark's own time for a micro-batch. The second is a stream into `noop`, one
+record at a time, each appended when the previous one was processed. Spark's progress has the begin
+and the duration of a micro-batch. A record counts as read when its batch was processed, before
+Spark records that in its checkpoint.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _measure(settings: Settings, cluster: RunningCluster) -> Measured:
     ):
         namespace.ensure(**settings.replication)
         started_s = time.perf_counter()
-        for number in range(_ROUNDS):  # in turns: the machine is not the same all the time
+        for number in range(_ROUNDS):  # interleaved, because the speed of the machine varies
             rate += _of_rate(spark, cluster, number, count // _ROUNDS)
             found, latencies_ms = _of_stream(
                 spark, cluster, namespace, number, settings.size, count // _ROUNDS
@@ -85,7 +86,7 @@ def _query(frame: DataFrame, cluster: RunningCluster, name: str) -> StreamingQue
 def _of_rate(
     spark: SparkSession, cluster: RunningCluster, number: int, count: int
 ) -> list[StreamingQueryProgress]:
-    """Micro-batches of Spark's own source: one a second is what it makes, of 4 rows."""
+    """Returns micro-batches of Spark's own source, which makes one of 4 rows per second."""
     frame = spark.readStream.format("rate").options(rowsPerSecond=4, numPartitions=1).load()
     query = _query(frame, cluster, f"rate-{number}")
     found: dict[int, StreamingQueryProgress] = {}
@@ -103,7 +104,7 @@ def _of_stream(
     spark: SparkSession, cluster: RunningCluster, namespace: Namespace, number: int, size: int,
     count: int,
 ) -> tuple[list[StreamingQueryProgress], list[float]]:  # fmt: skip
-    """One record after the other; micro-batches, and milliseconds from appending to seen."""
+    """Appends one record after the other; returns micro-batches, and milliseconds per record."""
     name = f"{STREAM}-{number}"
     found: list[StreamingQueryProgress] = []
     latencies_ms: list[float] = []
@@ -127,7 +128,7 @@ def _of_stream(
                 took_ms = steps["triggerExecution"] - steps.get("commitOffsets", 0)
                 found.append(progress)
                 latencies_ms.append((began_s - appended_s) * 1e3 + took_ms)
-                time.sleep(pauses.uniform(0.0, 0.1))  # not in step with anything
+                time.sleep(pauses.uniform(0.0, 0.1))  # an interval that is not a multiple of others
         finally:
             query.stop()
     return found[_WARMUP:], latencies_ms[_WARMUP:]
@@ -139,7 +140,7 @@ def _last_batch(query: StreamingQuery) -> int:
 
 
 def _next_batch(query: StreamingQuery, before: int) -> StreamingQueryProgress:
-    """The first micro-batch with rows behind `before`."""
+    """Returns the first micro-batch with rows after `before`."""
     end_s = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < end_s:
         progress = query.lastProgress

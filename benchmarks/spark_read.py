@@ -1,7 +1,7 @@
 """`spark-read`: Spark reads a stream as a batch, and the same values from local Parquet.
 
-In turns, in one session: what counts is the ratio of the two. Both are read from memory or disk as
-they were left there by writing them. `noop` takes every row and keeps none; `sum` adds up the
+The reads are interleaved in one session: the result is the ratio of the two. Both are read from the
+page cache or the disk, as writing has left them. `noop` consumes all rows; `sum` adds up the
 lengths of all values.
 """
 
@@ -34,7 +34,7 @@ Sink = Callable[["DataFrame"], None]
 
 
 async def fill(uri: str, settings: Settings, count: int) -> None:
-    """A stream of `count` values that are all different."""
+    """Writes a stream of `count` distinct values."""
     left = count
     async with Namespace.connect(uri, NAMESPACE) as namespace:
         await namespace.ensure(**settings.replication)

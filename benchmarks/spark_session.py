@@ -1,6 +1,6 @@
-"""A Spark session for benchmarks: `local[2]`, Spark's own defaults but for what disturbs timing.
+"""A Spark session for benchmarks: `local[2]` and Spark's defaults, except what disturbs timing.
 
-Answers for its JVM being gone at the end. Nothing here measures.
+Ends its JVM with the session. Measures nothing itself.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ appender.file.layout.pattern = %d %p %c{{1}}: %m%n%ex
 def spark_session(
     directory: Path, more: Mapping[str, Any] | None = None, *, cores: int = 2
 ) -> Iterator[SparkSession]:
-    """A session whose files are in `directory`, with the format "ledgerstream"."""
+    """Runs a session with the format "ledgerstream" and all its files in `directory`."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 

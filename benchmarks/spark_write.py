@@ -1,9 +1,9 @@
 """`spark-write`: Spark writes the same cached rows to a stream and to local Parquet, in turns.
 
-What counts is the ratio of the two in one run. Parquet is one copy that nobody has synced; a stream
-is as many as the namespace says, each synced before the commit. So it is also told where the CPU
-went (JVM, Python workers, bookies), how many bytes were written, and how long the same rows take on
-their way through Spark into a writer that only makes entries of them: the floor of the API.
+The result is the ratio of the two in one run. Parquet is one copy that is not synced; a stream has
+the copies that its namespace defines, each synced before the commit. Therefore the CPU time by
+process (JVM, Python workers, bookies) and the bytes written are reported, too, as well as the time
+of the same rows with a writer that only encodes entries: the lower bound of Spark's API.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _FLOOR = "encode_only"
 
 @dataclass(slots=True)
 class _Use:
-    """What a job took, or what was used until now."""
+    """The resources used by a job, or in total until now."""
 
     wall_s: float
     jvm_s: float
@@ -47,7 +47,7 @@ class _Use:
 
 
 def _children(pid: int) -> Iterator[int]:
-    """Processes below this one."""
+    """Returns the descendants of this process."""
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in task.read_text().split():
             yield int(child)
@@ -82,14 +82,14 @@ class _Meter:
 async def spark_write(settings: Settings, cluster: RunningCluster) -> Measured:
     count = settings.count or _COUNT
     async with Namespace.connect(cluster.uri, NAMESPACE) as namespace:
-        # What a measured phase leaves is dropped at once: the disk holds all of them otherwise.
+        # The output of each phase is deleted immediately, because the disk could not hold all.
         await namespace.ensure(**settings.replication)
         await namespace.ensure_stream(STREAM)
     return await trio.to_thread.run_sync(_measure, settings, cluster, count)
 
 
 def _rows(spark: SparkSession, count: int, size: int) -> DataFrame:
-    """Cached rows of one binary column that cannot be compressed."""
+    """Returns cached rows of one binary column that cannot be compressed."""
     hashes = ", ".join(f"unhex(sha2(concat(id, '-{n}'), 512))" for n in range(-(-size // 64)))
     rows = spark.range(0, count, 1, _PARTITIONS).selectExpr(
         f"substring(concat({hashes}), 1, {size}) AS value"
@@ -100,7 +100,7 @@ def _rows(spark: SparkSession, count: int, size: int) -> DataFrame:
 
 
 def _register_floor(spark: SparkSession) -> None:
-    """A writer that does with rows what ours does, but for sending them."""
+    """A writer that encodes rows as the sink does, but does not send them."""
     from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
     class Encoding(DataSourceArrowWriter):

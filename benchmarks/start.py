@@ -1,4 +1,4 @@
-"""`start`: from typing `standalone` to "ready", on a new directory and on one with data."""
+"""`start`: the time from starting `standalone` to "ready", on new and on existing directories."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _STARTS = 5
 
 
 def start(settings: Settings) -> Measured:
-    """`count` starts of each kind; the first start of all warms the file cache and is dropped."""
+    """Measures `count` starts of each kind, after one start that warms the file cache."""
     count = settings.count or _STARTS
     new: list[float] = []
     again: list[float] = []

@@ -1,8 +1,8 @@
-"""`streams`: many streams in one namespace, some of them written at once, the others idle.
+"""`streams`: many streams in one namespace, some of them written concurrently, the others idle.
 
-Reports how fast streams are made and taken over, what appending to many at once costs, how often
-the metadata store is asked per takeover and per roll, and what an idle stream costs: memory of
-client and bookies, tasks, watches, CPU while nothing happens.
+Reports how fast streams are created and taken over, the cost of appending to many at once, the
+number of metadata requests per takeover and per roll, and the cost of an idle stream: memory of
+client and bookies, tasks, watches and CPU.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _DEFAULT_RECORDS = 2_000_000
 
 
 class CountedStore:
-    """A metadata store that counts what it is asked, by method."""
+    """A metadata store that counts its requests, by method."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -95,13 +95,13 @@ class CountedStore:
         await self._store.aclose()
 
     def per(self, count: int, before: Counter[str]) -> dict[str, float]:
-        """Calls since `before`, for each of so many."""
+        """Returns the calls since `before`, divided by `count`."""
         return {name: round(n / count, 2) for name, n in sorted((self.calls - before).items())}
 
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """What is there now. Memory is resident and anonymous: without the file cache."""
+    """Returns the current resources. Memory is resident and anonymous: without the file cache."""
 
     client_bytes: int
     bookies_bytes: int
@@ -127,7 +127,7 @@ def footprint(cluster: RunningCluster, store: CountedStore) -> Footprint:
 
 
 def growth(before: Footprint, after: Footprint, count: int) -> dict[str, float]:
-    """What each of so many more streams or writers added."""
+    """Returns the resources that each of `count` additional streams or writers uses."""
     return {
         "client_bytes": round((after.client_bytes - before.client_bytes) / count),
         "bookies_bytes": round((after.bookies_bytes - before.bookies_bytes) / count),
@@ -137,7 +137,7 @@ def growth(before: Footprint, after: Footprint, count: int) -> dict[str, float]:
 
 
 async def for_each(names: Sequence[str], work: Callable[[str], Awaitable[object]]) -> array[float]:
-    """Does the work for all, some at a time; how long each took, in ms."""
+    """Runs `work` for all items, some at a time; returns the duration of each in ms."""
     latencies_ms = array("d")
     waiting = iter(names)
 
@@ -157,7 +157,7 @@ async def for_each(names: Sequence[str], work: Callable[[str], Awaitable[object]
 async def open_writers(
     namespace: Namespace, names: Sequence[str]
 ) -> AsyncIterator[tuple[dict[str, StreamWriter], array[float]]]:
-    """All writers at once; how long each takeover took."""
+    """Takes over all streams concurrently; returns the duration of each takeover."""
     async with AsyncExitStack() as stack:
         writers: dict[str, StreamWriter] = {}
         closing = trio.Event()
@@ -177,7 +177,7 @@ async def open_writers(
 
 
 async def append_to_all(writers: Sequence[StreamWriter], value: bytes, count: int) -> array[float]:
-    """Each writer appends lists of its share; how long each list took."""
+    """Appends lists with each writer; returns the duration of each list."""
     latencies_ms = array("d")
 
     async def append(writer: StreamWriter) -> None:
@@ -196,7 +196,7 @@ async def append_to_all(writers: Sequence[StreamWriter], value: bytes, count: in
 
 
 async def roll_all(writers: Sequence[StreamWriter], value: bytes, namespace: Namespace) -> int:
-    """Appends to each until it has rolled; how many rolls there were."""
+    """Appends to each stream until it has rolled; returns the number of rolls."""
     await namespace.set_policy(roll_bytes=_ROLL_BYTES)
     before = sum(writer.statistics().rolls for writer in writers)
 
@@ -212,7 +212,7 @@ async def roll_all(writers: Sequence[StreamWriter], value: bytes, namespace: Nam
 
 
 async def idle_cpu(cluster: RunningCluster) -> dict[str, float]:
-    """Share of one core that client and servers use while nobody does anything."""
+    """Returns the fraction of one core that the idle client and servers use."""
     await cluster.wait_idle()
     client_s, servers_s = cpu_s(os.getpid()), sum(map(cpu_s, cluster.server_pids))
     await trio.sleep(_IDLE_S)
@@ -239,8 +239,7 @@ async def streams(settings: Settings, cluster: RunningCluster) -> Measured:
         await namespace.ensure(**settings.replication)
         more["idle_cpu_without_streams"] = await idle_cpu(cluster)
 
-        # What an idle stream costs is seen on the second half: caches, which are bounded, are
-        # full by then.
+        # The cost of an idle stream is measured on the second half, when bounded caches are full.
         half = len(names) // 2
         asked, started_s = store.calls.copy(), time.perf_counter()
         latencies_ms = await for_each(names[:half], namespace.create_stream)

@@ -1,4 +1,4 @@
-"""Results as the table of docs/performance.md: `make bench | python -m benchmarks.table`."""
+"""Formats results for docs/performance.md: `make bench | python -m benchmarks.table`."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _cell(value: object) -> str:
 
 
 def rows(results: Iterable[dict[str, Any]]) -> Iterator[str]:
-    """Lines of Markdown: the table, then starts, then what machine it was."""
+    """Returns lines of Markdown: the table, the starts, and the machine."""
     listed = list(results)
     yield f"| | {' | '.join(_COLUMNS)} |"
     yield "|---|" + "---:|" * len(_COLUMNS)

@@ -1,7 +1,7 @@
 """`tail`: from a writer in one process to a reader in another, at a fixed rate.
 
-The latency is from just before the append to the record in the reader's hands; both processes
-read the same monotonic clock. Beside it the disk's own fdatasync is measured.
+The latency is from just before the append until the reader has the record; both processes read the
+same monotonic clock. The disk's own fdatasync is measured at the same time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from stream import EARLIEST, Namespace, StreamWriter
 
 _DEFAULT_SECONDS = 10
 STAMP = struct.Struct(">d")
-"""When a record was appended, by the monotonic clock; the first bytes of its value."""
+"""The time of a record's append by the monotonic clock, in the first bytes of its value."""
 
 
 async def append_at_rate(writer: StreamWriter, size: int, count: int, rate: int) -> None:
-    """Records that begin with the time of their append, so many per second."""
+    """Appends `rate` records per second, each beginning with the time of its append."""
     padding = os.urandom(max(0, size - STAMP.size))
     started_s = time.monotonic()
     sent = 0
@@ -55,12 +55,12 @@ async def tail(settings: Settings, cluster: RunningCluster) -> Measured:
             child("tail", cluster.uri, warmup, count) as reader,
         ):
             await append_at_rate(writer, settings.size, warmup, settings.rate)
-            await reader.receive()  # it has seen the warm-up
+            await reader.receive()  # it has read the warm-up
             cluster.client_pids.append(reader.pid)
             with fdatasync_beside(cluster.directory) as disk, cluster.measured() as phase:
                 await append_at_rate(writer, settings.size, count, settings.rate)
                 seen = await reader.line()
-                # Measured here: its CPU time is gone from /proc once it has ended.
+                # Measured here, because /proc has no CPU time of a process that has ended.
     return Measured(count, count * settings.size, phase, array("d", json.loads(seen)), disk)
 
 

@@ -1,9 +1,7 @@
-"""The life of a bookie: lock, cookie, replay, register, serve, collect garbage, stop.
+"""The life of a bookie: lock directories, check cookie, replay, register, serve, stop.
 
-There is one way to start, and it is after a crash: the journal is always replayed. Stopping
-is leaving the registry and then being cancelled; nothing is flushed on the way out.
-
-The journals of a bookie, as its settings say.
+There is one way to start, the one after a crash: the journal is always replayed. To stop, a bookie
+leaves the registry and is cancelled; it must never rely on anything being flushed then.
 """
 
 from __future__ import annotations
@@ -23,9 +21,9 @@ from bookie.core.compaction import CompactionKind
 from bookie.core.disk_space import DiskState
 from bookie.core.garbage import GarbageOptions
 from bookie.core.journal import CommitPolicy, FlushPolicy
-from bookie.data_integrity import LimboRepair, settle_doubts
+from bookie.data_integrity import LimboRepair, put_in_limbo
 from bookie.disk_monitor import DiskMonitor
-from bookie.server.backpressure import PressureLimits
+from bookie.server.backpressure import BackpressureLimits
 from bookie.server.read_scheduler import ReadLimits
 from bookie.server.requests import Requests
 from bookie.server.server import Server, ServerStatistics
@@ -39,9 +37,9 @@ from bookie.storage.journal.journal import Journal
 from bookie.storage.metrics import GarbageCollectionReport
 from bookie.storage.options import StorageOptions, StorageStatistics
 from ledger.errors import MetadataUnavailable, NoSuchNode
+from ledger.metastore.address import ClusterAddress
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import OUR_SOFTWARE, SOFTWARE_PROPERTY, BookieInfo, BookieRegistry
-from ledger.metastore.layout import layout_of_uri
 from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.registration import TAKEOVER_TIMEOUT_S, Registration
 from ledger.runtime.network import Listener, Network
@@ -51,7 +49,8 @@ if TYPE_CHECKING:
 
 
 def journals_of(config: BookieConfig, disk: Disk, rng: random.Random) -> list[Journal]:
-    """One for each journal directory, not replayed yet. `rng` gives the salts of their files."""
+    """Returns a journal for each journal directory, before replay. `rng` draws the salts of their
+    files."""
     policy = CommitPolicy(
         group_wait_ms=config.journal_group_wait_ms,
         group_bytes_max=config.journal_group_bytes_max,
@@ -91,26 +90,28 @@ T = TypeVar("T")
 
 _METADATA_RETRY_S = 1.0
 _COLLECTIONS_WHEN_SHORT = 4
-"""So many rounds of garbage collection in the time of one while a disk is nearly full."""
+"""Garbage is collected this many times as often while a disk is nearly full."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookieStatistics:
+    """Counters of a bookie that serves."""
+
     server: ServerStatistics
     storage: StorageStatistics
 
 
 class Bookie:
-    """One bookie. `run` once; make a new object to start again.
+    """One bookie. `run` may be called once; a restart needs a new object.
 
     Args:
-        config: what it does and how fast.
-        network, disk, key_value, store: the doors. `key_value` opens the index in a
-            directory; it is called after the directory was locked.
-        now_ms: wall clock in milliseconds.
-        rng: seeds of file salts and of the cluster's instance id.
-        http: where tools can ask this bookie over HTTP; it is published, not served here.
-        boot_id: another one after each start of the machine; "" if it never stops.
+        config: the settings.
+        network, disk, key_value, store: the interfaces to the outside. `key_value` opens the index
+            in a directory; it is called after the directory was locked.
+        now_ms: returns the wall clock in milliseconds.
+        rng: draws the salts of files and the cluster's instance id.
+        http: the address of the bookie's HTTP server, which is published but not served here.
+        boot_id: identifies the start of the machine; "" if it never stops.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class Bookie:
         self.http = http
         self._boot_id = boot_id
         self.registry = BookieRegistry(store, config.ledgers_root)
-        self._layout = layout_of_uri(config.metadata_uri)
+        self._layout = ClusterAddress.parse(config.metadata_uri).layout
         self.ledgers = LedgerStore(store, config.ledgers_root, layout=self._layout)
         self._store = store
         self._network = network
@@ -147,7 +148,7 @@ class Bookie:
         self.registration: Registration | None = None
         self.limbo_repair: LimboRepair | None = None
         self.collections_put_off = 0
-        """Rounds of garbage collection broken off because the metadata store did not answer."""
+        """Rounds of garbage collection that were aborted because the metadata was unavailable."""
         self._collection_wanted = trio.Event()
         self._forced: CompactionKind | None = None
         self._is_forced_running = False
@@ -155,9 +156,12 @@ class Bookie:
     async def run(self, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
         """Serves until cancelled; `task_status` gets the bookie id once it is registered.
 
-        Raises CookieMismatch (wrong or emptied disk), JournalCorrupt, BookieRuns (another
-        process has the directories), InvalidArgument (they, or the address, cannot be had), and
-        JournalFailed or OSError when a disk fails: the process must end then.
+        Raises:
+            CookieMismatch: a disk is another bookie's, or was emptied.
+            JournalCorrupt: a journal cannot be replayed.
+            BookieRuns: another process uses the directories.
+            InvalidArgument: the directories or the address cannot be used.
+            JournalFailed, OSError: a disk failed; the process must end.
         """
         config = self.config
         await lock_directories(config, self._disk)
@@ -170,7 +174,7 @@ class Bookie:
             storage = await self._open_storage()
             try:
                 async with noticing_power_loss(config, self._disk, storage, self._boot_id):
-                    settle = partial(settle_doubts, storage, self.ledgers, self.bookie_id)
+                    settle = partial(put_in_limbo, storage, self.ledgers, self.bookie_id)
                     await self._insist("asking which ledgers it may have forgotten", settle)
                     await self._serve(storage, listener, task_status)
             finally:
@@ -188,7 +192,8 @@ class Bookie:
         await check_cookie(self.config, self._disk, self.registry, self.bookie_id, self.instance_id)
 
     async def _insist(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Until the metadata store answers. A bookie serves without it, so it waits for it."""
+        """Retries `attempt` until the metadata store answers. A bookie serves entries without
+        metadata, so it waits instead of ending."""
         while True:
             try:
                 return await attempt()
@@ -244,7 +249,7 @@ class Bookie:
         self.server = Server(
             storage,
             requests,
-            limits=PressureLimits.of(config),
+            limits=BackpressureLimits.of(config),
             frame_bytes_max=config.frame_bytes_max,
             connections_max=config.connections_max,
         )
@@ -265,7 +270,7 @@ class Bookie:
 
     def _limbo_repair(self, storage: BookieStorage, requests: Requests) -> LimboRepair:
         def open_client() -> LedgerClient:
-            from ledger.client import LedgerClient  # costs memory, and is seldom needed
+            from ledger.client import LedgerClient  # takes memory, and is seldom needed
 
             return LedgerClient(
                 self._store,
@@ -280,8 +285,8 @@ class Bookie:
         return self.limbo_repair
 
     async def space(self) -> tuple[int, int]:
-        """Total and free bytes for entries. A file system counts once, however many of the
-        ledger directories lie in it."""
+        """Returns the total and the free bytes for entries. A file system is counted once, even if
+        it holds several ledger directories."""
         total = free = 0
         devices: dict[int, None] = {}
         for directory in self.config.ledger_directories:
@@ -296,8 +301,8 @@ class Bookie:
     async def _register(self, stack: AsyncExitStack) -> None:
         info = BookieInfo(*self.address, {SOFTWARE_PROPERTY: OUR_SOFTWARE}, self.http)
         is_read_only = self.disk_monitor.gate.is_read_only
-        # One that died at another address holds the id for its timeout, and with SQLite for as
-        # long again as it takes to tell that from a file that nobody could write.
+        # A session that died at another address keeps the id for its timeout. With SQLite it takes
+        # as long again to distinguish that from a file that could not be written for a while.
         takeover_s = max(TAKEOVER_TIMEOUT_S, self.config.session_timeout_ms * 2 / 1000)
         registered = self.registry.register(
             self.bookie_id, info, is_read_only, takeover_timeout_s=takeover_s
@@ -305,8 +310,8 @@ class Bookie:
         self.registration = await stack.enter_async_context(registered)
 
     async def _follow_disks(self) -> None:
-        """The registry says whether entries are taken, and a disk that fills up is cleared at
-        once. Requests follow the disks by themselves, whatever becomes of this."""
+        """Keeps the registration in line with the disks, and collects garbage at once when one
+        fills up. Requests do not depend on it: they check the disks themselves."""
         assert self.registration is not None
         seen = -1
         while True:
@@ -317,28 +322,29 @@ class Bookie:
             await self._insist("change of registration", change)
 
     def force_read_only(self, is_read_only: bool) -> None:
-        """What an operator wants, until the bookie ends. A full disk is read-only anyway."""
+        """Sets the bookie read-only, or back, until it ends. With a full disk it is read-only
+        in any case."""
         self.disk_monitor.force(is_read_only)
 
     def force_collection(self, compaction: CompactionKind = CompactionKind.MAJOR) -> None:
-        """A round of garbage collection is wanted now, or after the one under way, with a
-        compaction whatever intervals and suspensions say."""
+        """Requests a round of garbage collection now, or after the current one, with a compaction
+        that ignores intervals and suspensions."""
         self._forced = max(compaction, self._forced or compaction)
         self._collection_wanted.set()
 
     @property
     def is_collection_forced(self) -> bool:
-        """A round that was asked for has not ended yet."""
+        """Whether a requested round has not ended yet."""
         return self._is_forced_running or self._forced is not None
 
     async def _collect_garbage(self, storage: BookieStorage) -> None:
-        """Asks metadata, for each ledger that might be dead, whether it is; a failed question
-        means "alive"."""
+        """Collects garbage in rounds. For each ledger that may be deleted it reads the metadata;
+        after an error the ledger counts as existing."""
 
         async def is_deleted(ledger_id: int) -> bool:
             if await self.ledgers.exists(ledger_id):
                 return False
-            # A metadata store that was emptied, or is another's, must not empty the disks too.
+            # A metadata store that was emptied or replaced must not lead to emptied disks.
             await self._check_cluster()
             return True
 
@@ -366,7 +372,7 @@ class Bookie:
                 else:
                     await collect(CompactionKind.MINOR)
                 if self.disk_monitor.state is DiskState.FULL and forced is None:
-                    # Nothing but this brings it back; it leaves alone what it cannot copy.
+                    # Only this makes the disk writable again; it skips logs it cannot copy.
                     await collect(_most_compaction(storage), is_forced=True)
             except MetadataUnavailable as error:
                 self.collections_put_off += 1
@@ -398,7 +404,7 @@ class Bookie:
         if instance_id != self.instance_id:
             raise MetadataUnavailable(
                 f"the metadata store holds cluster {instance_id}, this bookie belongs to "
-                f"{self.instance_id}. Cure: bring back the metadata it was started with"
+                f"{self.instance_id}. Cure: restore the metadata it was started with"
             )
 
     def statistics(self) -> BookieStatistics:
@@ -409,7 +415,7 @@ class Bookie:
 
 
 def _most_compaction(storage: BookieStorage) -> CompactionKind:
-    """What no operator has suspended."""
+    """Returns the largest kind of compaction that is not suspended."""
     for kind in (CompactionKind.MAJOR, CompactionKind.MINOR):
         if not storage.is_compaction_suspended(kind):
             return kind

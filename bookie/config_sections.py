@@ -271,8 +271,8 @@ class ReadSettings:
         256 * KIB,
         unit="bytes",
         apache="dbStorage_readAheadCacheBatchBytesSize",
-        reason="Read at once after a miss, since readers continue in order; less when so many"
-        " readers are active that they would evict each other's entries from the read cache.",
+        reason="Read at once after a miss, since readers continue in order; less when the"
+        " active readers would evict each other's entries from the read cache.",
     )
     read_ahead_entries_max: int = setting(
         4096,

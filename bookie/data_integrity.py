@@ -1,14 +1,14 @@
-"""Limbo: what a bookie may have forgotten is "unknown" until it was compared with the metadata.
+"""Data integrity check: entries that a bookie may have lost are unknown until they are copied back.
 
-At a start with a doubt (`bookie.core.integrity_state`) nothing is served before each ledger that
-has this bookie in its metadata has its state here, in limbo and fenced: an entry that is not here
-is then "unknown", which no reader and no recovery takes for proof that it never was. A ledger that
-is closed and whole here is not put in limbo.
+A bookie that starts with an unverified directory (`bookie.core.integrity_state`) serves nothing
+before every ledger with this bookie in its metadata has a state here, fenced and *in limbo*: an
+entry that is missing is then "unknown", which no reader and no recovery takes as proof that it
+never existed. A ledger that is closed and complete here is not put in limbo.
 
-Afterwards, beside everything else, `LimboRepair` ends it: when a ledger is closed, the entries
-that should be here are fetched from the other bookies. Ledgers that nobody closes stay in limbo:
-closing one fences its writer, which is for others to decide (`ledgerstream ledger recover`). What
-can no longer change of them is fetched all the same, so that there are as many copies as before.
+Then `LimboRepair` works in the background: once a ledger is closed, it fetches the missing entries
+from the other bookies. Ledgers that stay open stay in limbo: to close one fences its writer, which
+is an operator's decision (`ledgerstream ledger recover`). Their entries that can no longer change
+are fetched all the same, so that there are as many copies as before.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ _ENTRIES_PER_READ = 64
 _RANGES_PER_ROUND = 1000
 _LEDGERS_AT_ONCE = 64
 _FAILURES_MAX = 64
-"""Entries of a ledger that nobody gives, before a round leaves the ledger."""
+"""A round leaves a ledger after this number of entries that no bookie returned."""
 _FETCHED_TO_MAX = 100_000
 
 
-async def settle_doubts(storage: BookieStorage, ledgers: LedgerStore, bookie_id: str) -> int:
-    """Before anything is served, after the replay. How many ledgers are in limbo by it.
+async def put_in_limbo(storage: BookieStorage, ledgers: LedgerStore, bookie_id: str) -> int:
+    """Puts ledgers in limbo, after the replay and before anything is served; returns how many.
 
-    Raises MetadataUnavailable: nothing may be served, try again. And what storage raises.
+    Raises MetadataUnavailable: nothing may be served, and the caller must try again. Also raises
+    the errors of storage.
     """
     doubtful = {
         number: directory
@@ -78,7 +79,7 @@ async def settle_doubts(storage: BookieStorage, ledgers: LedgerStore, bookie_id:
             if directory.task.is_due:
                 await directory.checkpoint()
     for number, directory in doubtful.items():
-        await directory.checkpoint()  # the states, before the record says that all have one
+        await directory.checkpoint()  # stores the states before the record that all have one
         await _ledgers_known(directory, found[number])
     return sum(found.values())
 
@@ -87,7 +88,7 @@ async def _ledgers_known(directory: LedgerStorage, found: int) -> None:
     doubt = directory.integrity.state
     assert doubt is not None
     if not found and not await directory.integrity.ledgers_in_limbo(-1, 1):
-        await directory.integrity.set_state(None)  # as with every bookie that is really new
+        await directory.integrity.set_state(None)  # the bookie really is new
         return
     directory.integrity.statistics.ledgers = found
     await directory.integrity.set_state(doubt._replace(stage=IntegrityStage.LEDGERS_IN_LIMBO))
@@ -102,8 +103,8 @@ async def _ledgers_known(directory: LedgerStorage, found: int) -> None:
 async def _read_all(
     ledgers: LedgerStore, ledger_ids: Sequence[int]
 ) -> dict[int, LedgerMetadata | None]:
-    """Without those that are gone; None: it cannot be read. Many at once, because each is a round
-    trip, and a cluster has as many as it likes."""
+    """Returns the metadata of those ledgers that exist, or None where it cannot be read. Reads
+    many at a time, because each takes a round trip and their number has no limit."""
     found: dict[int, LedgerMetadata | None] = {}
     failed: list[MetadataUnavailable] = []
 
@@ -113,7 +114,7 @@ async def _read_all(
         except NoSuchLedger:
             pass
         except MetadataCorrupt:
-            found[ledger_id] = None  # it may have entries here: doubt
+            found[ledger_id] = None  # it may have entries here
         except MetadataUnavailable as error:
             failed.append(error)
 
@@ -132,7 +133,7 @@ def _settle(
     ledger_id: int,
     bookie_id: str,
 ) -> bool:
-    """Whether the ledger is in limbo now."""
+    """Gives a ledger its state; returns whether it is in limbo now."""
     state = storage.state(ledger_id)
     if state is not None and state.is_deleted:
         return False
@@ -155,8 +156,8 @@ def _settle(
 
 
 def _learn_key(directory: LedgerStorage, metadata: LedgerMetadata) -> None:
-    """When the ledger was put in limbo, its metadata could not be read. Without the key nothing
-    could be fetched for it, nor could anybody fence it here."""
+    """Sets the master key of a ledger whose metadata could not be read when it was put in limbo.
+    Without it no entry could be stored for it, nor could a client fence it here."""
     state = directory.state(metadata.ledger_id)
     if state is not None and not state.is_key_known and not state.is_deleted:
         state.master_key = master_key(metadata.password)
@@ -164,10 +165,10 @@ def _learn_key(directory: LedgerStorage, metadata: LedgerMetadata) -> None:
 
 
 class LimboRepair:
-    """Ends limbo, ledger by ledger, in rounds; slowly, one read at a time.
+    """Ends limbo ledger by ledger, in rounds, with one read at a time.
 
     Args:
-        open_client: a client of the cluster; entered only if there is something to repair.
+        open_client: returns a client of the cluster; called only if there is a ledger to repair.
     """
 
     def __init__(
@@ -182,15 +183,15 @@ class LimboRepair:
         self._bookie_id = bookie_id
         self._open_client = open_client
         self.round_ended = trio.Event()
-        """Of the round under way, or that will begin; another one afterwards."""
+        """Set at the end of the current or next round, and then replaced."""
         self._fetched_to: dict[int, int] = {}
-        """Of ledgers that are open: up to which entry all that should be here is."""
+        """The entry up to which an open ledger is complete here."""
         self._resume_after: dict[int, int] = {}
-        """Of ledgers of which too much failed: where the next round goes on. As many as fail."""
+        """The entry after which the next round continues with a ledger that it had to leave."""
 
     async def run(self) -> None:
-        """Returns when no directory has a doubt. Raises StorageFailed, and BookieIoError if the
-        record of a doubt cannot be read."""
+        """Returns when all directories are verified. Raises StorageFailed, and BookieIoError if
+        the state of a directory cannot be read."""
         while any(directory.integrity.state for directory in self._storage.directories):
             async with self._open_client() as client:
                 for directory in self._storage.directories:
@@ -207,11 +208,11 @@ class LimboRepair:
                 statistics.ledgers = await directory.integrity.count_in_limbo()
             statistics.ledgers = await self._repair_directory(directory, client)
         except BookieIoError as error:
-            # Part of the index cannot be read. What can be is served as before.
-            _log.error("limbo goes on directory=%s cause=%s", directory.directory, error)
+            # Part of the index cannot be read. The rest is served as before.
+            _log.error("limbo continues directory=%s cause=%s", directory.directory, error)
 
     async def _repair_directory(self, directory: LedgerStorage, client: LedgerClient) -> int:
-        """How many ledgers stay in limbo. Raises BookieIoError, StorageFailed."""
+        """Returns how many ledgers stay in limbo. Raises BookieIoError, StorageFailed."""
         left, after = 0, -1
         statistics = directory.integrity.statistics
         while ids := await directory.integrity.ledgers_in_limbo(after, _LEDGERS_PER_STEP):
@@ -221,7 +222,7 @@ class LimboRepair:
                     continue
                 is_whole = await self._repair(directory, client, ledger_id)
                 state = directory.state(ledger_id)
-                if state is None or state.is_deleted:  # meanwhile: it must not be stored again
+                if state is None or state.is_deleted:  # it must not be stored again
                     continue
                 if is_whole:
                     state.is_limbo = False
@@ -235,11 +236,11 @@ class LimboRepair:
         if not left:
             await directory.task.made()
             await directory.integrity.set_state(None)
-            _log.info("no ledger in limbo any more directory=%s", directory.directory)
+            _log.info("no ledger is in limbo any more directory=%s", directory.directory)
         return left
 
     async def _repair(self, directory: LedgerStorage, client: LedgerClient, ledger_id: int) -> bool:
-        """Whether all that should be here is, and nothing more will be."""
+        """Repairs a ledger; returns whether it is complete and closed."""
         try:
             metadata = await client.ledger_metadata(ledger_id)
             _learn_key(directory, metadata)
@@ -249,21 +250,21 @@ class LimboRepair:
             if not await self._fetch(directory, client, fixed):
                 return False
         except NoSuchLedger:
-            return False  # garbage collection sees to it
+            return False  # garbage collection removes it
         except LedgerError as error:
             self._log_kept(ledger_id, error)
             return False
         if not metadata.is_closed:
             if len(self._fetched_to) >= _FETCHED_TO_MAX:
-                self._fetched_to.clear()  # costs a look through the index for each of them
+                self._fetched_to.clear()  # each costs another search of the index
             self._fetched_to[ledger_id] = fixed.last_entry_id
         return metadata.is_closed
 
     async def _fetch(
         self, directory: LedgerStorage, client: LedgerClient, metadata: LedgerMetadata
     ) -> bool:
-        """Copies what is missing. False if some of it is nowhere, or this was not all: the rest is
-        copied all the same. Raises LedgerError."""
+        """Copies the missing entries. Returns False if some are on no bookie or were skipped; the
+        others are copied all the same. Raises LedgerError."""
         begun_after = after = self._resume_after.pop(metadata.ledger_id, -1)
         failed = 0
         while missing := await self._missing(directory, metadata, after):
@@ -273,7 +274,7 @@ class LimboRepair:
                         end = min(begin + _ENTRIES_PER_READ - 1, last)
                         failed += await self._copy(directory, reader, metadata, begin, end)
                         if failed >= _FAILURES_MAX:
-                            # Maybe all others are away. The next round goes on behind it.
+                            # All others may be down. The next round continues after it.
                             self._resume_after[metadata.ledger_id] = end
                             return False
             after = missing[-1][1]
@@ -282,8 +283,8 @@ class LimboRepair:
     async def _missing(
         self, directory: LedgerStorage, metadata: LedgerMetadata, after: int
     ) -> list[Range]:
-        """Behind entry `after`, of what the index does not have, what the cache does not have
-        either."""
+        """Returns ranges of entries after `after` that are neither in the index nor in the write
+        cache."""
 
         def ask(count_max: int) -> list[Range]:
             expected = expected_ranges(metadata, self._bookie_id)
@@ -303,22 +304,22 @@ class LimboRepair:
         first: int,
         last: int,
     ) -> int:
-        """How many of them no other bookie gives. Raises LedgerError if one cannot be stored
-        here."""
+        """Copies entries; returns how many no other bookie returned. Raises LedgerError if one
+        cannot be stored here."""
         digest = Digest(metadata.digest_type or DigestType.CRC32, metadata.password)
         key, ledger_id = master_key(metadata.password), metadata.ledger_id
-        failed, pieces = 0, [(first, last)]
-        while pieces:
-            begin, end = pieces.pop(0)
+        failed, ranges = 0, [(first, last)]
+        while ranges:
+            begin, end = ranges.pop(0)
             try:
                 entries = await reader.read(begin, end)
             except LedgerError as error:
                 if begin == end:
                     failed += 1
                     self._log_kept(ledger_id, error)
-                else:  # what is nowhere must not keep the others away
+                else:  # one lost entry must not prevent copies of the others
                     middle = (begin + end) // 2
-                    pieces[:0] = [(begin, middle), (middle + 1, end)]
+                    ranges[:0] = [(begin, middle), (middle + 1, end)]
                 continue
             adds = []
             for entry in entries:
@@ -336,7 +337,7 @@ class LimboRepair:
         _log.warning("ledger stays in limbo ledger=%d cause=%s", ledger_id, error)
 
     async def _store(self, adds: list[AddRequest]) -> None:
-        """As recovery would, and waits until they are durable."""
+        """Adds entries as recovery does, and waits until they are durable."""
         await self._storage.wait_capacity()
         failed: list[Status] = []
         waiting, done = len(adds), trio.Event()
@@ -354,6 +355,6 @@ class LimboRepair:
         await done.wait()
         if failed:
             raise BookieIoError(
-                f"ledger {adds[0].ledger_id}: {len(failed)} copied entries were not taken here: "
+                f"ledger {adds[0].ledger_id}: {len(failed)} copied entries were not stored here: "
                 f"{failed[0].name}"
             )

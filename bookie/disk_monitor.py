@@ -1,7 +1,8 @@
-"""Looks after the room on a bookie's disks: says what may be taken, keeps the reserves.
+"""Monitors the free space of a bookie's disks, decides which adds are taken, keeps the reserves.
 
-Twin of `bookie.core.disk_space`. A disk that says nothing is left as it was: writes to it will
-tell. Must never take a reserve again that the engine might still need the room of.
+The decisions are in `bookie.core.disk_space`. The state of a disk whose space cannot be read stays
+as it was: writes to it will fail if it is full. Must never take a reserve whose space the storage
+engine may still need.
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ from bookie.storage.disk.reserved_space import Reserve, ReservedDisk
 _log = logging.getLogger(__name__)
 
 _GARBAGE_BYTES_MAX = 1 << 20
-"""What a round of garbage collection may write before it removes the first entry log: the index
-without the deleted ledgers."""
+"""Bytes that a round of garbage collection may write before it removes the first entry log: the
+index without the deleted ledgers."""
 _CURE = (
-    "Cure: delete streams or shorten their retention, add bookies, or free the disk of other"
-    " things; it is writable again by itself"
+    "Cure: delete streams or shorten their retention, add bookies, or remove other files from the"
+    " disk; the bookie becomes writable again by itself"
 )
 
 
@@ -63,7 +64,7 @@ def recovery_bytes(config: BookieConfig, *, journals: int, directories: int) -> 
 
 @dataclass(slots=True)
 class _Device:
-    """One file system and what the bookie has there."""
+    """A file system, with the bookie's directories on it."""
 
     directories: tuple[str, ...]
     system: FileSystem
@@ -73,26 +74,27 @@ class _Device:
 
 
 class DiskMonitor:
-    """`open` first of all, then `run`. `gate` is what requests ask; `disk` is for the storage."""
+    """Monitors all disks of a bookie. `open` must be called first, then `run`. Requests check
+    `gate`; the storage uses `disk`."""
 
     def __init__(self, disk: Disk, config: BookieConfig) -> None:
         self.gate = WriteGate()
         self.is_forced = config.force_read_only
-        """An operator wants the bookie read-only; see `force`."""
+        """Whether an operator has set the bookie read-only; see `force`."""
         self._config = config
         self._real = disk
         self._devices: list[_Device] = []
         self._reserves: dict[str, Reserve] = {}
         self.disk = ReservedDisk(disk, self._reserves, self.ran_out)
         self.changes = 0
-        """Counts changes of any state."""
+        """Number of changes of any state."""
         self._changed = trio.Event()
         self._look_wanted = trio.Event()
         self.bookie_id = ""
 
     async def open(self) -> None:
-        """Finds the file systems, and gives reserves up where a start has no room. The
-        directories must be there. Raises OSError."""
+        """Finds the file systems, and releases reserves where a start has too little space. The
+        directories must exist. Raises OSError."""
         config = self._config
         found: dict[int, list[str]] = {}
         for directory in (*config.journal_directories, *config.ledger_directories):
@@ -101,7 +103,7 @@ class DiskMonitor:
         for directories in found.values():
             await self._open_device(tuple(directories))
         for device in self._devices:
-            # A start writes through its index, too, which asks nobody for room.
+            # A start also writes to its index, which does not check for space.
             await self.disk.has_space(device.directories[0], device.start_bytes)
         await self.look()
 
@@ -112,7 +114,7 @@ class DiskMonitor:
         start = start_bytes(config, journals=journals, directories=ledgers)
         reserve = Reserve(self._real, directories[0], config.disk_reserved_bytes or start)
         await reserve.find()
-        for other in directories[1:]:  # of an earlier setting: nobody would ever give it up
+        for other in directories[1:]:  # left by earlier settings: it would never be released
             await Reserve(self._real, other, 0).find()
         limits = DiskLimits(
             warn_ratio=config.disk_usage_warn_threshold,
@@ -126,7 +128,7 @@ class DiskMonitor:
         self._reserves.update(dict.fromkeys(directories, reserve))
 
     async def run(self) -> None:
-        """Looks until cancelled."""
+        """Checks the disks until cancelled."""
         interval_s = self._config.disk_check_interval_ms / 1000
         while True:
             await self.take_reserves()
@@ -136,8 +138,8 @@ class DiskMonitor:
             self._look_wanted = trio.Event()
 
     async def take_reserves(self) -> None:
-        """Where there is still room for them, and little more. Once before anything is served, or
-        others could fill the disk first."""
+        """Takes reserves where there is still space for them. Called once before anything is
+        served, or other programs could fill the disk first."""
         for device in self._devices:
             system = device.system
             is_known = system.use is not None and system.state is not DiskState.FULL
@@ -148,7 +150,7 @@ class DiskMonitor:
         try:
             await reserve.take()
         except OSError as error:
-            # Nothing that counts lies in it: who writes what counts will find out.
+            # A reserve holds no data. A write of data to a full disk reports its own error.
             _log.warning("no reserve directory=%s cause=%s", reserve.directory, error)
 
     def _next_look_s(self, interval_s: float) -> float:
@@ -156,7 +158,7 @@ class DiskMonitor:
         return min((one.next_look_s(interval_s) for one in systems), default=interval_s)
 
     async def look(self) -> None:
-        """Asks all file systems, and decides anew what is taken."""
+        """Reads the free space of all file systems, and decides again which adds are taken."""
         is_changed = False
         for device in self._devices:
             path = device.directories[0]
@@ -182,13 +184,13 @@ class DiskMonitor:
             self._changed = trio.Event()
 
     async def wait_change(self, seen: int) -> int:
-        """Returns `changes` when it is not `seen`."""
+        """Waits until `changes` differs from `seen`, and returns it."""
         while self.changes == seen:
             await self._changed.wait()
         return self.changes
 
     def ran_out(self, directory: str) -> None:
-        """A write found no room there, whatever the numbers say."""
+        """Counts the disk as full because a write found no space, whatever statfs reported."""
         for device in self._devices:
             if directory in device.directories and device.system.use is not None:
                 is_changed = device.system.ran_out()
@@ -202,32 +204,33 @@ class DiskMonitor:
         self._look_wanted.set()
 
     def force(self, is_read_only: bool) -> None:
-        """What an operator wants, until the process ends. A full disk is read-only anyway."""
+        """Sets the bookie read-only, or back, until the process ends. With a full disk it is
+        read-only in any case."""
         self.is_forced = is_read_only
         self._decide(False)
 
     async def make_room_for_garbage(self) -> None:
-        """A full disk's reserve is given up if collecting garbage could not even begin."""
+        """Releases the reserve of a full disk if garbage collection could not begin otherwise."""
         for device in self._devices:
             if device.system.state is DiskState.FULL:
                 nbytes = min(_GARBAGE_BYTES_MAX, device.start_bytes // 8)
                 await self.disk.has_space(device.directories[0], nbytes)
 
-    # --- looking
+    # --- states
 
     @property
     def state(self) -> DiskState:
-        """The worst of all."""
+        """The worst state of all file systems."""
         return max((one.system.state for one in self._devices), default=DiskState.OK)
 
     def state_of(self, directory: str) -> DiskState:
-        """Of the file system of one of the bookie's directories."""
+        """Returns the state of the file system of one of the bookie's directories."""
         found = (one.system.state for one in self._devices if directory in one.directories)
         return next(found, DiskState.OK)
 
     @property
     def held_bytes(self) -> int:
-        """Of all reserves that are there."""
+        """Bytes of all reserves that exist."""
         return sum(device.reserve.held_bytes for device in self._devices)
 
     def _log_state(self, device: _Device) -> None:
@@ -260,10 +263,10 @@ class DiskMonitor:
             if device.system.state is DiskState.FULL
             for directory in device.directories
         ]
-        cause = f"full disk of {','.join(full)}" if full else "an operator's wish"
+        cause = f"full disk of {','.join(full)}" if full else "an operator's request"
         _log.warning(
-            "bookie read only bookie=%s cause=%s: reads and fences go on, recovery %s",
+            "bookie read only bookie=%s cause=%s: reads and fences continue, recovery adds are %s",
             self.bookie_id,
             cause,
-            "too" if self.gate.takes_recovery else "does not",
+            "taken" if self.gate.takes_recovery else "refused",
         )

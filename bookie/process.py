@@ -1,12 +1,9 @@
-"""One bookie as a process: real drivers, log, signals, exit code.
+"""Runs one bookie as a process: real drivers, log, signals, exit code, settings of the allocator.
 
-A composition root, also of the supervisor's children (`bookie.standalone.supervisor`), which it
-starts as `python -m bookie.process CONFIG`. Prints "ready BOOKIE-ID" once the bookie is registered.
-A child ends at once when the pipe on its stdin does: then its supervisor is dead.
-
-How a bookie has the C library's allocator keep memory, and when it gives some back.
-
-Does nothing where the C library is not glibc: its neighbours have no such controls, or need none.
+A composition root. The supervisor (`bookie.standalone.supervisor`) starts its children as `python
+-m bookie.process CONFIG`; a child ends at once when the pipe on its stdin is closed, because its
+supervisor is dead then. Prints "ready BOOKIE-ID" once the bookie is registered. The allocator is
+tuned only where the C library is glibc.
 """
 
 from __future__ import annotations
@@ -37,16 +34,15 @@ from ledger.errors import LedgerError, MetadataUnavailable
 from ledger.metastore import MetadataStore, open_store
 from ledger.runtime.network import TcpNetwork
 
-# glibc's names for: give memory back late, ask for much at once; map by themselves what is about as
-# large as one piece of reading ahead, because such pieces live long, and holes of their size fill
-# with smaller ones; and one arena for all threads, as each arena keeps what its largest user ever
-# took, and work goes to another thread each time.
+# In the order of glibc's mallopt: return memory late; request much at once; map blocks of the size
+# of a read-ahead separately, because they live long and the holes they leave fill with smaller
+# ones; and use one arena for all threads, as each arena keeps the most that one of its users took.
 _OPTIONS = ((-1, 1 << 30), (-2, 64 << 20), (-3, 200 << 10), (-8, 1))
 _INTERVAL_S = 60.0
 
 
 def tune_allocator() -> None:
-    """For buffers that come and go at a high rate: they are reused rather than given back."""
+    """Makes the allocator reuse buffers that are allocated and freed at a high rate."""
     mallopt = _of_glibc("mallopt")
     if mallopt is not None:
         for option, value in _OPTIONS:
@@ -54,10 +50,10 @@ def tune_allocator() -> None:
 
 
 def give_memory_back() -> None:
-    """Gives the system what is free in the middle of the heap too, in whole pages.
+    """Returns free pages to the system, also from the middle of the heap.
 
-    A busy bookie takes it again at its next checkpoint; one that has become idle does not keep
-    what its busiest minute took. About a millisecond, in which other threads that allocate wait.
+    A busy bookie allocates them again at its next checkpoint; an idle one does not keep the memory
+    of its busiest minute. Takes about a millisecond, in which allocating threads wait.
     """
     malloc_trim = _of_glibc("malloc_trim")
     if malloc_trim is not None:
@@ -65,7 +61,7 @@ def give_memory_back() -> None:
 
 
 async def give_memory_back_regularly() -> None:
-    """Never returns. Seldom enough that fetching the pages again costs next to nothing."""
+    """Calls `give_memory_back` once a minute, so seldom that allocating again costs little."""
     while True:
         await trio.sleep(_INTERVAL_S)
         await trio.to_thread.run_sync(give_memory_back)
@@ -84,14 +80,13 @@ _log = logging.getLogger(__name__)
 _EXIT_ERROR = 1
 _STORE_RETRY_S = 1.0
 _SWITCH_INTERVAL_S = 0.001
-# Objects until the youngest are looked at, then how many such rounds until the middle ones are,
-# and so on. Each object that stays is looked at once in either case; with very many ledgers, where
-# they stay by the hundred thousand, small rounds divide that into steps of a few milliseconds.
+# Thresholds of the cyclic collector's generations. Each object that stays is examined once in
+# either case; with very many ledgers, small rounds divide that into steps of a few milliseconds.
 _GC_THRESHOLDS = (5000, 2, 17_000)
 
 
 def run_bookie_process(config_file: Path, *, is_child: bool) -> int:
-    """Runs the bookie until SIGTERM or SIGINT; returns the process's exit code.
+    """Runs the bookie until SIGTERM or SIGINT and returns the exit code of the process.
 
     Raises InvalidArgument for wrong settings.
     """
@@ -129,7 +124,7 @@ async def _serve(config: BookieConfig, is_child: bool) -> None:
             nursery.start_soon(_stop_on_signal, signals, stopped)
             listeners = await open_http(config.http_host, config.http_port)
             async with _open_store_with_retries(config) as store, trio.open_nursery() as serving:
-                stopped.append(serving.cancel_scope)  # the store is still there for leaving
+                stopped.append(serving.cancel_scope)  # the store stays open for unregistering
                 disk = RealDisk()
                 bookie = Bookie(
                     config,
@@ -156,7 +151,7 @@ async def _serve(config: BookieConfig, is_child: bool) -> None:
 
 @asynccontextmanager
 async def _open_store_with_retries(config: BookieConfig) -> AsyncIterator[MetadataStore]:
-    """Waits for a metadata store that is not there yet: giving up would help nobody."""
+    """Retries until the metadata store can be reached: giving up would not help."""
     async with AsyncExitStack() as stack:
         while True:
             opened = open_store(config.metadata_uri, session_timeout_ms=config.session_timeout_ms)
@@ -177,15 +172,15 @@ async def _stop_on_signal(signals: AsyncIterator[int], stopped: list[trio.Cancel
 
 
 async def _die_with_supervisor() -> None:
-    """A killed supervisor must leave nothing behind. It is a crash: nothing is tidied up."""
+    """Ends the process when its supervisor was killed, as a crash does."""
     await wait_starter_gone()
     _log.critical("bookie ends cause=its supervisor is gone")
     os._exit(_EXIT_ERROR)
 
 
 def _tune_interpreter() -> None:
-    """Few objects live per entry, so the collector can be lazy; the journal's thread must get
-    the interpreter soon."""
+    """Lets the collector run seldom, as few objects live per entry, and switches threads often, as
+    the journal's thread must get the interpreter soon."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)
     tune_allocator()

@@ -1,1 +1,1 @@
-"""Small programs that use ledgerstream as its users do. `make demo` runs `examples.demo`."""
+"""Small programs that show how to use ledgerstream. `make demo` runs `examples.demo`."""

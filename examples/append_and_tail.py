@@ -32,7 +32,7 @@ async def append(namespace: Namespace) -> None:
 
 async def tail(namespace: Namespace) -> None:
     async with namespace.reader("temperatures", start=EARLIEST) as reader:
-        async for record in reader:  # for ever, unless we stop
+        async for record in reader:  # continues forever unless it is left
             delay_ms = now_ms() - (record.event_time_ms or 0)
             print(f"read {record.value.decode()}, {record.sequence=}, {delay_ms} ms later")
             if record.sequence == RECORDS - 1:

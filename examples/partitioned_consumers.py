@@ -1,10 +1,10 @@
-"""Two workers share the partitions of a stream; one leaves, and the other takes over its share.
+"""Two workers share the partitions of a stream; one leaves, and the other takes over.
 
     python -m examples.partitioned_consumers CLUSTER
 
-Records of one user are in one partition, in order. A worker that dies, or is too slow to answer,
-loses its partitions to the others, which go on where it committed: each record is handled at least
-once, and nobody stops for the rest of the group.
+Records of one user are in one partition, in order. A worker that dies, or does not respond in time,
+loses its partitions to the others, which continue where it committed. Each record is handled at
+least once, and a rebalance does not stop the group.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ async def work(namespace: Namespace, name: str, tally: Tally, leaves_after: int)
         async for delivery in consumer:
             tally.add([bytes(value) for value in delivery.batch.values()])
             handled += len(delivery.batch)
-            consumer.advance(delivery)  # committed in the background, and when we leave
+            consumer.advance(delivery)  # committed in the background, and at the end of the block
             if handled >= leaves_after:
                 break
     print(f"{name} leaves after {handled} clicks")

@@ -2,10 +2,10 @@
 
     python -m examples.spark_flights [--cluster CLUSTER] [--flights N] [--svg FILE]
 
-Without a cluster one is started, and gone at the end. One thread appends the flights as fast as it
-can; a query reads them while they come, and puts each week that its watermark has passed into
-another stream. It is stopped, and run again from its Spark checkpoint to the end. A batch reads
-what it has written, compares it with the flights themselves and draws it.
+Without the option a cluster is started, and removed at the end. A thread appends the flights as
+fast as it can. Concurrently a query reads them, and writes each week that its watermark has passed
+to another stream. The query is stopped, and resumed from its Spark checkpoint until the end. A
+batch reads the written weeks, compares them with the flights and draws them.
 Needs Java 17 and `pip install 'ledgerstream[examples,spark]'`.
 """
 
@@ -36,13 +36,13 @@ FLIGHTS, DELAYS = "demo/flights", "demo/delays"
 CHUNK = 5_000
 WEEK_MS = 7 * 24 * 3_600_000
 SHADES = ("#2c7bb6", "#7fb8d8", "#c7e3ee", "#fee8c8", "#fdbb84", "#ef6548", "#b30000")
-"""Left on time (below 0 minutes) to very late."""
+"""From departures on time (below 0 minutes) to very late ones."""
 SHADE_MINUTES = (0, 5, 10, 20, 30, 45)
 
 
 @contextmanager
 def cluster_of(given: str | None, directory: Path) -> Iterator[str]:
-    """The address of the cluster that was given, or of one that lives as long as the block."""
+    """Yields the given address, or that of a new cluster that ends with the block."""
     if given is not None:
         yield given
         return
@@ -76,7 +76,10 @@ def append_all(cluster: str, all_flights: list[Flight]) -> None:
 
 
 def delays(source: DataFrame) -> DataFrame:
-    """By week and carrier; a week is complete when flights of a day behind it have come."""
+    """Returns delays by week and carrier.
+
+    A week is complete when flights of more than a day after it have been read.
+    """
     flight = f.from_json(f.col("value").cast("string"), "carrier string, dep_delay double")
     by_week = (
         source.select("event_time", flight.alias("flight"))
@@ -91,8 +94,10 @@ def delays(source: DataFrame) -> DataFrame:
 
 
 def start(spark: SparkSession, checkpoint: Path, *, to_end: bool = False) -> StreamingQuery:
-    """The query; it goes on where its Spark checkpoint says. With `to_end` it ends when it has read
-    what is there when it starts."""
+    """Starts the query, which resumes from its Spark checkpoint.
+
+    With `to_end` the query ends at the last record that exists when it starts.
+    """
     source = (
         spark.readStream.format("ledgerstream")
         .option("startingPosition", "earliest")
@@ -119,22 +124,22 @@ def run(spark: SparkSession, cluster: str, all_flights: list[Flight], checkpoint
         appending.join()
         query.processAllAvailable()
         query.stop()
-        told = list(query.recentProgress)
-        # A record in weeks to come: time goes on though nobody flies, and the watermark passes the
-        # last week. Its own week is never complete.
+        reports = list(query.recentProgress)
+        # A record three weeks later moves the watermark past the last week. The week of this
+        # record never becomes complete.
         append(cluster, [Flight(b"", all_flights[-1].event_time_ms + 3 * WEEK_MS, b"{}")])
         query = start(spark, checkpoint, to_end=True)
         query.awaitTermination()
-        told += query.recentProgress
+        reports += query.recentProgress
     finally:
         appending.join()
-    records = sum(progress.numInputRows for progress in told)
-    lag = lag_of(told[-1])
-    print(f"read {records:,} records in two runs, {lag.records if lag else '?'} are left")
+    records = sum(progress.numInputRows for progress in reports)
+    lag = lag_of(reports[-1])
+    print(f"read {records:,} records in two runs, the lag is {lag.records if lag else '?'} records")
 
 
 def draw(rows: list[Row], svg: Path) -> None:
-    """A row per carrier, a cell per week, the redder the later."""
+    """Draws a row per carrier and a cell per week, in shades from blue (on time) to red (late)."""
     carriers = [carrier for carrier, _ in Counter(row.carrier for row in rows).most_common()]
     weeks = sorted({row.week for row in rows})
     cells = []
@@ -154,7 +159,7 @@ def draw(rows: list[Row], svg: Path) -> None:
 
 
 def show(spark: SparkSession, all_flights: list[Flight], svg: Path) -> None:
-    """Reads what the query has written, checks it, draws it, and prints a table."""
+    """Reads the weeks that the query has written, checks and draws them, and prints a table."""
     schema = "carrier string, week string, flights long, delay double"
     with watching(spark):
         found = (
@@ -171,7 +176,7 @@ def show(spark: SparkSession, all_flights: list[Flight], svg: Path) -> None:
         minutes[row.carrier] += row.flights * (row.delay or 0.0)
     expected = Counter(json.loads(flight.value)["carrier"] for flight in all_flights)
     if counted != expected:
-        raise SystemExit(f"the stream says {counted}, the flights are {expected}")
+        raise SystemExit(f"the stream has {counted}, the flights are {expected}")
     for carrier, number in counted.most_common():
         mean = minutes[carrier] / number
         print(f"{carrier}  {number:7,} flights  {mean:5.1f} min  {'#' * round(mean)}")
@@ -204,8 +209,8 @@ def main() -> None:
         with Namespace.connect(cluster, "demo", create=True) as namespace:
             if "flights" in namespace.list_streams():
                 raise SystemExit(
-                    f"{FLIGHTS} is there already, and would be counted twice. Delete it and "
-                    f"{DELAYS} (ledgerstream stream delete), or name another cluster"
+                    f"{FLIGHTS} exists already, and its flights would be counted twice. Delete it "
+                    f"and {DELAYS} (ledgerstream stream delete), or use another cluster"
                 )
             namespace.ensure_stream("flights")
         try:

@@ -1,7 +1,7 @@
-"""The demo's second process: tails a stream and sums up all it sees, in order.
+"""The demo's second process: tails a stream and computes a digest of its records, in order.
 
-`python -m examples.tail_digest CLUSTER NAMESPACE STREAM COUNT` prints lines of JSON: how far it has
-come, and when it has seen COUNT records, their digest.
+`python -m examples.tail_digest CLUSTER NAMESPACE STREAM COUNT` prints lines of JSON: the number of
+records so far and, after COUNT records, their digest.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LENGTHS = struct.Struct(">qqq").pack
 
 
 class Digest:
-    """SHA-256 over sequence, event time, key and value of records, with their lengths."""
+    """The SHA-256 of records: their sequences, event times, keys and values, with their lengths."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()

@@ -1,4 +1,4 @@
-"""How to test a program against crashes and partitions, in virtual time.
+"""Shows how to test a program against crashes and partitions, in virtual time.
 
     pytest examples/testing_with_faults.py
     pytest examples/testing_with_faults.py --ledgerstream-seed=7     (repeats a failed run)
@@ -29,7 +29,7 @@ async def paid(namespace: Namespace) -> list[bytes]:
         return [r.value async for batch in reader.read_to_end() for r in batch.records()]
 
 
-async def story(cluster: SimCluster) -> None:
+async def scenario(cluster: SimCluster) -> None:
     async with cluster.client("shop") as client:
         namespace = Namespace(client, "shop")
         await namespace.ensure()
@@ -47,7 +47,7 @@ async def story(cluster: SimCluster) -> None:
 def test_payments_survive_a_power_cut_and_a_partition(
     simulated_cluster: MakeSimulatedCluster,
 ) -> None:
-    simulated_cluster.run_seeds(range(5), story)
+    simulated_cluster.run_seeds(range(5), scenario)
 
 
 async def test_payments_survive_a_killed_bookie(ledgerstream_cluster: InProcessCluster) -> None:

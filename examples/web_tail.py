@@ -1,9 +1,9 @@
-"""A web page that shows a stream as it grows: a tail as server-sent events, on asyncio.
+"""A web page that shows the records of a stream as they are appended, with asyncio.
 
     python -m examples.web_tail CLUSTER [PORT]
 
-Then open http://127.0.0.1:8000/ and `curl -d news http://127.0.0.1:8000/append`. A browser that
-reconnects says the last event it saw, and goes on behind it.
+Then open http://127.0.0.1:8000/ and `curl -d news http://127.0.0.1:8000/append`. The page gets
+server-sent events. A browser that reconnects sends the id of its last event, and continues there.
 """
 
 from __future__ import annotations

@@ -1,4 +1,11 @@
-"""Ledgers: replicated append-only sequences of entries. Public names of the package."""
+"""Ledgers: replicated append-only sequences of entries. These are the public names.
+
+- `client`: `LedgerClient`. `errors`, `options`: its errors and settings. - `recovery`: fences a
+ledger's writer, finds the end, closes it. - `verify`, `copy_reader`: reads and judges all copies of
+a ledger's entries. - `core/`: decisions without I/O. `wire/`, `proto/`: the protocols.
+`connection/`: to bookies. - `writing/`, `reading/`: of ledgers. `metastore/`: the metadata.
+`runtime/`: tasks, threads, sockets. - `cli/`: the command line.
+"""
 
 from __future__ import annotations
 
@@ -88,7 +95,7 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:
-    """Imports on first use: a command or client pays only for what it touches."""
+    """Imports a name on first use, so that a program pays only for what it uses."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

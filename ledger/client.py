@@ -1,4 +1,4 @@
-"""LedgerClient: the door to all ledgers of a cluster."""
+"""LedgerClient: creates, opens, lists and deletes the ledgers of a cluster."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from ledger.core import placement
 from ledger.core.entry import DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.errors import LedgerClosed, LedgerError, LedgerExists, NotEnoughBookies
-from ledger.metastore import ledgers_root, open_store
+from ledger.metastore import ClusterAddress, open_store
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import BookieRegistry
-from ledger.metastore.clients import Presence
-from ledger.metastore.layout import Layout, layout_of_uri
+from ledger.metastore.clients import ClientRegistration
+from ledger.metastore.layout import Layout
 from ledger.metastore.ledgers import CLIENT_TAG, LedgerStore
 from ledger.options import ClientOptions
 from ledger.reading.opener import Opener
 from ledger.reading.reader import LedgerReader
 from ledger.runtime.network import Network, TcpNetwork
-from ledger.writing.send_loop import WriteLoop
+from ledger.writing.send_loop import SendLoop
 from ledger.writing.writer import LedgerWriter
 
 _CREATE_TRIES_MAX = 100
@@ -52,7 +52,8 @@ HandleT = TypeVar("HandleT", bound=_Handle)
 
 
 class Opening(Generic[HandleT]):
-    """A handle on its way: `await` it, or use it in `async with`, which also closes it."""
+    """A handle that is being opened: `await` it, or use it in `async with`, which also closes
+    it."""
 
     def __init__(self, open_handle: Callable[[], Awaitable[HandleT]]) -> None:
         self._open_handle = open_handle
@@ -84,9 +85,9 @@ class LedgerClient:
         options: timeouts and bounds.
         rng: choice of bookies, jitter.
         now_ms: wall clock in milliseconds, for creation times only.
-        root: where ledgers live in the metadata store.
-        layout: how they must be laid out there; None takes what is there.
-        auth: who we are, for bookies that ask.
+        root: the node of the metadata store below which ledgers are stored.
+        layout: the layout that the ledgers must have there; None accepts any.
+        auth: the client's identity, for bookies that authenticate clients.
     """
 
     def __init__(
@@ -107,10 +108,10 @@ class LedgerClient:
         self.now_ms = now_ms
         self.ledgers = LedgerStore(store, root, layout=layout)
         self.bookies = BookieRegistry(store, root)
-        self._presence = Presence(store, rng)
+        self._registration = ClientRegistration(store, rng)
         self.addresses = BookieAddresses(self.bookies)
         self.pool = BookiePool(network, self.addresses.resolve, self.options, rng, auth=auth)
-        self._write_loop = WriteLoop(self.pool, self.ledgers, self.bookies, self.options, rng)
+        self._send_loop = SendLoop(self.pool, self.ledgers, self.bookies, self.options, rng)
         self._opener = Opener(self.pool, self.ledgers, self.bookies, options=self.options, rng=rng)
         self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
@@ -124,22 +125,23 @@ class LedgerClient:
         options: ClientOptions | None = None,
         auth: AuthProvider | None = None,
     ) -> AsyncIterator[LedgerClient]:
-        """A client of the cluster at `cluster`, e.g. "sqlite:///var/lib/cluster.db".
+        """Opens a client of the cluster at this address, e.g. "sqlite:///var/lib/cluster.db".
 
-        `auth` says who we are to bookies that ask (`ledger.connection.authentication`).
-
-        Raises InvalidArgument for an address nobody can serve, MetadataUnavailable.
+        `auth` identifies it to bookies that authenticate clients
+        (`ledger.connection.authentication`). Raises InvalidArgument for an address that no driver
+        can serve, MetadataUnavailable.
         """
+        address = ClusterAddress.parse(cluster)
         async with (
-            open_store(cluster) as store,
+            open_store(address) as store,
             cls(
                 store,
                 TcpNetwork(),
                 rng=random.SystemRandom(),
                 now_ms=wall_ms,
                 options=options,
-                root=ledgers_root(cluster),
-                layout=layout_of_uri(cluster),
+                root=address.root,
+                layout=address.layout,
                 auth=auth,
             ) as client,
         ):
@@ -149,7 +151,7 @@ class LedgerClient:
         self._nursery_manager = trio.open_nursery()
         self._nursery = await self._nursery_manager.__aenter__()
         self.pool.start(self._nursery)
-        self._write_loop.start(self._nursery)
+        self._send_loop.start(self._nursery)
         self._opener.start(self._nursery)
         return self
 
@@ -161,10 +163,10 @@ class LedgerClient:
     ) -> None:
         assert self._nursery is not None
         assert self._nursery_manager is not None
-        self._write_loop.fail_all(LedgerClosed("the client was closed"))
+        self._send_loop.fail_all(LedgerClosed("the client was closed"))
         self.pool.close_all()
         self._nursery.cancel_scope.cancel()
-        # The body's own exception goes on by itself, not wrapped in a group of the nursery's.
+        # The body's own exception propagates by itself, not in an exception group of the nursery.
         await self._nursery_manager.__aexit__(None, None, None)
 
     def create_ledger(
@@ -179,19 +181,19 @@ class LedgerClient:
         deferred_sync: bool = False,
         prefer: Sequence[str] = (),
     ) -> Opening[LedgerWriter]:
-        """A new ledger and its only writer.
+        """Creates a ledger and returns its only writer.
 
-        Each entry goes to `write_quorum` of the `ensemble_size` bookies in turn, and is
+        Each entry is sent to `write_quorum` of the `ensemble_size` bookies, round-robin, and is
         confirmed when `ack_quorum` of them have fsynced it. `custom` is stored with the
         metadata. With `deferred_sync` an append returns when `ack_quorum` bookies have the
-        entry, *fsynced or not*; only `writer.force()` and closing make sure of that. Bookies
-        whose id matches a pattern of `prefer` ("rack1-*") are chosen first, others where those
-        are too few; a replacement later is any bookie.
+        entry, *fsynced or not*; only `writer.force()` and closing guarantee that they synced it.
+        Bookies whose id matches a pattern of `prefer` ("rack1-*") are chosen first, others if those
+        are too few; a later replacement may be any bookie.
         Raises NotEnoughBookies, InvalidArgument, MetadataUnavailable.
         """
 
         async def create() -> LedgerWriter:
-            client_id = await self._presence.announce()
+            client_id = await self._registration.register()
             bookies = await self._choose(ensemble_size, write_quorum, ack_quorum, prefer)
             for _ in range(_CREATE_TRIES_MAX):
                 metadata = LedgerMetadata(
@@ -209,16 +211,16 @@ class LedgerClient:
                 try:
                     await self.ledgers.create(metadata)
                 except LedgerExists:
-                    continue  # somebody chose this id by hand
-                return LedgerWriter(metadata, self._write_loop, is_sync_deferred=deferred_sync)
+                    continue  # another client chose this id by hand
+                return LedgerWriter(metadata, self._send_loop, is_sync_deferred=deferred_sync)
             raise LedgerExists(f"{_CREATE_TRIES_MAX} ledger ids in a row were taken already")
 
         return Opening(create)
 
     async def reserve_ledger(self, **settings: Any) -> int:
-        """Makes an empty ledger for somebody else to write, and returns its id.
+        """Creates an empty ledger for another client to write, and returns its id.
 
-        Takes and raises what `create_ledger` does. `write_reserved` writes it, once.
+        Arguments and errors are those of `create_ledger`. `write_reserved` writes it, once.
         """
         custom = {**settings.pop("custom", {}), RESERVED_TAG: b"1"}
         writer = await self.create_ledger(**settings, custom=custom)
@@ -226,13 +228,14 @@ class LedgerClient:
         return writer.ledger_id
 
     def write_reserved(self, ledger_id: int) -> Opening[LedgerWriter]:
-        """The only writer of a ledger that `reserve_ledger` made; no second caller gets one.
+        """Returns the only writer of a ledger that `reserve_ledger` made; a second caller gets
+        none.
 
         Raises LedgerClosed if the ledger has or had a writer, NoSuchLedger.
         """
 
         async def claim() -> LedgerWriter:
-            client_id = await self._presence.announce()
+            client_id = await self._registration.register()
 
             def claimed(stored: LedgerMetadata) -> LedgerMetadata:
                 if stored.state is not LedgerState.OPEN or RESERVED_TAG not in stored.custom:
@@ -245,7 +248,7 @@ class LedgerClient:
                 return replace(stored, custom={**rest, CLIENT_TAG: client_id.encode()})
 
             metadata = await self.ledgers.update(ledger_id, claimed)
-            return LedgerWriter(metadata, self._write_loop)
+            return LedgerWriter(metadata, self._send_loop)
 
         return Opening(claim)
 
@@ -269,12 +272,12 @@ class LedgerClient:
         recover: bool = True,
         digest_type: DigestType | None = None,
     ) -> Opening[LedgerReader]:
-        """A reader of an existing ledger.
+        """Returns a reader of an existing ledger.
 
-        With `recover` an open ledger is fenced (its writer can add nothing more), its end
-        found, and closed. Without, its writer is left alone and only confirmed entries can be
-        read. `digest_type` is used where the metadata names none, as that of very old ledgers
-        does not. Raises NoSuchLedger, Unauthorized (wrong password), RecoveryIncomplete.
+        With `recover` an open ledger is fenced (its writer can add nothing more), its end is
+        found, and it is closed. Without, its writer is not affected, and only confirmed entries
+        can be read. `digest_type` is used if the metadata names none, as for very old ledgers.
+        Raises NoSuchLedger, Unauthorized (wrong password), RecoveryIncomplete.
         """
 
         async def open_it() -> LedgerReader:
@@ -287,35 +290,35 @@ class LedgerClient:
     def reader_of(
         self, metadata: LedgerMetadata, *, password: bytes = b"", rotation: int | None = None
     ) -> LedgerReader:
-        """A reader by metadata that the caller has, for instance from another process. Asks
-        nobody: of a ledger that is open in it, what its reader may read is what it is told by
-        `note_confirmed`. Metadata that is outdated is read anew when replicas fail.
+        """Returns a reader for given metadata, for instance from another process, without any
+        request. For a ledger that is open there, the reader may read what `note_confirmed` has
+        reported. Metadata that is out of date is read again when replicas fail.
 
-        `rotation` says which replica is asked first, counted round; None: any. Raises
-        Unauthorized, LedgerClosed if the client is not open.
+        `rotation` is the replica that is asked first, counted modulo their number; None: any.
+        Raises Unauthorized, LedgerClosed if the client is not open.
         """
         return self._opener.reader_of(metadata, password=password, rotation=rotation)
 
     async def delete_ledger(self, ledger_id: int) -> None:
-        """Deletes the metadata; bookies give the space back later. Raises NoSuchLedger."""
+        """Deletes the metadata; bookies reclaim the space later. Raises NoSuchLedger."""
         await self.ledgers.delete(ledger_id)
 
     async def list_ledgers(self) -> list[int]:
-        """Ids of all ledgers, ascending."""
+        """Returns the ids of all ledgers, ascending."""
         return await self.ledgers.list()
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
-        """Raises NoSuchLedger."""
+        """Returns the metadata of a ledger. Raises NoSuchLedger."""
         metadata, _ = await self.ledgers.read(ledger_id)
         return metadata
 
     @property
     def is_open(self) -> bool:
-        """Whether anything can be done with it: between entering its block and leaving it."""
+        """Whether the client can be used: from entering its block until leaving it."""
         return self._nursery is not None and not self._nursery.cancel_scope.cancel_called
 
     def start_background(self, function: Callable[..., Awaitable[object]], *args: object) -> None:
-        """Starts a task that ends with this client at the latest. It must raise nothing.
+        """Starts a task that ends with this client at the latest. It must not raise.
 
         Raises LedgerClosed if the client is not open.
         """
@@ -329,8 +332,8 @@ class LedgerClient:
     async def bookie_info(
         self, *, timeout_s: float | None = None
     ) -> dict[str, BookieSpace | LedgerError]:
-        """Disk space of every registered bookie, by id; or why it did not tell in `timeout_s`
-        seconds (default: the read timeout).
+        """Returns the disk space of every registered bookie, by id, or the error if it did not
+        report it within `timeout_s` seconds (default: the read timeout).
 
         Raises MetadataUnavailable.
         """
@@ -339,5 +342,5 @@ class LedgerClient:
 
 
 def wall_ms() -> int:
-    """Wall clock, milliseconds since 1970."""
+    """Returns the wall clock in milliseconds since 1970."""
     return time.time_ns() // 1_000_000

@@ -1,8 +1,8 @@
-"""CopyReader: what one bookie gives for entries of one ledger, entry by entry. For `ledger.verify`.
+"""CopyReader: reads the copies that one bookie has of a ledger's entries. For `ledger.verify`.
 
-Unlike `replica_fetch` it never asks another bookie instead: each copy is looked at where it is
-said to be. Every answer is kept apart by what it proves (`core.copies`); a bookie that does not
-answer is asked again a few times, then left alone for a while.
+Unlike `replica_fetch` it never asks another bookie instead: each copy is read where the metadata
+says that it is. Every answer is classified by what it proves (`core.copies`). A bookie that does
+not answer is asked again a few times, and then not for a while.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TRIES_MAX = 4
 _PAUSE_S = 0.2
 """After the first failure; doubles."""
 _LEFT_ALONE_S = 15.0
-"""A bookie that did not answer is not asked for so long."""
+"""How long a bookie that did not answer is not asked."""
 _SINGLES_AT_ONCE = 32
 _STATE_OF_STATUS = {
     Status.NO_SUCH_ENTRY: CopyState.MISSING,
@@ -50,19 +50,19 @@ _LIMBO = BadCopy(CopyState.UNKNOWN, "it says: unknown ledger state")
 
 
 class SilentBookies:
-    """Which bookies did not answer lately, and why. Verifications that share it do not wait for
-    the same silent bookie each by itself."""
+    """Which bookies did not answer recently, and why. Verifications that share it wait for a silent
+    bookie only once."""
 
     def __init__(self) -> None:
         self._until: dict[str, tuple[float, str]] = {}
 
     def reason(self, bookie: str) -> str:
-        """Why it is left alone now; "" if it is not."""
+        """Returns why the bookie is not asked now; "" if it may be asked."""
         until_s, reason = self._until.get(bookie, (0.0, ""))
         return reason if trio.current_time() < until_s else ""
 
     def note(self, bookie: str, reason: str) -> None:
-        """It did not answer."""
+        """Records that the bookie did not answer."""
         self._until[bookie] = trio.current_time() + _LEFT_ALONE_S, reason
 
 
@@ -85,9 +85,9 @@ class CopyReader:
         self._limbo: dict[str, bool] = {}
 
     async def read(self, bookie: str, entry_ids: Sequence[int]) -> dict[int, Copy]:
-        """The bookie's copy of each of these ascending entries, in this order.
+        """Returns the bookie's copy of each of these ascending entries, in this order.
 
-        Raises LedgerClosed if the client is closed; whatever else happens is in the copies.
+        Raises LedgerClosed if the client is closed; all other failures are in the copies.
         """
         found: dict[int, Copy] = {}
         reason = self._silent.reason(bookie)
@@ -101,8 +101,8 @@ class CopyReader:
         return {entry_id: found.get(entry_id, unreachable) for entry_id in entry_ids}
 
     async def _is_limbo(self, bookie: str) -> bool:
-        """Whether the bookie may have forgotten entries of this ledger: v2 has no word for it but
-        "I/O error", so a v3 request tells."""
+        """Whether the bookie may have lost entries of this ledger: v2 reports that as an I/O error,
+        so it takes a v3 request to find out."""
         if bookie not in self._limbo:
             try:
                 answer = await self._pool.call(
@@ -118,7 +118,7 @@ class CopyReader:
     async def _read_with_tries(
         self, bookie: str, entry_ids: Sequence[int], found: dict[int, Copy]
     ) -> str:
-        """Reads what is not `found` yet; why it gave up, if it did."""
+        """Reads the entries not yet `found`; returns why it gave up, "" if it did not."""
         reason, failures = "", 0
         while failures < _TRIES_MAX:
             if failures:
@@ -131,7 +131,7 @@ class CopyReader:
             except LedgerError as error:
                 reason = f"{type(error).__name__}: {error}"
                 if isinstance(error, OperationTimeout):
-                    failures += 2  # who was silent for so long is asked once more, and no more
+                    failures += 2  # after such a long silence it is asked only once more
                 else:
                     failures = 1 if len(found) > before else failures + 1
             else:
@@ -147,7 +147,7 @@ class CopyReader:
                 at = await self._read_some(bookie, at, last, found)
 
     async def _read_some(self, bookie: str, first: int, last: int, found: dict[int, Copy]) -> int:
-        """Reads some of first..last, at least one; where to go on."""
+        """Reads some of first..last, at least one; returns the next entry to read."""
         size_max = min(2 * self._options.batch_read_bytes, FRAME_BYTES_MAX - 1024)
         count = last - first + 1
         answer = None
@@ -158,7 +158,7 @@ class CopyReader:
                 timeout_s=self._options.read_timeout_s,
             )
         if answer is None or answer.status in (Status.NO_SUCH_ENTRY, Status.IO_ERROR):
-            # No batches here, or one begins badly: one by one tells them apart.
+            # No batch reads, or a bad first entry: single reads distinguish the entries.
             end = min(last, first + _SINGLES_AT_ONCE - 1)
             await self._read_singles(bookie, range(first, end + 1), found)
             return end + 1
@@ -217,9 +217,9 @@ class CopyReader:
 
 
 def _bad_copy(status: Status, bookie: str) -> BadCopy:
-    """What an answer other than OK proves. Raises TooManyRequests: it is asked again later."""
+    """Returns what a status other than OK proves. Raises TooManyRequests, to be asked again."""
     if status is Status.TOO_MANY_REQUESTS:
-        raise TooManyRequests(f"bookie {bookie} has too much to do")
+        raise TooManyRequests(f"bookie {bookie} is overloaded")
     if status is Status.IO_ERROR:
         return _IO_ERROR
     words = status.name.lower().replace("_", " ")
@@ -227,7 +227,7 @@ def _bad_copy(status: Status, bookie: str) -> BadCopy:
 
 
 def _runs(entry_ids: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ascending ids as (first, last) of those in a row."""
+    """Yields (first, last) of each run of consecutive ids; they ascend."""
     if entry_ids and entry_ids[-1] - entry_ids[0] + 1 == len(entry_ids):
         yield entry_ids[0], entry_ids[-1]
         return

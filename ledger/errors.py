@@ -1,7 +1,7 @@
-"""Every error a ledger user can meet, and the version-free status a bookie answers with.
+"""Every error that a user of ledgers can get, and the status of a bookie's response.
 
-Three questions shape the tree: can the caller retry (`RetryableError`), is it gone for good
-(`FinalError`), or did one side break the protocol (`ProtocolError`)? Bugs are assertions.
+There are three kinds: the caller can retry (`RetryableError`), a retry cannot help (`FinalError`),
+or one side broke the protocol (`ProtocolError`). Bugs are assertions.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 import enum
 
 INVALID_ENTRY_ID = -1
-"""Entry id that means "none yet", and in a read "the last one you hold"."""
+"""Entry id that means "none yet", and in a read the last entry that the bookie holds."""
 
 
 class Status(enum.IntEnum):
-    """What a bookie answers, free of wire version. The codecs map it to wire codes."""
+    """The status of a bookie's response, in any wire version; the codecs map it to wire codes."""
 
     OK = 0
     NO_SUCH_LEDGER = 1
@@ -29,13 +29,13 @@ class Status(enum.IntEnum):
 
 
 class LedgerError(Exception):
-    """Root of all errors of this package. `retry_is_safe` says what a caller may do."""
+    """Root of all errors of this package. `retry_is_safe` says whether the caller may retry."""
 
     retry_is_safe: bool = False
 
 
 class RetryableError(LedgerError):
-    """The world was in the way; the same call may succeed later."""
+    """Something failed that may work later: the same call can be retried."""
 
     retry_is_safe = True
 
@@ -49,7 +49,7 @@ class BookieUnavailable(RetryableError):
 
 
 class TooManyRequests(RetryableError):
-    """A bookie or a local bound refused more work for now."""
+    """A bookie or a local limit refuses more work for now."""
 
 
 class OperationTimeout(RetryableError):
@@ -69,19 +69,19 @@ class RecoveryIncomplete(RetryableError):
 
 
 class BookieIoError(RetryableError):
-    """A bookie could not read or write its disk. Says nothing about whether data exists."""
+    """A bookie could not read or write its disk. It does not mean that the data is missing."""
 
 
 class UnknownLedgerState(RetryableError):
-    """A bookie may have forgotten entries of this ledger: neither present nor absent."""
+    """A bookie may have lost entries of this ledger: they count as neither present nor absent."""
 
 
 class BookieReadOnly(RetryableError):
-    """A bookie takes no new entries at the moment."""
+    """A bookie accepts no new entries at the moment."""
 
 
 class FinalError(LedgerError):
-    """Trying again cannot help."""
+    """A retry cannot help."""
 
 
 class LedgerFenced(FinalError):
@@ -93,11 +93,11 @@ class LedgerClosed(FinalError):
 
 
 class NoSuchLedger(FinalError):
-    """No such ledger in the metadata store, or a bookie never saw it."""
+    """The ledger is not in the metadata store, or not known to a bookie."""
 
 
 class NoSuchEntry(FinalError):
-    """Every replica that could hold the entry says explicitly that it does not."""
+    """Every replica that could hold the entry says explicitly that it does not hold it."""
 
 
 class LedgerExists(FinalError):
@@ -105,7 +105,7 @@ class LedgerExists(FinalError):
 
 
 class DigestMismatch(FinalError):
-    """Bytes that came back are not the bytes that were written."""
+    """The bytes that were read are not the bytes that were written."""
 
 
 class Unauthorized(FinalError):
@@ -113,7 +113,7 @@ class Unauthorized(FinalError):
 
 
 class InvalidArgument(FinalError, ValueError):
-    """The caller passed something that can never work: a size, a name, an option."""
+    """The caller passed a value that can never work: a size, a name, an option."""
 
 
 class MetadataCorrupt(FinalError):
@@ -129,15 +129,15 @@ class NoSuchNode(FinalError):
 
 
 class SessionLost(RetryableError):
-    """The metadata session ended: ephemeral nodes are gone and must be made again."""
+    """The metadata session ended: its ephemeral nodes are gone and must be created again."""
 
 
 class ProtocolError(LedgerError):
-    """Bytes that are not the protocol."""
+    """Bytes that do not follow the protocol."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We were asked to send something the protocol cannot say: our bug or the caller's."""
+    """A message to be sent cannot be expressed in the protocol: a bug here or in the caller."""
 
 
 class RemoteProtocolError(ProtocolError):
@@ -159,6 +159,6 @@ _STATUS_ERROR: dict[Status, type[LedgerError]] = {
 
 
 def error_of_status(status: Status, what: str) -> LedgerError:
-    """The error a client raises for a bookie's `status`; `what` names request and bookie."""
+    """Returns the error for a bookie's `status`; `what` names the request and the bookie."""
     assert status is not Status.OK, "OK is not an error"
     return _STATUS_ERROR[status](f"{what}: {status.name.lower().replace('_', ' ')}")

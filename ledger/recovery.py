@@ -19,15 +19,15 @@ from ledger.core.recovery_events import (
     Action,
     AddEntry,
     Answered,
-    Chosen,
-    Conflicted,
+    BookieChosen,
     Event,
+    LedgerConflicted,
+    LedgerStored,
+    NoAnswer,
     ReadEntry,
     ReadLast,
     ReplaceBookie,
-    Silent,
     StoreClosed,
-    Stored,
 )
 from ledger.errors import (
     INVALID_ENTRY_ID,
@@ -46,15 +46,15 @@ from ledger.runtime.drive import drive
 from ledger.wire.messages import AddRequest, AddResponse, ReadRequest, ReadResponse, ResponseBody
 
 _BUSY_WAIT_S = 0.05
-"""The first pause after a bookie reported that it is too busy; doubles each time."""
+"""The first pause after a bookie reported that it is overloaded; doubles each time."""
 _BEGIN_TRIES_MAX = 100
 
 
 def digest_of(
     metadata: LedgerMetadata, password: bytes, digest_type: DigestType | None = None
 ) -> Digest:
-    """The digest of a ledger's entries. If the metadata is too old to say: `digest_type`, or
-    CRC32, the default of that time."""
+    """Returns the digest of a ledger's entries. If the metadata is too old to name one, it is
+    `digest_type`, or CRC32, the default of that time."""
     return Digest(metadata.digest_type or digest_type or DigestType.CRC32, password)
 
 
@@ -110,7 +110,7 @@ class LedgerRecovery:
 
     async def _begin(self) -> LedgerMetadata:
         """Stores IN_RECOVERY, unless it is stored or the ledger is closed. From then on the
-        writer can change no ensemble and close nothing."""
+        writer cannot change an ensemble nor close the ledger."""
         for _ in range(_BEGIN_TRIES_MAX):
             metadata, self._version = await self._ledgers.read(self._ledger_id)
             if metadata.is_closed or metadata.in_recovery() is metadata:
@@ -130,20 +130,20 @@ class LedgerRecovery:
     async def _perform(self, action: Action) -> Event:
         match action:
             case ReplaceBookie():
-                return Chosen(action, await self._choose(action))
+                return BookieChosen(action, await self._choose(action))
             case StoreClosed():
                 return await self._store(action)
             case _:
                 try:
                     response = await self._ask(action)
                 except Unauthorized as error:
-                    return Silent(action, str(error), is_unauthorized=True)
+                    return NoAnswer(action, str(error), is_unauthorized=True)
                 except (RetryableError, ProtocolError) as error:
-                    return Silent(action, f"{type(error).__name__}: {error}")
+                    return NoAnswer(action, f"{type(error).__name__}: {error}")
                 return _event_of(action, response)
 
     async def _ask(self, action: ReadLast | ReadEntry | AddEntry) -> ResponseBody:
-        """One request, again while the bookie says that it is too busy."""
+        """Sends one request, and again while the bookie reports that it is overloaded."""
         is_add = isinstance(action, AddEntry)
         options = self._options
         timeout_s = options.add_timeout_s if is_add else options.read_timeout_s
@@ -180,7 +180,7 @@ class LedgerRecovery:
         )
 
     async def _choose(self, action: ReplaceBookie) -> str | None:
-        """A bookie for the place of a failed one; None if there is none."""
+        """Returns a replacement for a failed bookie; None if there is none."""
         try:
             available = await self._bookies.available()
             chosen = placement.replace(
@@ -194,21 +194,23 @@ class LedgerRecovery:
             return None
         return chosen[action.index]
 
-    async def _store(self, action: StoreClosed) -> Stored | Conflicted:
+    async def _store(self, action: StoreClosed) -> LedgerStored | LedgerConflicted:
         try:
             await self._ledgers.compare_and_put(action.closed, self._version)
         except MetadataConflict:
-            return Conflicted(action, await self._begin())
-        return Stored(action)
+            return LedgerConflicted(action, await self._begin())
+        return LedgerStored(action)
 
 
-def _event_of(action: ReadLast | ReadEntry | AddEntry, response: ResponseBody) -> Answered | Silent:
+def _event_of(
+    action: ReadLast | ReadEntry | AddEntry, response: ResponseBody
+) -> Answered | NoAnswer:
     if isinstance(action, AddEntry):
         if isinstance(response, AddResponse):
             return Answered(action, response.status)
     elif isinstance(response, ReadResponse):
-        # Copied: the answer may lie in a receive buffer, and this is kept until added again.
+        # Copied: the body may be in a receive buffer, and it is kept until it is added again.
         body = None if response.body is None else bytes(response.body)
         return Answered(action, response.status, body)
-    # An answer to something else proves nothing, whatever it says.
-    return Silent(action, f"answered with {type(response).__name__} {response.status.name}")
+    # The response to another kind of request proves nothing.
+    return NoAnswer(action, f"answered with {type(response).__name__} {response.status.name}")

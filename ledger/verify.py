@@ -1,9 +1,9 @@
-"""Verifying a ledger: reads every copy of every entry and says what they come to.
+"""Verifies a ledger: reads every copy of every entry and reports the result. Core: `core.copies`.
 
-Core: `core.copies`. Reads what is confirmed and nothing else; fences nobody and changes nothing.
-Memory is bounded by one span of entries for each bookie; the bookies of a span are read at once.
-Whatever looks bad is looked at again before it is told, by fresh metadata: copies may have moved
-meanwhile, and the last entries may still be on their way.
+It reads confirmed entries only; it fences no writer and changes nothing. Memory is bounded by one
+span of entries per bookie; the bookies of a span are read at the same time. A bad copy is read
+again by fresh metadata before it is reported: copies may have moved meanwhile, and the last entries
+may still be in flight.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ SPAN_ENTRIES_MAX = 4096
 _SPAN_ENTRIES_FIRST = 256
 _LOOKS_MAX = 3
 _LOOK_AGAIN_S = 0.3
-_ON_THEIR_WAY_MAX = 10_000
-"""Entries a writer has on their way at most, unless told otherwise (`window_entries`)."""
+_IN_FLIGHT_MAX = 10_000
+"""Entries that a writer has in flight at most, by default (`window_entries`)."""
 
 OnEntries = Callable[[int, int], None]
-"""Called with entries and payload bytes that were verified since the last call."""
+"""Called with the entries and payload bytes that were verified since the last call."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedEntry:
-    """What is known of an entry from its receipt: its stored digest (None: not known), and who
-    acknowledged it."""
+    """An entry as its receipt describes it: its stored digest (None: not known), and the bookies
+    that acknowledged it."""
 
     entry_id: int
     digest: bytes | None
@@ -55,13 +55,13 @@ async def verify_ledger(
     on_entries: OnEntries | None = None,
     silent: SilentBookies | None = None,
 ) -> LedgerReport:
-    """Reads all copies of entries `first` to `last`, by default to the end of the ledger; of an
-    open one to the last add confirmed.
+    """Reads all copies of entries `first` to `last`, by default to the end of the ledger, or to the
+    last add confirmed of an open one.
 
-    Bad copies are no error but in the report. `digest_type` is that of a ledger too old to say.
-    `silent` is shared by verifications that follow each other: a silent bookie is waited for once.
-    Raises NoSuchLedger (also if it is deleted meanwhile), Unauthorized (another password),
-    InvalidArgument for a range that is none, MetadataUnavailable.
+    Bad copies are reported, not raised. `digest_type` is used for a ledger whose metadata is too
+    old to name one. Verifications that share `silent` wait for a silent bookie only once. Raises
+    NoSuchLedger (also if it is deleted meanwhile), Unauthorized (another password),
+    InvalidArgument for an invalid range, MetadataUnavailable.
     """
     if first < 0 or (last is not None and last < first):
         raise InvalidArgument(f"entries {first}..{last} of ledger {ledger_id}: no range")
@@ -82,9 +82,9 @@ async def verify_entry(
     password: bytes = b"",
     silent: SilentBookies | None = None,
 ) -> LedgerReport:
-    """Reads all copies of one entry that was confirmed, against what its receipt says.
+    """Reads all copies of one confirmed entry, and compares them with its receipt.
 
-    A copy with another digest differs; one that is missing where it was acknowledged is damage.
+    A copy with another digest differs; a copy that was acknowledged and is missing is damage.
     Raises NoSuchLedger, Unauthorized, MetadataUnavailable.
     """
     metadata = await client.ledger_metadata(ledger_id)
@@ -100,7 +100,7 @@ async def _confirmed(
     password: bytes,
     digest_type: DigestType | None,
 ) -> tuple[int, list[str]]:
-    """The last entry known to be confirmed, and why there may be more."""
+    """Returns the last entry known to be confirmed, and why there may be more."""
     if metadata.is_closed:
         return metadata.last_entry_id, []
     try:
@@ -113,7 +113,7 @@ async def _confirmed(
 
 
 class _Verifying:
-    """One ledger, span by span."""
+    """Verifies one ledger, span by span."""
 
     def __init__(
         self,
@@ -135,13 +135,13 @@ class _Verifying:
             acknowledged=expected.acknowledged if expected is not None else (),
         )
         self._span_entries = _SPAN_ENTRIES_FIRST
-        self._perhaps_on_its_way = range(0)
+        self._may_be_in_flight = range(0)
 
     async def run(
         self, first: int, last: int, on_entries: OnEntries | None, doubts: list[str]
     ) -> LedgerReport:
         at, tally = first, self._tally
-        self._perhaps_on_its_way = range(last - _ON_THEIR_WAY_MAX, last + 1)
+        self._may_be_in_flight = range(last - _IN_FLIGHT_MAX, last + 1)
         while at <= last:
             entries, nbytes = tally.entries, tally.payload_bytes
             end = self._span_end(at, last)
@@ -167,19 +167,19 @@ class _Verifying:
         return end
 
     def _size_spans(self, entries: int, nbytes: int) -> None:
-        """So many entries next time as make up one batch read."""
+        """Sets the size of the next span to as many entries as make up one batch read."""
         wanted = self._client.options.batch_read_bytes * entries // (nbytes + 64 * entries)
         self._span_entries = max(1, min(wanted, SPAN_ENTRIES_MAX))
 
     async def _verify_span(self, first: int, last: int) -> None:
-        """Entries first..last, which are all of one fragment."""
+        """Verifies entries first..last, which are all of one fragment."""
         replicas = self._replicas(first, last)
         copies = await self._read(replicas)
         for look in range(1, _LOOKS_MAX):
-            again = self._worth_another_look(copies)
+            again = self._to_read_again(copies)
             is_moved = await self._is_moved(first, replicas) if self._has_bad(copies) else False
             if is_moved:
-                # The later fragments may have changed too: what is after `last` comes later.
+                # Later fragments may have changed too; the next span reads them again.
                 replicas = self._replicas(first, last)
                 copies = await self._read(replicas)
             elif again:
@@ -191,7 +191,7 @@ class _Verifying:
         self._add(first, last, copies)
 
     def _replicas(self, first: int, last: int) -> dict[str, Sequence[int]]:
-        """Which of the entries each bookie should have. A bookie named twice is asked once."""
+        """Returns the entries each bookie should have. A bookie named twice is asked once."""
         metadata = self._metadata
         size, quorum = metadata.ensemble_size, metadata.write_quorum
         replicas: dict[str, Sequence[int]] = {}
@@ -208,7 +208,7 @@ class _Verifying:
         return replicas
 
     def _ensembles(self, first: int, last: int) -> list[tuple[range, tuple[str, ...]]]:
-        """The fragments that hold first..last: one, unless they changed since the span was cut."""
+        """Returns the fragments of first..last: one, unless they changed since the span was cut."""
         found = []
         while first <= last:
             index = self._metadata.fragment_index_of(first)
@@ -249,9 +249,9 @@ class _Verifying:
     def _has_bad(self, copies: dict[str, dict[int, Copy]]) -> bool:
         return any(isinstance(c, BadCopy) for found in copies.values() for c in found.values())
 
-    def _worth_another_look(self, copies: dict[str, dict[int, Copy]]) -> dict[str, Sequence[int]]:
-        """Copies that may be better soon: I/O errors pass, and the last entries may be on their
-        way to a bookie that was not needed for their ack quorum."""
+    def _to_read_again(self, copies: dict[str, dict[int, Copy]]) -> dict[str, Sequence[int]]:
+        """Returns the copies that may be better soon: I/O errors pass, and the last entries may be
+        in flight to a bookie that was not needed for their ack quorum."""
         again = {
             bookie: [
                 entry_id
@@ -259,7 +259,7 @@ class _Verifying:
                 if isinstance(copy, BadCopy)
                 and (
                     copy.state is CopyState.UNREADABLE
-                    or (copy.state is CopyState.MISSING and entry_id in self._perhaps_on_its_way)
+                    or (copy.state is CopyState.MISSING and entry_id in self._may_be_in_flight)
                 )
             ]
             for bookie, found in copies.items()
@@ -274,14 +274,14 @@ class _Verifying:
 
     def _add(self, first: int, last: int, copies: dict[str, dict[int, Copy]]) -> None:
         metadata = self._metadata
-        everybody = list(copies.values())
+        all_copies = list(copies.values())
         if metadata.ensemble_size == metadata.write_quorum and not self._has_bad(copies):
-            entries = list(everybody[0].values())
-            if all(found == everybody[0] for found in everybody[1:]) and len(entries) == (
+            entries = list(all_copies[0].values())
+            if all(found == all_copies[0] for found in all_copies[1:]) and len(entries) == (
                 last - first + 1
             ):
-                # Checked above: nothing but entries is in there.
-                self._tally.add_equal([e for e in entries if isinstance(e, Entry)], len(everybody))
+                # As checked above, all of them are entries.
+                self._tally.add_equal([e for e in entries if isinstance(e, Entry)], len(all_copies))
                 return
         for entry_id in range(first, last + 1):
             self._tally.add(

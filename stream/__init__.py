@@ -1,4 +1,22 @@
-"""Streams: endless logs made of ledgers. Public names of the package."""
+"""Streams: unbounded logs of records, made of ledgers. The public names of the package.
+
+- namespace.py: the facade: streams, writers, readers, consumers, policy
+- scope.py: client, store and name of a namespace
+- takeover.py: takes a stream over, and makes and ends its ledgers
+- verify.py: verifies the copies of a stream
+- canary.py: appends and verifies forever
+- errors.py: errors of streams
+- core/: decisions, without I/O
+- store/: documents in the metadata store
+- writing/: writers of one stream
+- reading/: readers
+- consuming/: cursors and consumer groups
+- partitions/: partitioned streams
+- retention/: policies, trash, janitor
+- sinks/: batches of ledgers, committed exactly once
+- bridge/, aio/, blocking/: the same for asyncio and for threads
+- cli/: the command ledgerstream
+"""
 
 from __future__ import annotations
 
@@ -19,7 +37,7 @@ if TYPE_CHECKING:
     from stream.core.entry.compression import Compression
     from stream.core.entry.encoder import encode
     from stream.core.entry.records import Record, RecordBatch, decode
-    from stream.core.metadata.cursors import CursorMetadata
+    from stream.core.metadata.cursors import CursorMetadata, CursorMoved
     from stream.core.metadata.namespaces import NamespaceMetadata
     from stream.core.metadata.partitioned import PartitionedStream
     from stream.core.metadata.streams import (
@@ -40,16 +58,15 @@ if TYPE_CHECKING:
         FromTime,
         Position,
         Start,
+        Truncated,
         parse_start,
     )
     from stream.core.receipt import Receipt, ReceiptAck
-    from stream.core.retention import RetentionPlan, SegmentPlan, Verdict
+    from stream.core.retention import DataWouldBeDropped, RetentionPlan, SegmentPlan, Verdict
     from stream.core.routing import partition_of
     from stream.errors import (
         CommitOutOfOrder,
         CompressionUnavailable,
-        CursorMoved,
-        DataWouldBeDropped,
         EpochMismatch,
         GroupBusy,
         HandedOver,
@@ -73,7 +90,6 @@ if TYPE_CHECKING:
         TakenOver,
         TooManyProducers,
         TooManyStreams,
-        Truncated,
     )
     from stream.namespace import Namespace, create_namespace, delete_namespace, list_namespaces
     from stream.partitions.partitions import PartitionedInfo
@@ -212,26 +228,26 @@ _HOMES = {
     "stream.consuming.consumer": "Consumer",
     "stream.consuming.delivery": "Delivery RecordDelivery",
     "stream.core.entry.compression": "Compression",
-    "stream.core.metadata.cursors": "CursorMetadata",
+    "stream.core.metadata.cursors": "CursorMetadata CursorMoved",
     "stream.core.entry.encoder": "encode",
     "stream.core.metadata.streams": "StreamInfo ProducerState Segment SegmentState StreamMetadata",
     "stream.core.metadata.partitioned": "PartitionedStream",
     "stream.core.metadata.namespaces": "NamespaceMetadata",
     "stream.core.position": (
         "EARLIEST Edge FromCursor FromEnd FromEventTime FromSequence FromTime LATEST "
-        "Position Start parse_start"
+        "Position Start Truncated parse_start"
     ),
     "stream.core.entry.records": "Record RecordBatch decode",
-    "stream.core.retention": "RetentionPlan SegmentPlan Verdict",
+    "stream.core.retention": "DataWouldBeDropped RetentionPlan SegmentPlan Verdict",
     "stream.core.routing": "partition_of",
     "stream.consuming.cursor": "Cursor",
     "stream.errors": (
-        "CommitOutOfOrder CompressionUnavailable CursorMoved DataWouldBeDropped "
+        "CommitOutOfOrder CompressionUnavailable "
         "EpochMismatch GroupBusy HandedOver IsPartitioned MemberExists NamespaceExists "
         "NamespaceNotEmpty NoSuchCursor NoSuchGroup NoSuchNamespace NoSuchStream "
         "NotInTrash NotPartitioned PartitionLost PartitionsFailed ProducerGap "
         "RecordFormatError SequenceMismatch StreamBusy StreamExists TakenOver "
-        "TooManyProducers TooManyStreams Truncated"
+        "TooManyProducers TooManyStreams"
     ),
     "stream.consuming.groups": "GroupInfo GroupPartition",
     "stream.retention.janitor": "Janitor SweepReport",
@@ -260,7 +276,7 @@ _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:
-    """Imports on first use: a command or client pays only for what it touches."""
+    """Imports a name on first use, so that a program pays only for what it uses."""
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)

@@ -1,9 +1,10 @@
-"""Canary: appends to a stream of its own for ever, and checks that what it was promised is kept.
+"""The canary appends to a stream of its own forever, and checks that all promises are kept.
 
 Each round appends a record, waits until a reader that follows the stream has it, and reads every
-copy of it at the bookies its receipt names; then those of an older record, so that a bookie that
-forgets later is found too. Its stream is bounded: it begins a new segment now and then and deletes
-what it no longer checks. It must never touch a stream that holds records of others.
+copy of it at the bookies that its receipt names; then it reads the copies of an older record, so
+that a bookie that loses data later is found too. Its stream is bounded: it begins a new segment now
+and then and deletes what it no longer checks. It must never touch a stream that holds other
+records.
 """
 
 from __future__ import annotations
@@ -30,24 +31,24 @@ MARK = b"ledgerstream-canary "
 _TRIM_EVERY = 50
 _SEEN_MAX = 1000
 _READ_AGAIN_S = 1.0
-_FAULTS_TOLD_MAX = 5
+_FAULTS_REPORTED_MAX = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CanaryOptions:
-    """Frozen. InvalidArgument for a value that can never work."""
+    """Options of a canary. Frozen. Raises InvalidArgument for a value that can never work."""
 
     interval_s: float = 10.0
-    """From the end of a round to the begin of the next."""
+    """Seconds from the end of a round to the begin of the next."""
 
     timeout_s: float = 30.0
-    """How long appending, following and verifying may take, each."""
+    """How long each of appending, following and verifying may take."""
 
     record_bytes: int = 256
 
     remembered: int = 1000
-    """Receipts kept, of which each round checks one again, at random. After so many rounds a new
-    segment is begun, so the stream holds at most about three times as many records."""
+    """Receipts kept, of which each round verifies one again, at random. After this many rounds a
+    new segment is begun, so that the stream holds at most about three times as many records."""
 
     def __post_init__(self) -> None:
         for name, value, low, high in (
@@ -62,10 +63,10 @@ class CanaryOptions:
 
 @dataclass(slots=True, kw_only=True)
 class CanaryRound:
-    """What one round found. Times are ms; None for what was not reached.
+    """What one round found. Times are ms; None for steps that were not reached.
 
-    `verdict` is DAMAGE if a promise was broken, DOUBT if something did not work or could not be
-    looked at, REDUCED if there are fewer copies than there should be. `alerts` say why, in words.
+    `verdict` is DAMAGE if a promise was broken, DOUBT if something failed or could not be checked,
+    REDUCED if there are fewer copies than there should be. `alerts` give the reasons as text.
     """
 
     number: int
@@ -81,12 +82,12 @@ class CanaryRound:
     checked_again: Position | None = None
 
     def alert(self, verdict: CopyVerdict, text: str) -> None:
-        """Something is not as it should be."""
+        """Notes that something is not as it should be."""
         self.verdict = max(self.verdict, verdict)
         self.alerts.append((verdict, text))
 
     def as_dict(self) -> dict[str, object]:
-        """The JSON object of the round."""
+        """Returns the JSON object of the round."""
         return {
             "round": self.number,
             "time_ms": self.time_ms,
@@ -109,7 +110,7 @@ class Canary:
 
     Args:
         namespace: of the stream, with its client open.
-        stream: made if it does not exist; everything in it is the canary's.
+        stream: created if it does not exist; everything in it belongs to the canary.
     """
 
     def __init__(
@@ -121,9 +122,10 @@ class Canary:
         self._run_id = namespace.client.rng.getrandbits(64)
         self._receipts: deque[Receipt] = deque()
         self._appended: OrderedDict[bytes, None] = OrderedDict()
-        """Values appended that the tail may show; those of unknown fate it may show or not."""
+        """Values that were appended and that the tail may show; those of unknown outcome may or may
+        not be shown."""
         self._seen: OrderedDict[Position, bytes] = OrderedDict()
-        self._news = trio.Event()
+        self._tail_moved = trio.Event()
         self._next_sequence = -1
         self._found: list[tuple[CopyVerdict, str]] = []
         """What the tail noticed since the last round."""
@@ -135,18 +137,18 @@ class Canary:
         rounds: int | None = None,
         stop_on_violation: bool = False,
     ) -> CopyVerdict:
-        """Goes on for ever, or for so many rounds, or until a promise was broken; then returns the
+        """Runs forever, or for `rounds` rounds, or until a promise was broken; then returns the
         worst verdict.
 
-        Failures are told by `on_round` and tried again. Raises TakenOver if another writer took
-        the stream, InvalidArgument if it has records of others, NoSuchNamespace.
+        Failures are reported by `on_round` and tried again. Raises TakenOver if another writer took
+        the stream over, InvalidArgument if it holds other records, NoSuchNamespace.
         """
         if rounds is not None and rounds < 1:
             raise InvalidArgument(f"canary: {rounds} rounds, need at least 1")
         await self._namespace.ensure_stream(self._stream)
         await self._check_own()
         async with self._namespace.writer(self._stream):
-            pass  # what a canary before this one left on its way is in the stream now, or never
+            pass  # records of an earlier canary in flight are in the stream now, or never will be
         worst, number, is_over = CopyVerdict.WHOLE, 0, False
         async with open_background() as nursery:
             await nursery.start(self._follow)
@@ -168,7 +170,7 @@ class Canary:
                 except TakenOver:
                     raise
                 except LedgerError as error:
-                    if report.number > number:  # else the round that met it has told it
+                    if report.number > number:  # else that round has reported it
                         number += 1
                         report.alert(
                             CopyVerdict.DOUBT, f"no writer: {type(error).__name__}: {error}"
@@ -184,7 +186,7 @@ class Canary:
             if not record.value.startswith(MARK):
                 raise InvalidArgument(
                     f"stream {self._stream!r} has records that are not a canary's, and a canary "
-                    f"deletes what is in its stream: give it one of its own"
+                    f"deletes the records of its stream: give it a stream of its own"
                 )
 
     # One round
@@ -205,7 +207,7 @@ class Canary:
             raise
         except LedgerError as error:
             report.alert(CopyVerdict.DOUBT, f"append failed: {type(error).__name__}: {error}")
-        await self._check_an_older_one(report)
+        await self._check_older_record(report)
         found, self._found = self._found, []
         for verdict, text in found:
             report.alert(verdict, text)
@@ -238,7 +240,7 @@ class Canary:
         began_s = trio.current_time()
         with trio.move_on_after(self._options.timeout_s):
             while receipt.position not in self._seen:
-                await self._news.wait()
+                await self._tail_moved.wait()
             report.tail_ms = round((report.append_ms or 0.0) + _ms_since(began_s), 3)
             if self._seen[receipt.position] != value:
                 report.alert(
@@ -257,7 +259,7 @@ class Canary:
         if found is not None:
             report.verify_ms = _ms_since(began_s)
 
-    async def _check_an_older_one(self, report: CanaryRound) -> None:
+    async def _check_older_record(self, report: CanaryRound) -> None:
         older = len(self._receipts) - (report.position is not None)
         if older > 0:
             receipt = self._receipts[self._namespace.client.rng.randrange(older)]
@@ -265,13 +267,13 @@ class Canary:
             await self._verified(receipt, report)
 
     async def _verified(self, receipt: Receipt, report: CanaryRound) -> StreamReport | None:
-        """Adds what is wrong with the record's copies to the report."""
+        """Verifies the record's copies and adds what is wrong to the report."""
         found: StreamReport | None = None
         with trio.move_on_after(self._options.timeout_s):
             try:
                 found = await self._namespace.verify(self._stream, receipt=receipt)
             except LedgerError as error:
-                # Truncated as well: nobody else may delete what is in this stream.
+                # Truncated, too: no other client may delete records of this stream.
                 kind = CopyVerdict.DOUBT if error.retry_is_safe else CopyVerdict.DAMAGE
                 report.alert(kind, f"{receipt.position}: {type(error).__name__}: {error}")
                 return None
@@ -281,11 +283,11 @@ class Canary:
                 f"{receipt.position} was not verified in {self._options.timeout_s:g} s",
             )
         elif found.verdict is not CopyVerdict.WHOLE:
-            report.alert(found.verdict, f"{receipt.position}: {_told(found)}")
+            report.alert(found.verdict, f"{receipt.position}: {_summary(found)}")
         return found
 
     async def _trim(self, report: CanaryRound) -> None:
-        """Deletes what is not checked any more; whole segments only, and for good."""
+        """Deletes what is no longer checked; whole segments only, and permanently."""
         while len(self._receipts) > self._options.remembered:
             self._receipts.popleft()
         if not self._receipts:
@@ -302,7 +304,7 @@ class Canary:
     # Following
 
     async def _follow(self, task_status: trio.TaskStatus[None]) -> None:
-        """Reads what is appended from now on; after a failure where it was."""
+        """Reads what is appended from now on; after a failure it resumes where it was."""
         start: Position | None = None
         is_first = True
         while True:
@@ -317,7 +319,7 @@ class Canary:
                     raise
                 start = reader.position
                 self._found.append((CopyVerdict.DOUBT, f"tail: {type(error).__name__}: {error}"))
-                del self._found[:-_FAULTS_TOLD_MAX]
+                del self._found[:-_FAULTS_REPORTED_MAX]
             await trio.sleep(_READ_AGAIN_S)
 
     async def _read(self, reader: StreamReader) -> None:
@@ -325,16 +327,16 @@ class Canary:
             self._take(record)
 
     def _take(self, record: Record) -> None:
-        """The tail shows this record."""
-        self._look_at(record)
+        """Notes a record that the tail shows."""
+        self._check_order(record)
         self._seen[record.position] = record.value
         if len(self._seen) > _SEEN_MAX:
             self._seen.popitem(last=False)
-        news, self._news = self._news, trio.Event()
-        news.set()
+        moved, self._tail_moved = self._tail_moved, trio.Event()
+        moved.set()
 
-    def _look_at(self, record: Record) -> None:
-        """Each record appended once, in order, and nothing else."""
+    def _check_order(self, record: Record) -> None:
+        """Checks that each record was appended once, in order, and nothing else."""
         if self._next_sequence not in (-1, record.sequence):
             self._found.append(
                 (
@@ -353,22 +355,22 @@ class Canary:
                 )
             )
         self._appended.pop(record.value, None)
-        del self._found[:-_FAULTS_TOLD_MAX]
+        del self._found[:-_FAULTS_REPORTED_MAX]
 
 
 def _ms_since(began_s: float) -> float:
     return round(1000 * (trio.current_time() - began_s), 3)
 
 
-def _told(report: StreamReport) -> str:
-    """What is wrong with the copies of one record, in words."""
-    words: list[str] = []
+def _summary(report: StreamReport) -> str:
+    """Returns what is wrong with the copies of one record, as text."""
+    problems: list[str] = []
     for segment in report.segments:
         if segment.problem:
-            words.append(segment.problem)
+            problems.append(segment.problem)
         if segment.ledger is not None:
-            words += [
+            problems += [
                 f"{fault.state.value} at {fault.bookie} ({fault.detail})"
-                for fault in segment.ledger.faults[:_FAULTS_TOLD_MAX]
+                for fault in segment.ledger.faults[:_FAULTS_REPORTED_MAX]
             ]
-    return "; ".join(words)
+    return "; ".join(problems)

@@ -1,26 +1,23 @@
-"""Every error a stream user can meet beside those of `ledger.errors`.
+"""The errors of streams, beside those of `ledger.errors`.
 
-They hang in the same tree, so "may I try again?" has one answer (`retry_is_safe`). Messages name
-the stream, the numbers and the cure; never the bytes of a record.
+They belong to the same tree, so that one attribute (`retry_is_safe`) answers whether a call may be
+repeated. Messages name the stream, the numbers and the cure; never the bytes of a record. Errors
+that carry a type of the core are defined beside it: `Truncated` in core/position.py, `CursorMoved`
+in core/metadata/cursors.py, `DataWouldBeDropped` in core/retention.py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from ledger.errors import FinalError, LedgerError, LedgerFenced, RetryableError
 
-if TYPE_CHECKING:
-    from stream.core.position import Position
-    from stream.core.retention import RetentionPlan
-
 
 class RecordFormatError(FinalError):
-    """Bytes of an entry that are not a stream entry.
+    """The bytes of an entry are not a stream entry.
 
-    `offset` is where in the payload; in the columns of a compressed entry, where it would be had
-    it not been compressed.
+    `offset` is where in the payload; in the columns of a compressed entry, it is where the byte
+    would be without compression.
     """
 
     def __init__(self, offset: int, cause: str) -> None:
@@ -33,11 +30,11 @@ class RecordFormatError(FinalError):
 
 
 class CompressionUnavailable(FinalError):
-    """The library for this compression is not installed here."""
+    """The library for this compression is not installed."""
 
 
 class NoSuchNamespace(FinalError):
-    """No namespace of this name in the metadata store."""
+    """The metadata store has no namespace of this name."""
 
 
 class NamespaceExists(FinalError):
@@ -49,7 +46,7 @@ class NamespaceNotEmpty(FinalError):
 
 
 class NoSuchStream(FinalError):
-    """No stream of this name in the namespace, or it was deleted."""
+    """The namespace has no stream of this name, or the stream was deleted."""
 
 
 class StreamExists(FinalError):
@@ -57,12 +54,12 @@ class StreamExists(FinalError):
 
 
 class IsPartitioned(FinalError):
-    """The call is for one stream, and this one is several: its partitions."""
+    """The call needs a single stream, and this stream is partitioned."""
 
     def __init__(self, stream: str, partitions: object) -> None:
         super().__init__(
             f"stream {stream!r} has {partitions} partitions: name one of them ({stream}#0, ...), "
-            f"or use what is for all of them (partitioned_writer, merged_reader, consumer, "
+            f"or call a method for all of them (partitioned_writer, merged_reader, consumer, "
             f"partitioned_info, truncate_partitions)"
         )
         self.stream = stream
@@ -73,13 +70,13 @@ class IsPartitioned(FinalError):
 
 
 class NotPartitioned(FinalError):
-    """The call is for a partitioned stream, and this one is a plain stream."""
+    """The call needs a partitioned stream, and this stream is a plain one."""
 
 
 class PartitionsFailed(LedgerError):
-    """What was asked of several partitions failed on some; on the others it was done.
+    """An operation on several partitions failed on some of them; on the others it succeeded.
 
-    `errors` has what each of the failed ones raised, by number; `done` are the others.
+    `errors` holds what each failed partition raised, by number; `done` are the other partitions.
     """
 
     def __init__(
@@ -104,23 +101,13 @@ class TooManyStreams(FinalError):
     """The namespace has as many streams as its `streams_max` allows."""
 
 
-class DataWouldBeDropped(FinalError):
-    """A change of policy would drop data now, and the caller did not allow that.
-
-    `plans` are those of the streams that would lose something.
-    """
-
-    def __init__(self, message: str, plans: Sequence[RetentionPlan] = ()) -> None:
-        super().__init__(message)
-        self.plans = tuple(plans)
-
-
 class NotInTrash(FinalError):
-    """No deleted stream of this name in the trash: never deleted, back already, or purged."""
+    """The trash has no deleted stream of this name: it was never deleted, was restored, or was
+    purged."""
 
 
 class StreamBusy(RetryableError):
-    """The stream has an open segment: a writer may be at work on it."""
+    """The stream has an open segment: a writer may be active on it."""
 
 
 class TakenOver(LedgerFenced):
@@ -146,26 +133,33 @@ class TakenOver(LedgerFenced):
 
 
 class HandedOver(TakenOver):
-    """This writer handed the stream over because another asked for it: all it had taken is
-    durable, nothing is unknown, and the record just refused is not in the stream."""
+    """This writer handed the stream over because another writer requested it.
+
+    All records it had accepted are durable, none has an unknown outcome, and the record just
+    refused is not in the stream.
+    """
 
     def __init__(self, stream: str, our_epoch: int, their_epoch: int | None = None) -> None:
         super().__init__(stream, our_epoch, their_epoch)
         self.args = (
             f"stream {stream!r}: handed over to the writer that asked for it (this writer held "
-            f"epoch {our_epoch}). All records confirmed or taken before are durable; open a new "
-            f"writer only if this process should be the writer",
+            f"epoch {our_epoch}). All records confirmed or accepted before are durable; open a "
+            f"new writer only if this process should be the writer",
         )
 
 
 class EpochMismatch(FinalError):
-    """The stream is at another epoch than the writer was to be opened at: somebody has taken it
-    over since, or this process itself did, in a try whose outcome it did not learn."""
+    """The stream is at another epoch than the one at which the writer was to be opened.
+
+    Another process has taken it over since, or this process itself did, in an attempt whose outcome
+    it did not learn.
+    """
 
     def __init__(self, stream: str, expected: int, epoch: int) -> None:
         super().__init__(
             f"stream {stream!r} is at epoch {epoch}, it was to be taken over only at epoch "
-            f"{expected}. Look who writes it now; to insist, name epoch {epoch}, or none"
+            f"{expected}. Find out which process writes it now; to take it over all the same, "
+            f"name epoch {epoch}, or none"
         )
         self.stream = stream
         self.expected = expected
@@ -176,12 +170,12 @@ class EpochMismatch(FinalError):
 
 
 class ProducerGap(FinalError):
-    """A producer's sequence numbers left something out; nothing was appended."""
+    """A producer skipped sequence numbers; nothing was appended."""
 
     def __init__(self, stream: str, producer: str, sequence: int, next_sequence: int) -> None:
         super().__init__(
             f"stream {stream!r}: producer {producer!r} gave sequence {sequence}, its next one is "
-            f"{next_sequence}: records in between would be lost. Go on from {next_sequence}"
+            f"{next_sequence}: records in between would be lost. Continue from {next_sequence}"
         )
         self.stream = stream
         self.producer = producer
@@ -193,7 +187,7 @@ class ProducerGap(FinalError):
 
 
 class TooManyProducers(FinalError):
-    """The stream remembers as many producers as it may; one has to be forgotten first."""
+    """The stream remembers as many producers as it may; one must be forgotten first."""
 
 
 class SequenceMismatch(FinalError):
@@ -216,55 +210,12 @@ class SequenceMismatch(FinalError):
         return type(self), (self.stream, self.expected, self.next_sequence)
 
 
-class Truncated(FinalError):
-    """The wanted position was truncated away; `first_available` is where the stream begins."""
-
-    def __init__(self, stream: str, wanted: object, first_available: Position) -> None:
-        super().__init__(
-            f"stream {stream!r}: position {wanted} was truncated; the first available position "
-            f"is {first_available}. Read from there (some records are gone), or keep data longer "
-            f"(retention_ms, retention_bytes)"
-        )
-        self.stream = stream
-        self.wanted = wanted
-        self.first_available = first_available
-
-    def __reduce__(self) -> tuple[type[Truncated], tuple[str, object, Position]]:
-        return type(self), (self.stream, self.wanted, self.first_available)
-
-
 class CommitOutOfOrder(FinalError):
-    """A batch id older than the last one this sink committed."""
+    """The batch id is older than the last one that this sink committed."""
 
 
 class NoSuchCursor(FinalError):
     """The stream has no cursor of this name, or it was deleted."""
-
-
-class CursorMoved(FinalError):
-    """Somebody else moved, took or deleted the cursor; this object can commit nothing more.
-
-    `ours` is what was to be committed, `theirs` where the cursor is now (None: it was deleted).
-    """
-
-    def __init__(
-        self, stream: str, cursor: str, ours: Position, theirs: Position | None
-    ) -> None:  # fmt: skip
-        now = "was deleted" if theirs is None else f"is at {theirs} now"
-        super().__init__(
-            f"cursor {cursor!r} of stream {stream!r} {now}, changed by somebody else; {ours} was "
-            f"not committed. Open the cursor again to go on from where it is; if this happens "
-            f"often, two processes use one cursor: give each its own, or use a consumer group"
-        )
-        self.stream = stream
-        self.cursor = cursor
-        self.ours = ours
-        self.theirs = theirs
-
-    def __reduce__(
-        self,
-    ) -> tuple[type[CursorMoved], tuple[str, str, Position, Position | None]]:
-        return type(self), (self.stream, self.cursor, self.ours, self.theirs)
 
 
 class NoSuchGroup(FinalError):
@@ -272,7 +223,7 @@ class NoSuchGroup(FinalError):
 
 
 class GroupBusy(RetryableError):
-    """The consumer group has members at work."""
+    """The consumer group has active members."""
 
 
 class MemberExists(FinalError):
@@ -280,13 +231,15 @@ class MemberExists(FinalError):
 
 
 class PartitionLost(FinalError):
-    """A partition belongs to another member of the consumer group by now: what was handed out
-    of it is handled again there, from the last committed position on."""
+    """The partition now belongs to another member of the consumer group.
+
+    What was delivered from it is handled again there, from the last committed position on.
+    """
 
     def __init__(self, partition: str, epoch: int) -> None:
         super().__init__(
-            f"partition {partition!r} was handed out at epoch {epoch} and belongs to another "
-            f"member now, which handles again what was not committed; drop this work"
+            f"partition {partition!r} was delivered at epoch {epoch} and belongs to another "
+            f"member now, which handles again what was not committed; discard this work"
         )
         self.partition = partition
         self.epoch = epoch

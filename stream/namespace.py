@@ -1,7 +1,8 @@
-"""Namespace: the facade of streams. Creates, lists and deletes them; opens writers and readers.
+"""Namespace: the facade of streams, with one short method per operation.
 
-It keeps no state but its addresses: any number of processes may use the same namespace. Each method
-only names what does the work. It never fences a writer unless it opens one.
+It creates, lists and deletes streams, and opens writers and readers. It keeps no state but its
+addresses: any number of processes may use the same namespace. Each method only calls what does the
+work. It never fences a writer unless it opens one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from stream.core.position import EARLIEST, FromTime, Position, Start
 from stream.core.receipt import Receipt
 from stream.core.retention import RetentionPlan
 from stream.core.sinks import SinkLedger
-from stream.core.takeover import Succession
+from stream.core.takeover import Takeover
 from stream.errors import NamespaceExists, StreamExists
 from stream.partitions import partitions as partitioning
 from stream.partitions.partitions import PartitionedInfo
@@ -37,7 +38,7 @@ from stream.reading.lag import CursorLag
 from stream.reading.merge_options import MergeOptions, OrderBy
 from stream.reading.merged_reader import MergedReader, open_merged_reader
 from stream.reading.reader import OnTruncated, StreamReader
-from stream.reading.seek import find, measure, sequence_at
+from stream.reading.seek import find, stream_info
 from stream.reading.shared_tail import SharedTails
 from stream.retention import policies, reclaim
 from stream.retention.partitioned_trash import undelete_partitioned
@@ -48,9 +49,10 @@ from stream.retention.policies import list_namespaces as list_namespaces
 from stream.retention.reclaim import plan_retention, truncate_stream
 from stream.retention.trash import Trash, TrashEntry
 from stream.retention.trash_listing import list_trash
+from stream.scope import NamespaceScope
 from stream.sinks.sinks import commit_batch, is_committed
 from stream.store.cursors import CursorStore
-from stream.store.partitions import partition_names_of
+from stream.store.partitions import PartitionStore
 from stream.store.streams import StreamStore
 from stream.takeover import StreamLedgers
 from stream.verify import OnProgress, StreamReport, verify_stream
@@ -59,7 +61,7 @@ from stream.writing.policy_watch import PolicyWatch
 from stream.writing.writer import StreamWriter, open_writer
 
 _TOMBSTONE_MS = 3_600_000
-"""After so long no commit that was on its way when its cursor was deleted can still arrive."""
+"""After this time no commit that was in flight when its cursor was deleted can still arrive."""
 
 
 class Namespace:
@@ -68,7 +70,7 @@ class Namespace:
     Args:
         client: of the cluster that holds the ledgers.
         name: of the namespace, which must exist (see `create_namespace`).
-        writer_options: bounds of the writers made here.
+        writer_options: bounds of the writers opened here.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class Namespace:
         self.client = client
         self.name = check_name(name, "namespace")
         self.store = StreamStore(client.store)
+        self.scope = NamespaceScope(client, self.store, self.name)
         self.tails = SharedTails(client)
         self.writer_options = writer_options or WriterOptions()
         self._policy_watch = PolicyWatch(client, self.name)
@@ -92,10 +95,10 @@ class Namespace:
         options: ClientOptions | None = None,
         writer_options: WriterOptions | None = None,
     ) -> AsyncIterator[Namespace]:
-        """A namespace of the cluster at this URI, e.g. "sqlite:///var/lib/cluster.db".
+        """Connects to a namespace of the cluster at this URI, e.g. "sqlite:///var/lib/cluster.db".
 
-        With `create` it is made if it does not exist. Raises InvalidArgument for an address or
-        name nobody can serve, MetadataUnavailable.
+        With `create` the namespace is created if it does not exist. Raises InvalidArgument for an
+        unusable address or name, MetadataUnavailable.
         """
         async with LedgerClient.connect(cluster, options=options) as client:
             namespace = cls(client, name, writer_options=writer_options)
@@ -104,9 +107,9 @@ class Namespace:
             yield namespace
 
     async def ensure(self, **settings: Unpack[NamespaceSettings]) -> bool:
-        """Makes the namespace if it does not exist; True if it was made.
+        """Creates the namespace if it does not exist; returns True if it was created.
 
-        Settings are for the new one only. Raises InvalidArgument, MetadataUnavailable.
+        Settings apply only to a new one. Raises InvalidArgument, MetadataUnavailable.
         """
         try:
             await create_namespace(self.client, self.name, **settings)
@@ -123,18 +126,18 @@ class Namespace:
     async def create_stream(
         self, stream: str, *, partitions: int | None = None
     ) -> StreamMetadata | PartitionedStream:
-        """Makes an empty stream; with `partitions` a partitioned one, even if it is only 1.
+        """Creates an empty stream; with `partitions` a partitioned one, even if it is only 1.
 
         A deleted stream of the name stays in the trash. Raises StreamExists, NoSuchNamespace,
         TooManyStreams, InvalidArgument.
         """
         if partitions is not None:
-            return await partitioning.create(self, stream, partitions)
+            return await partitioning.create(self.scope, stream, partitions)
         metadata = StreamMetadata(name=check_new_name(stream), created_ms=self.client.now_ms())
         return await self.store.create_stream(self.name, metadata)
 
     async def ensure_stream(self, stream: str, *, partitions: int | None = None) -> bool:
-        """Makes the stream if it does not exist; True if it was made."""
+        """Creates the stream if it does not exist; returns True if it was created."""
         try:
             if partitions is None:
                 await self.create_stream(stream)
@@ -145,39 +148,25 @@ class Namespace:
         return True
 
     async def list_streams(self) -> list[str]:
-        """Names, sorted; without deleted ones. Raises NoSuchNamespace."""
+        """Returns the names, sorted, without deleted ones. Raises NoSuchNamespace."""
         await self.policy()
         return partitioning.without_partitions(await self.store.list_streams(self.name))
 
     async def delete_stream(self, stream: str) -> None:
-        """Puts a stream into the trash; its writer can confirm nothing more.
+        """Moves a stream into the trash; its writer can confirm nothing more.
 
-        `undelete_stream` brings it back until the namespace's `trash_ms` have passed; then (with
-        0: now) the data is deleted. Raises NoSuchStream. If stopped in the middle, the stream is
-        gone for everybody, and the janitor does the rest.
+        `undelete_stream` restores it until the namespace's `trash_ms` have passed; then (with 0:
+        now) the data is deleted. Raises NoSuchStream. If the call is interrupted, no client sees
+        the stream any more, and the janitor completes the deletion.
         """
-        if not await partitioning.delete(self, check_new_name(stream)):
+        if not await partitioning.delete(self.scope, check_new_name(stream)):
             await reclaim.delete_stream(self.client, self.store, self.name, stream)
 
     async def info(self, stream: str) -> StreamInfo:
-        """Where the stream begins and ends now, asked of metadata and bookies."""
-        metadata = await self.stream_metadata(stream)
-        first = metadata.first_available
-        end, next_sequence = await measure(self.client, metadata)
-        return StreamInfo(
-            name=stream,
-            epoch=metadata.epoch,
-            created_ms=metadata.created_ms,
-            segments=len(metadata.live()),
-            sealed_bytes=sum(segment.nbytes for segment in metadata.live()),
-            has_open_segment=metadata.open_segment is not None,
-            first_position=first,
-            end_position=end,
-            first_sequence=min(await sequence_at(self.client, metadata, first), next_sequence),
-            next_sequence=next_sequence,
-        )
+        """Returns where the stream begins and ends now, asked of metadata and bookies."""
+        return await stream_info(self.client, await self.stream_metadata(stream))
 
-    # Writing and reading
+    # Writing
 
     @asynccontextmanager
     async def writer(
@@ -191,12 +180,12 @@ class Namespace:
     ) -> AsyncIterator[StreamWriter]:
         """Takes the stream over; a writer elsewhere can append nothing more.
 
-        With `create` the stream is made if it does not exist. With `if_epoch` it is taken over
-        only if it is at that epoch still (as in `StreamInfo.epoch`). With `hand_over_s` a writer
-        elsewhere is asked first: it makes durable what it has taken and seals the stream, so that
-        nothing becomes unknown; after so many seconds the stream is taken over all the same. The
-        end of the block seals the segment. Raises NoSuchStream, EpochMismatch, NotEnoughBookies,
-        RecoveryIncomplete.
+        With `create` the stream is created if it does not exist. With `if_epoch` it is taken over
+        only if it is still at that epoch (as in `StreamInfo.epoch`). With `hand_over_s` a writer
+        elsewhere is asked first: it makes durable what it has accepted and seals the stream, so
+        that no outcome becomes unknown; after this many seconds the stream is taken over all the
+        same. The end of the block seals the segment. Raises NoSuchStream, EpochMismatch,
+        NotEnoughBookies, RecoveryIncomplete.
         """
         if create:
             await self.ensure_stream(stream)
@@ -208,10 +197,11 @@ class Namespace:
             yield writer
 
     async def forget_producer(self, stream: str, producer: str) -> StreamMetadata:
-        """Makes room for another idempotent producer; `StreamMetadata.producers` lists them.
+        """Forgets an idempotent producer, so that another one fits; `StreamMetadata.producers`
+        lists them.
 
-        Only for one that will not come back: should it, its numbers begin again at 0, and what it
-        repeats is appended again. Raises NoSuchStream, MetadataUnavailable.
+        Only for a producer that will not return: if it does, its numbers begin again at 0, and what
+        it repeats is appended again. Raises NoSuchStream, MetadataUnavailable.
         """
         return await self.store.update_stream(
             self.name, stream, lambda present: present.without_producer(producer)
@@ -222,9 +212,9 @@ class Namespace:
     ) -> StreamMetadata:
         """Makes closed ledgers of stream entries segments of the stream, in this order.
 
-        Once per (sink, batch), whatever the streams: the batch the sink committed last is committed
-        again without effect. The ledgers' entries must count sequences from the begin of their
-        segment. A writer at work on the stream goes on behind them by itself. Raises
+        It does so once per (sink, batch), whatever the streams: committing the sink's last batch
+        again has no effect. The ledgers' entries must count sequences from the begin of their
+        segment. An active writer of the stream continues behind them by itself. Raises
         CommitOutOfOrder for an older batch.
         """
         ends: list[SinkLedger] = []
@@ -241,7 +231,7 @@ class Namespace:
 
         A writer elsewhere can append nothing more. Raises NoSuchStream, RecoveryIncomplete.
         """
-        machine = Succession(stream, self.client.now_ms(), begins_next=False)
+        machine = Takeover(stream, self.client.now_ms(), begins_next=False)
         return await self._ledgers(stream).run(machine)
 
     def _ledgers(self, stream: str) -> StreamLedgers:
@@ -257,9 +247,9 @@ class Namespace:
         Args:
             start: EARLIEST, LATEST, a Position, FromSequence, FromTime (when appended),
                 FromEventTime, FromCursor or FromEnd.
-            on_truncated: what to do when the wanted record was truncated, at the start or later:
-                "error" raises Truncated, "earliest" goes on at the first record there is,
-                "latest" at the end. The records in between are not read then; a warning is logged.
+            on_truncated: what to do when the requested record was truncated, at the start or later:
+                "error" raises Truncated, "earliest" continues at the first available record,
+                "latest" at the end. The records in between are then skipped; a warning is logged.
 
         Entering raises NoSuchStream, IsPartitioned, NoSuchCursor, Truncated.
         """
@@ -269,16 +259,16 @@ class Namespace:
         )
 
     async def read_last(self, stream: str, records: int) -> list[Record]:
-        """The last so many records, in the order of the stream; all, if it has fewer.
+        """Returns the last `records` records, in the order of the stream; all, if it has fewer.
 
-        Costs memory for these records, and reads little else. Raises NoSuchStream,
+        It needs memory for these records, and reads little else. Raises NoSuchStream,
         IsPartitioned, InvalidArgument for a negative number, what reading ledgers raises.
         """
         return await read_last(self.backward_batches(stream), records)
 
     def backward_batches(self, stream: str, *, before: Position | None = None) -> BackwardBatches:
-        """Batches of records from the end, or from before a position that was read, back to where
-        the stream begins. An async iterator; use it in `async with` or close it.
+        """Returns batches of records from the end, or from before a position that was read, back to
+        where the stream begins. It is an async iterator; use it in `async with` or close it.
 
         Within a batch records are in the order of the stream. Its calls raise NoSuchStream,
         IsPartitioned, what reading ledgers raises.
@@ -302,21 +292,22 @@ class Namespace:
 
         Args:
             streams: names and patterns ("clicks", "clicks-*"); a partitioned stream stands for its
-                partitions. Streams that are made later and match a pattern, and new partitions,
+                partitions. Streams that are created later and match a pattern, and new partitions,
                 join; they are read from their begin.
             start: as for `reader`, for each stream; or a mapping of streams to starts, such as
                 `MergedReader.positions()` returned (those not in it begin at EARLIEST).
             order_by: "event_time" (a record without one has its append time) or "append_time".
-            lateness_ms: how far a record may be behind the newest of its stream and still be put
-                in order. Later ones are not dropped: they come with `is_late`.
-            idle_timeout_ms: a stream that is at its end and had nothing for so long is not waited
-                for; None: always waited for.
+            lateness_ms: how far a record may be behind the newest of its stream and still be put in
+                order. Later ones are not dropped: they are returned with `is_late`.
+            idle_timeout_ms: a stream that is at its end and has delivered nothing for this long is
+                not waited for; None: always waited for.
             on_truncated: as for `reader`.
             follow: wait for more at the end; else iteration ends where the streams do now.
-            buffer_bytes: what may wait for its turn, over all streams. If order within
-                `lateness_ms` needs more, records go out before, and what comes behind them is late.
+            buffer_bytes: bytes that may be buffered, over all streams. If order within
+                `lateness_ms` needs more, records are returned before their turn, and those behind
+                them are late.
 
-        Entering raises NoSuchStream for a name that is not there (a pattern may match nothing),
+        Entering raises NoSuchStream for a name that does not exist (a pattern may match nothing),
         InvalidArgument; at most 1000 streams.
         """
         options = MergeOptions(
@@ -324,26 +315,26 @@ class Namespace:
             idle_timeout_ms=idle_timeout_ms, on_truncated=on_truncated, follow=follow,
             buffer_bytes=buffer_bytes,
         )  # fmt: skip
-        return open_merged_reader(MergedReader(self, streams, options))
+        return open_merged_reader(MergedReader(self.scope, self.tails, streams, options))
 
     # Partitioned streams
 
     async def grow_stream(self, stream: str, *, partitions: int) -> PartitionedStream:
         """Gives a partitioned stream more partitions; its writers notice within a second or so.
 
-        Of all keys the share of new partitions moves, to new partitions only. Raises
+        Of all keys the share of the new partitions moves, to new partitions only. Raises
         NoSuchStream, NotPartitioned, InvalidArgument for fewer than there are.
         """
-        return await partitioning.grow(self, stream, partitions)
+        return await partitioning.grow(self.scope, stream, partitions)
 
     async def partitions(self, stream: str) -> list[str]:
-        """The streams that hold the records: `clicks#0`, `clicks#1`, ... of a partitioned one, by
-        number; else the stream itself. Raises NoSuchStream."""
-        return await partition_names_of(self, stream)
+        """Returns the streams that hold the records: `clicks#0`, `clicks#1`, ... of a partitioned
+        one, by number; else the stream itself. Raises NoSuchStream."""
+        return await PartitionStore(self.client.store).partition_names(self.name, stream)
 
     async def partitioned_info(self, stream: str) -> PartitionedInfo:
-        """Where each partition begins and ends now. Raises NoSuchStream, NotPartitioned."""
-        return await partitioning.measure(self, stream)
+        """Returns where each partition begins and ends now. Raises NoSuchStream, NotPartitioned."""
+        return await partitioning.measure(self.scope, stream)
 
     async def truncate_partitions(
         self, stream: str, to: FromTime | Mapping[int, Position]
@@ -353,7 +344,7 @@ class Namespace:
         Returns where each of these partitions begins now. Raises NoSuchStream, NotPartitioned,
         InvalidArgument (no such partition: nothing was done), PartitionsFailed.
         """
-        return await partitioning.truncate(self, stream, to)
+        return await partitioning.truncate(self.scope, stream, to)
 
     @asynccontextmanager
     async def partitioned_writer(
@@ -364,18 +355,20 @@ class Namespace:
         create: int | None = None,
         options: WriterOptions | None = None,
     ) -> AsyncIterator[PartitionedWriter]:
-        """Writes to the partitions of a stream, routed by key or by turns.
+        """Writes to the partitions of a stream, routed by key or in turn.
 
-        Each partition is taken over with its first record; with `own`, these partitions are
-        taken over at once and others never. With `create` the stream is made with so many
-        partitions if it does not exist. `options` are of all partitions together: what they may
-        have unconfirmed is shared out, 256 KiB each at least. The end of the block seals the
-        partitions. Raises NoSuchStream, NotPartitioned, InvalidArgument, PartitionsFailed.
+        Each partition is taken over with its first record; with `own`, these partitions are taken
+        over at once and others never. With `create` the stream is created with this many partitions
+        if it does not exist. `options` apply to all partitions together: what they may have
+        unconfirmed is shared out, at least 256 KiB each. The end of the block seals the partitions.
+        Raises NoSuchStream, NotPartitioned, InvalidArgument, PartitionsFailed.
         """
         if create is not None:
             await self.ensure_stream(stream, partitions=create)
         options = options or self.writer_options
-        async with open_partitioned_writer(self, stream, options, own) as writer:
+        async with open_partitioned_writer(
+            self.scope, self._policy_watch, stream, options, own
+        ) as writer:
             yield writer
 
     # Cursors and consumer groups
@@ -388,11 +381,12 @@ class Namespace:
         start: Start = EARLIEST,
         commit_interval_ms: int = COMMIT_INTERVAL_MS,
     ) -> AbstractAsyncContextManager[Cursor]:
-        """The durable position `name` in a stream or partition, made at `start` if there is none.
+        """Opens the durable position `name` in a stream or partition, created at `start` if there
+        is none.
 
         What is advanced is stored at most once per `commit_interval_ms`, and at the end of the
         block. Entering raises NoSuchStream, IsPartitioned, InvalidArgument, MetadataUnavailable;
-        leaving CursorMoved if somebody else moved it, MetadataUnavailable.
+        leaving CursorMoved if another client moved it, MetadataUnavailable.
         """
         return open_cursor(
             self.client, self.store, self.name, stream, name,
@@ -400,7 +394,7 @@ class Namespace:
         )  # fmt: skip
 
     async def cursors(self, stream: str) -> list[CursorMetadata]:
-        """The cursors of a stream, sorted by name; also those of consumer groups.
+        """Returns the cursors of a stream, sorted by name; also those of consumer groups.
 
         Raises NoSuchStream, IsPartitioned, MetadataCorrupt.
         """
@@ -408,7 +402,7 @@ class Namespace:
         return await CursorStore(self.client.store).list(self.name, present)
 
     async def cursor_lag(self, stream: str, name: str) -> CursorLag:
-        """How far the stored position of a cursor is behind the end of its stream.
+        """Returns how far the stored position of a cursor is behind the end of its stream.
 
         Raises NoSuchStream, IsPartitioned, NoSuchCursor.
         """
@@ -417,11 +411,11 @@ class Namespace:
         return await lag_of(self.client, self.name, present, cursor.position)
 
     async def set_cursor(self, stream: str, name: str, to: Start) -> CursorMetadata:
-        """Moves a cursor forward or back, and makes it if there is none.
+        """Moves a cursor forward or back, and creates it if there is none.
 
-        Whoever uses it gets CursorMoved when he commits next; a consumer group goes on from
-        there by itself. Raises NoSuchStream, IsPartitioned, NoSuchCursor, Truncated,
-        MetadataUnavailable (it may have moved).
+        Its user gets CursorMoved at the next commit; a consumer group continues from there by
+        itself. Raises NoSuchStream, IsPartitioned, NoSuchCursor, Truncated, MetadataUnavailable (it
+        may have moved).
         """
         present = await self.store.read_living_stream(self.name, stream)
         position = await find(self.client, present, to, self.name)
@@ -431,7 +425,7 @@ class Namespace:
         return moved
 
     async def delete_cursor(self, stream: str, name: str) -> None:
-        """Forgets a position; whoever uses it gets CursorMoved.
+        """Deletes a cursor; its user gets CursorMoved.
 
         Raises NoSuchStream, IsPartitioned, NoSuchCursor.
         """
@@ -452,23 +446,23 @@ class Namespace:
         hand_over_s: float = HAND_OVER_S,
         on_truncated: OnTruncated = "error",
     ) -> AbstractAsyncContextManager[Consumer]:
-        """A member of a consumer group: the partitions of a stream are shared among its members.
+        """Joins a consumer group: its members share the partitions of a stream.
 
         The group's position in each partition is the cursor of the group's name there.
 
         Args:
             stream: a partitioned stream, or a plain one, which counts as one partition.
             group: its name; a group begins with its first member.
-            member: name of this process. With a name that lasts over restarts partitions come
-                back to it; None draws one.
+            member: name of this process. With a name that survives restarts partitions return to
+                it; None draws one.
             start: where the group begins in a partition when it is new; partitions that are added
                 later are read from their begin.
-            auto_advance: to ask for the next records says that those before are handled; False:
+            auto_advance: requesting the next records says that those before are handled; False:
                 call `Consumer.advance`.
             commit_interval_ms: how often each partition is committed, at most.
-            hand_over_s: how long a partition that moves to another member waits for records that
-                were handed out; then it goes, and they are handled again there. The same for all
-                members of a group.
+            hand_over_s: how long a partition that moves to another member waits until delivered
+                records are handled; then it moves, and they are handled again there. The same for
+                all members of a group.
             on_truncated: as for `reader`.
 
         Entering raises NoSuchStream, InvalidArgument, MetadataUnavailable, and after 30 s
@@ -488,21 +482,22 @@ class Namespace:
         )  # fmt: skip
 
     async def groups(self, stream: str) -> list[str]:
-        """Consumer groups of a stream, sorted. Raises NoSuchStream."""
+        """Returns the consumer groups of a stream, sorted. Raises NoSuchStream."""
         return await groups.group_names(self.client, self.name, stream)
 
     async def group(self, stream: str, group: str) -> GroupInfo:
-        """Who handles which partition, and how far behind. Raises NoSuchStream, NoSuchGroup."""
+        """Returns who handles which partition, and how far behind. Raises NoSuchStream,
+        NoSuchGroup."""
         return await groups.describe_group(self.client, self.name, stream, group)
 
     async def delete_group(self, stream: str, group: str) -> None:
-        """Forgets a group without members, with its positions.
+        """Deletes a group without members, with its positions.
 
         Raises NoSuchStream, NoSuchGroup, GroupBusy.
         """
         await groups.delete_group(self.client, self.name, stream, group)
 
-    # Copies, policy, truncation and trash
+    # Verification
 
     async def verify(
         self,
@@ -514,19 +509,18 @@ class Namespace:
         """Reads every copy of every confirmed entry at every bookie and compares them; with a
         receipt, those of its entry, against what the receipt says. Changes nothing.
 
-        What is missing, wrong or in doubt is in the report, which tells these apart; `on_progress`
-        is called now and then. Segments in the trash are not looked at. Raises NoSuchStream,
-        MetadataUnavailable; with a receipt also Truncated, and InvalidArgument if it is of another
+        The report distinguishes copies that are missing, wrong or unverified; `on_progress` is
+        called now and then. Segments in the trash are not verified. Raises NoSuchStream,
+        MetadataUnavailable; with a receipt also Truncated, and InvalidArgument if it is for another
         stream.
         """
-        return await verify_stream(self, stream, receipt=receipt, on_progress=on_progress)
+        return await verify_stream(self.scope, stream, receipt=receipt, on_progress=on_progress)
 
     # Policy
 
     async def policy(self) -> NamespaceMetadata:
-        """How streams are written and kept. Raises NoSuchNamespace."""
-        namespace, _ = await self.store.read_namespace(self.name)
-        return namespace
+        """Returns how streams are written and kept. Raises NoSuchNamespace."""
+        return await self.scope.policy()
 
     async def set_policy(
         self,
@@ -537,8 +531,8 @@ class Namespace:
     ) -> NamespaceMetadata:
         """Changes some settings; returns the policy as it then is. Running writers follow it.
 
-        With `dry_run` nothing is stored. Without `allow_drop` a policy by which the next sweep of
-        a janitor would drop or purge more than by the present one raises DataWouldBeDropped, and
+        With `dry_run` nothing is stored. Without `allow_drop` a policy by which the next sweep of a
+        janitor would drop or purge more than by the present one raises DataWouldBeDropped, and
         nothing is changed. Raises NoSuchNamespace, InvalidArgument (nothing is changed then).
         """
         return await policies.set_policy(
@@ -546,8 +540,8 @@ class Namespace:
         )
 
     async def what_if(self, **settings: Unpack[NamespaceSettings]) -> list[RetentionPlan]:
-        """What the next sweep would do to each stream, and to those in the trash, with these
-        settings changed; without any, by the present policy. Changes nothing.
+        """Returns what the next sweep would do to each stream, and to those in the trash, with
+        these settings changed; without any, by the present policy. Changes nothing.
 
         Raises NoSuchNamespace, InvalidArgument.
         """
@@ -555,22 +549,22 @@ class Namespace:
         return await policies.plans(self.client, policy)
 
     async def explain_retention(self, stream: str) -> RetentionPlan:
-        """What is kept, dropped and purged of a stream, when and why. Changes nothing.
+        """Returns what is kept, dropped and purged of a stream, when and why. Changes nothing.
 
-        Raises NoSuchStream; IsPartitioned: ask for a partition, like `clicks#0`.
+        Raises NoSuchStream; IsPartitioned: name a partition, such as `clicks#0`.
         """
         metadata = await self.stream_metadata(check_name(stream))
         plan, _ = await plan_retention(self.client, await self.policy(), metadata)
         return plan
 
     async def stream_metadata(self, stream: str) -> StreamMetadata:
-        """Segments, epoch, truncation point. Raises NoSuchStream, IsPartitioned."""
-        return await self.store.read_living_stream(self.name, check_name(stream))
+        """Returns segments, epoch and truncation point. Raises NoSuchStream, IsPartitioned."""
+        return await self.scope.stream_metadata(stream)
 
     # Truncation and trash
 
     async def truncate(self, stream: str, position: Position) -> StreamMetadata:
-        """Records before `position` are gone for readers; whole segments go to the trash.
+        """Drops the records before `position` for readers; whole segments go to the trash.
 
         Moves forward only, see `untruncate`. Raises InvalidArgument for a position behind the end
         of the stream, NoSuchStream.
@@ -578,37 +572,37 @@ class Namespace:
         return await truncate_stream(self.client, self.store, self.name, stream, position)
 
     async def untruncate(self, stream: str, position: Position | None = None) -> StreamMetadata:
-        """Brings back truncated records from `position` on, or as many as there still are (None).
+        """Restores truncated records from `position` on, or as many as are still in the trash
+        (None).
 
-        What the policy would drop is dropped again at the next sweep, into a trash that begins
-        its time anew: change the policy first. Raises NoSuchStream, IsPartitioned;
-        InvalidArgument for a position that was purged.
+        What the policy would drop is dropped again at the next sweep, and its time in the trash
+        begins again: change the policy first. Raises NoSuchStream, IsPartitioned; InvalidArgument
+        for a position that was purged.
         """
         return await Trash(self.client, self.name).untruncate(check_name(stream), position)
 
     async def undelete_stream(self, stream: str, as_name: str | None = None) -> None:
-        """Brings back the stream of this name that was deleted last, with its cursors.
+        """Restores the stream of this name that was deleted last, with its cursors.
 
-        With `as_name` under another name, without its cursors. Raises NotInTrash (it was purged,
-        or never deleted), StreamExists if the name is in use, InvalidArgument for a partitioned
-        stream that should change its name.
+        With `as_name` it is restored under another name, without its cursors. Raises NotInTrash (it
+        was purged, or never deleted), StreamExists if the name is in use, InvalidArgument for a
+        partitioned stream that should change its name.
         """
         new = None if as_name is None else check_new_name(as_name)
         if new is None and (partition := parse_partition(stream)) is not None:
             raise InvalidArgument(
-                f"{stream!r} is a partition: bring back all of {partition.stream!r}, or this one "
+                f"{stream!r} is a partition: restore all of {partition.stream!r}, or this one "
                 f"as a stream of its own (as_name)"
             )
         if not await undelete_partitioned(self.client, self.name, check_name(stream), new):
             await Trash(self.client, self.name).undelete(stream, as_name=new)
 
     async def trash(self) -> list[TrashEntry]:
-        """Everything that can be brought back, by name and time. Raises NoSuchNamespace."""
+        """Returns everything that can be restored, by name and time. Raises NoSuchNamespace."""
         return await list_trash(self.client, self.name)
 
     async def purge(self, stream: str) -> int:
-        """Empties the trash of a stream now: truncated segments, and what was deleted under its
-        name (a partitioned stream: of all its partitions). It cannot come back. Returns how many
-        ledgers were deleted. Raises NotInTrash.
-        """
+        """Empties the trash of a stream now: truncated segments, and deleted streams of its name
+        (of a partitioned stream: of all its partitions). It can no longer be restored. Returns how
+        many ledgers were deleted. Raises NotInTrash."""
         return await Trash(self.client, self.name).purge_all_of(check_name(stream))

@@ -1,7 +1,7 @@
-"""Makes, measures and ends the ledgers of a stream. Shell of `core.ownership`.
+"""Makes, measures and ends the ledgers of a stream. Shell of core/takeover.py.
 
-Answers for carrying out a `Succession` against the metadata store and the ledger client. It
-decides nothing, and keeps nothing but its addresses.
+It executes a `Takeover` against the metadata store and the ledger client. It decides nothing, and
+keeps nothing but its addresses.
 """
 
 from __future__ import annotations
@@ -40,29 +40,29 @@ from stream.core.takeover import (
     MakeLedger,
     ReadStream,
     StoreConflicted,
-    Stored,
     StoreStream,
     StoreUnknown,
     StreamRead,
-    Succession,
+    StreamStored,
+    Takeover,
 )
 from stream.store.streams import StreamStore
 
 _log = logging.getLogger(__name__)
 
 _DISCARD_S = 1.0
-_OF_LEDGERS = ("ensemble_size", "write_quorum", "ack_quorum", "digest_type", "placement")
+_LEDGER_SETTINGS = ("ensemble_size", "write_quorum", "ack_quorum", "digest_type", "placement")
 
 APPLICATION_TAG = "application"
 STREAM_TAG = "ledgerstream.stream"
-"""Custom metadata of every ledger we make, so that one nobody refers to can be found."""
+"""Custom metadata of every ledger of a stream, so that an orphan can be found."""
 SINK_TAG = "ledgerstream.sink"
-"""Of a ledger that a task makes for a batch of a sink: see core/sinks.py."""
+"""Custom metadata of a ledger that a task makes for a batch of a sink: see core/sinks.py."""
 
 
-def makes_alike(one: NamespaceMetadata, other: NamespaceMetadata) -> bool:
+def makes_same_ledgers(one: NamespaceMetadata, other: NamespaceMetadata) -> bool:
     """Whether two policies make ledgers of the same kind."""
-    return all(getattr(one, name) == getattr(other, name) for name in _OF_LEDGERS)
+    return all(getattr(one, name) == getattr(other, name) for name in _LEDGER_SETTINGS)
 
 
 async def _tally(reader: LedgerReader, tally: SegmentTally) -> None:
@@ -90,11 +90,11 @@ class StreamLedgers:
         return f"{self.namespace}/{self.stream}".encode()
 
     async def ledger_path(self, ledger_id: int) -> str:
-        """Where the ledger's metadata lies in the metadata store."""
+        """Returns the path of the ledger's metadata in the metadata store."""
         return await self.client.ledgers.path(ledger_id)
 
     async def make(self, policy: NamespaceMetadata) -> LedgerWriter:
-        """A new ledger as the policy wants it. Raises NotEnoughBookies, MetadataUnavailable."""
+        """Makes a ledger as the policy requires. Raises NotEnoughBookies, MetadataUnavailable."""
         return await self.client.create_ledger(
             ensemble_size=policy.ensemble_size,
             write_quorum=policy.write_quorum,
@@ -105,26 +105,26 @@ class StreamLedgers:
         )
 
     async def discard(self, ledger: LedgerWriter) -> None:
-        """Gives up a ledger that was not published. Never raises: a failure, or too long a wait,
-        leaves it to the janitor."""
+        """Discards a ledger that was not published. Never raises: after a failure, or too long a
+        wait, the janitor deletes it."""
         ledger.on_confirmed = ledger.on_failed = None
         ledger.abandon()
         with trio.move_on_after(_DISCARD_S) as scope:
             scope.shield = True
             try:
-                # Publishing it may have happened without our knowing: look first.
+                # It may have been published by a change whose outcome is unknown: read first.
                 stream, version = await self.store.read_stream(self.namespace, self.stream)
-                # With the stream as it then was it may lie in the trash: the janitor can tell.
+                # A deleted stream of the name may have it, in the trash: the janitor decides.
                 trash = await self.store.list_trash(self.namespace)
-                is_in_doubt = any(name == self.stream for name, _ in trash)
-                if not is_in_doubt and ledger.ledger_id not in stream.ledgers():
+                may_be_in_trash = any(name == self.stream for name, _ in trash)
+                if not may_be_in_trash and ledger.ledger_id not in stream.ledgers():
                     path = await self.ledger_path(ledger.ledger_id)
                     await self.store.delete_orphan(self.namespace, self.stream, version, path)
             except LedgerError as error:
                 _log.info("ledger=%d: not deleted now: %s", ledger.ledger_id, error)
 
     async def recovered_end(self, ledger_id: int, first_sequence: int) -> SegmentEnd:
-        """Fences and closes a ledger if it is open, and reads where it ends.
+        """Fences and closes a ledger if it is open, and returns where it ends.
 
         `first_sequence` is that of its first record. Raises what `open_ledger` raises.
         """
@@ -138,8 +138,9 @@ class StreamLedgers:
             records = last.first_sequence + last.count - begin
             if records <= last_entry or first.first_sequence != begin:
                 raise InvalidArgument(
-                    f"ledger {ledger_id} is no segment from sequence {first_sequence}: its first "
-                    f"entry begins at {first.first_sequence}, its last ends {records} records on"
+                    f"ledger {ledger_id} is not a segment from sequence {first_sequence}: its "
+                    f"first entry begins at {first.first_sequence}, its last ends {records} "
+                    f"records later"
                 )
             tally = SegmentTally()
             if last.has_producers_before:
@@ -155,12 +156,13 @@ class StreamLedgers:
 
     async def run(
         self,
-        machine: Succession,
+        machine: Takeover,
         *,
         end: Callable[[EndLedger], Awaitable[SegmentEnd]] | None = None,
         make: Callable[[MakeLedger], Awaitable[int]] | None = None,
     ) -> StreamMetadata:
-        """Carries the machine to its end. `end` and `make` default to recovery and nothing.
+        """Runs the machine to its end. `end` defaults to recovery; `make` is needed to begin a
+        segment.
 
         Raises TakenOver, NoSuchStream, and what ending and making ledgers raise.
         """
@@ -181,7 +183,7 @@ class StreamLedgers:
                         return StoreConflicted()
                     except MetadataUnavailable:
                         return StoreUnknown()
-                    return Stored(version)
+                    return StreamStored(version)
                 case EndLedger(ledger_id, first_sequence):
                     try:
                         if end is not None:
@@ -190,7 +192,7 @@ class StreamLedgers:
                     except NoSuchLedger as error:
                         return LedgerGone(error)
                 case MakeLedger():
-                    assert make is not None, "a succession that begins a segment needs `make`"
+                    assert make is not None, "a takeover that begins a segment needs `make`"
                     return LedgerMade(await make(action))
 
         return await drive(machine, perform)

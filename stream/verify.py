@@ -1,7 +1,7 @@
-"""Verifying a stream: every copy of every entry of its segments, or of the one a receipt names.
+"""Verifies a stream: every copy of every entry of its segments, or of the one that a receipt names.
 
-What copies come to is decided in `ledger.core.copies`; here is which ledgers belong to the stream,
-and what is wrong if one does not hold what the metadata says. Changes nothing, fences nobody. A
+`ledger.core.copies` decides the verdict of copies; this module knows which ledgers belong to the
+stream, and checks that each holds what the metadata says. Changes nothing, fences no writer. A
 segment that retention removes meanwhile is left out.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -18,19 +17,18 @@ from ledger.core.copies import CopyState, CopyVerdict, LedgerReport
 from ledger.errors import InvalidArgument, NoSuchLedger
 from ledger.verify import ExpectedEntry, verify_entry, verify_ledger
 from stream.core.metadata.streams import Segment, StreamMetadata
+from stream.core.position import Truncated
 from stream.core.receipt import Receipt
-from stream.errors import Truncated
+from stream.scope import NamespaceScope
+from stream.store.partitions import PartitionStore
 
-if TYPE_CHECKING:
-    from stream.namespace import Namespace
-
-SEGMENTS_AT_ONCE = 4
+SEGMENTS_VERIFIED_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """One segment. `ledger` is None if its ledger could not be looked at; `problem` says what is
-    wrong with the segment as a whole, "" for nothing."""
+    """The report of one segment. `ledger` is None if its ledger could not be read; `problem` says
+    what is wrong with the segment as a whole, "" for nothing."""
 
     stream: str
     segment: int
@@ -40,7 +38,7 @@ class SegmentReport:
 
     @property
     def verdict(self) -> CopyVerdict:
-        """The worst of all its entries; DAMAGE if there is a problem."""
+        """The worst verdict of all its entries; DAMAGE if there is a problem."""
         if self.problem or self.ledger is None:
             return CopyVerdict.DAMAGE
         return self.ledger.verdict
@@ -50,7 +48,7 @@ class SegmentReport:
 class StreamReport:
     """The copies of a stream as they were found; of a partitioned one, of all partitions.
 
-    `receipt` is the one that was checked, if one was: then there is one segment, with one entry.
+    `receipt` is the one that was verified, if any: then there is one segment, with one entry.
     """
 
     stream: str
@@ -59,27 +57,27 @@ class StreamReport:
 
     @property
     def verdict(self) -> CopyVerdict:
-        """The worst of all segments."""
+        """The worst verdict of all segments."""
         return max((segment.verdict for segment in self.segments), default=CopyVerdict.WHOLE)
 
     @property
     def entries(self) -> int:
-        """Entries that were verified."""
+        """The number of entries that were verified."""
         return sum(ledger.entries for ledger in self._ledgers())
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of these entries, counted once."""
+        """The bytes of these entries, counted once."""
         return sum(ledger.payload_bytes for ledger in self._ledgers())
 
     @property
     def lost_entries(self) -> int:
-        """Entries of which no whole copy is left, and none may be."""
+        """The number of entries of which no whole copy is left, and none may be."""
         return sum(ledger.lost_entries for ledger in self._ledgers())
 
     @property
     def copies(self) -> Mapping[CopyState, int]:
-        """How many copies were found in which state."""
+        """How many copies were found in each state."""
         found: dict[CopyState, int] = {}
         for ledger in self._ledgers():
             for state, count in ledger.copies.items():
@@ -90,7 +88,7 @@ class StreamReport:
         return (segment.ledger for segment in self.segments if segment.ledger is not None)
 
     def as_dict(self) -> dict[str, object]:
-        """For JSON: sums, and each segment with its faults."""
+        """Returns the report for JSON: sums, and each segment with its faults."""
         facts: dict[str, object] = {
             "stream": self.stream,
             "verdict": self.verdict.name.lower(),
@@ -107,7 +105,7 @@ class StreamReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifyProgress:
-    """How far a verification is. `segments` are known from its begin."""
+    """The progress of a verification. `segments` is known from its begin."""
 
     stream: str
     segments_done: int
@@ -154,35 +152,35 @@ def _segment_dict(segment: SegmentReport) -> dict[str, object]:
 
 
 async def verify_stream(
-    namespace: Namespace,
+    scope: NamespaceScope,
     stream: str,
     *,
     receipt: Receipt | None = None,
     on_progress: OnProgress | None = None,
     silent: SilentBookies | None = None,
 ) -> StreamReport:
-    """See `Namespace.verify`; `silent` is for many receipts in a row."""
+    """Verifies the copies; see `Namespace.verify`. `silent` is shared by many receipts in a row."""
     silent = silent or SilentBookies()
     if receipt is not None:
-        return await _verify_receipt(namespace, stream, receipt, silent)
+        return await _verify_receipt(scope, stream, receipt, silent)
     segments: list[SegmentReport] = []
-    for name in await namespace.partitions(stream):
-        segments += await _Verifying(namespace, name, on_progress, silent).run()
+    for name in await PartitionStore(scope.client.store).partition_names(scope.name, stream):
+        segments += await _StreamVerifier(scope, name, on_progress, silent).run()
     return StreamReport(stream, tuple(segments))
 
 
-class _Verifying:
-    """One stream that is not partitioned: some segments at a time."""
+class _StreamVerifier:
+    """Verifies one stream that is not partitioned, a few segments at a time."""
 
     def __init__(
         self,
-        namespace: Namespace,
+        scope: NamespaceScope,
         stream: str,
         on_progress: OnProgress | None,
         silent: SilentBookies,
     ) -> None:
         self._silent = silent
-        self._namespace = namespace
+        self._scope = scope
         self._stream = stream
         self._on_progress = on_progress
         self._entries = 0
@@ -190,38 +188,38 @@ class _Verifying:
         self._done: dict[int, SegmentReport | None] = {}
 
     async def run(self) -> list[SegmentReport]:
-        metadata = await self._namespace.stream_metadata(self._stream)
+        metadata = await self._scope.stream_metadata(self._stream)
         segments = metadata.live()
-        self._tell(len(segments))
+        self._report_progress(len(segments))
         waiting = iter(segments)
 
-        async def take_turns() -> None:
+        async def verify_next() -> None:
             for segment in waiting:
                 self._done[segment.number] = await self._verify(segment, len(segments))
-                self._tell(len(segments))
+                self._report_progress(len(segments))
 
         async with trio.open_nursery() as nursery:
-            for _ in range(min(SEGMENTS_AT_ONCE, len(segments))):
-                nursery.start_soon(take_turns)
+            for _ in range(min(SEGMENTS_VERIFIED_MAX, len(segments))):
+                nursery.start_soon(verify_next)
         reports = [self._done[segment.number] for segment in segments]
         return [report for report in reports if report is not None]
 
-    async def _verify(self, segment: Segment, of: int) -> SegmentReport | None:
-        """None if the segment went meanwhile, as it may."""
+    async def _verify(self, segment: Segment, total: int) -> SegmentReport | None:
+        """Verifies one segment; returns None if it was legally removed meanwhile."""
 
         def on_entries(entries: int, nbytes: int) -> None:
             self._entries += entries
             self._payload_bytes += nbytes
-            self._tell(of)
+            self._report_progress(total)
 
-        client, ledger, problem = self._namespace.client, None, ""
+        client, ledger, problem = self._scope.client, None, ""
         try:
             ledger = await verify_ledger(
                 client, segment.ledger_id, on_entries=on_entries, silent=self._silent
             )
         except NoSuchLedger as error:
-            present = await self._namespace.stream_metadata(self._stream)
-            if not _is_held(present, segment):
+            present = await self._scope.stream_metadata(self._stream)
+            if not _has_segment(present, segment):
                 return None
             problem = str(error)
         else:
@@ -232,7 +230,7 @@ class _Verifying:
                 )
         return SegmentReport(self._stream, segment.number, segment.ledger_id, ledger, problem)
 
-    def _tell(self, segments: int) -> None:
+    def _report_progress(self, segments: int) -> None:
         if self._on_progress is not None:
             done = len(self._done)
             self._on_progress(
@@ -240,45 +238,46 @@ class _Verifying:
             )
 
 
-def _is_held(stream: StreamMetadata, segment: Segment) -> bool:
-    """Whether the stream still says that it has this segment."""
+def _has_segment(stream: StreamMetadata, segment: Segment) -> bool:
+    """Whether the stream still names this segment."""
     return segment.ledger_id in [present.ledger_id for present in stream.live()]
 
 
 async def _verify_receipt(
-    namespace: Namespace, stream: str, receipt: Receipt, silent: SilentBookies
+    scope: NamespaceScope, stream: str, receipt: Receipt, silent: SilentBookies
 ) -> StreamReport:
     position, ledger_id = receipt.position, receipt.ledger_id
-    if (receipt.namespace, receipt.stream) != (namespace.name, stream):
+    if (receipt.namespace, receipt.stream) != (scope.name, stream):
         raise InvalidArgument(
-            f"the receipt is of {receipt.namespace}/{receipt.stream}, not of "
-            f"{namespace.name}/{stream}"
+            f"the receipt is for {receipt.namespace}/{receipt.stream}, not for "
+            f"{scope.name}/{stream}"
         )
-    metadata = await namespace.stream_metadata(stream)
+    metadata = await scope.stream_metadata(stream)
     problem = _missing_from(metadata, receipt)
     ledger = None
     if not problem:
         expected = ExpectedEntry(receipt.entry_id, receipt.digest, receipt.bookies)
         try:
-            ledger = await verify_entry(namespace.client, ledger_id, expected, silent=silent)
+            ledger = await verify_entry(scope.client, ledger_id, expected, silent=silent)
         except NoSuchLedger as error:
-            # Gone because it was truncated meanwhile: then this says so.
-            problem = _missing_from(await namespace.stream_metadata(stream), receipt) or str(error)
+            # If it was truncated meanwhile, this raises Truncated.
+            problem = _missing_from(await scope.stream_metadata(stream), receipt) or str(error)
     segment = SegmentReport(stream, position.segment, ledger_id, ledger, problem)
     return StreamReport(stream, (segment,), receipt)
 
 
 def _missing_from(stream: StreamMetadata, receipt: Receipt) -> str:
-    """Why the stream cannot hold the record, "" if it can.
+    """Returns why the stream cannot hold the record, "" if it can.
 
-    Raises Truncated if it went as records go, InvalidArgument if it is of an earlier stream.
+    Raises Truncated if the record was truncated, InvalidArgument if it is of an earlier stream.
     """
     position = receipt.position
     segment = next((s for s in stream.segments if s.ledger_id == receipt.ledger_id), None)
     if segment is None and stream.created_ms > receipt.append_time_ms:
         raise InvalidArgument(
-            f"the receipt is of an earlier stream {stream.name!r}: that was deleted, and this one "
-            f"was made at {stream.created_ms} ms, after the record ({receipt.append_time_ms} ms)"
+            f"the receipt is for an earlier stream {stream.name!r}: that was deleted, and this "
+            f"one was created at {stream.created_ms} ms, after the record "
+            f"({receipt.append_time_ms} ms)"
         )
     if position < stream.truncated_to:
         raise Truncated(stream.name, position, stream.first_available)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from bookie.standalone import cluster
 from bookie.standalone.zookeeper_server import ZooKeeperMissing, require_zookeeper
 
-# Before they are imported: what a helper's assertion found is told like that of a test. A program
+# Before they are imported: assertions in helpers then report as much as those in tests. A program
 # that runs tests is in such a package, and has imported it.
 _PACKAGES = {f"tests.{path.parent.name}" for path in Path(__file__).parent.glob("*/__init__.py")}
 pytest.register_assert_rewrite(*sorted(_PACKAGES - sys.modules.keys()))
@@ -47,6 +48,16 @@ def pytest_configure() -> None:
     if share:
         # A port that one process found free, another would find free, too, until it is bound.
         cluster.PORTS = cluster.PORTS[int(share) :: int(os.environ["PYTEST_XDIST_WORKER_COUNT"])]
+
+
+def pytest_sessionstart() -> None:
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Keeps the collected tests out of all searches for garbage, which they would make long."""
+    gc.freeze()
+    gc.enable()
 
 
 def skip_here(reason: str) -> NoReturn:
@@ -82,12 +93,12 @@ def zookeeper_server(tmp_path: Path) -> Iterator[RunningZooKeeper]:
 
 @pytest.fixture
 def impatient_verification(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Looks again at once at what may have been on its way."""
+    """Retries at once what may have been in flight."""
     monkeypatch.setattr("ledger.verify._LOOK_AGAIN_S", 0.02)
     monkeypatch.setattr("ledger.copy_reader._PAUSE_S", 0.02)
 
 
-class _Mistakes(logging.Handler):
+class _InternalErrors(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.records: list[logging.LogRecord] = []
@@ -97,11 +108,11 @@ class _Mistakes(logging.Handler):
 
 
 @pytest.fixture(autouse=True)
-def mistakes() -> Iterator[list[logging.LogRecord]]:
+def internal_errors() -> Iterator[list[logging.LogRecord]]:
     """A bookie survives its own bugs, but no test does: clear the list of what was expected."""
-    handler, logger = _Mistakes(), logging.getLogger("bookie.server.internal_errors")
+    handler, logger = _InternalErrors(), logging.getLogger("bookie.server.internal_errors")
     logger.addHandler(handler)
     yield handler.records
     logger.removeHandler(handler)
-    told = [handler.format(record) for record in handler.records]
-    assert not told, "a bookie logged a mistake of its own:\n" + "\n".join(told)
+    reported = [handler.format(record) for record in handler.records]
+    assert not reported, "a bookie logged a mistake of its own:\n" + "\n".join(reported)

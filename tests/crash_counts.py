@@ -28,7 +28,7 @@ AFTERMATH_OF = {
 TRIED: Counter[tuple[str, str]] = Counter()
 """By kind of file and operation, in this process."""
 SETTLED: Counter[tuple[str, str]] = Counter()
-"""By kind of file and aftermath: a crash point may be gone on from in several ways."""
+"""By kind of file and aftermath: a crash point may have several continuations."""
 _KINDS = {
     "lastmark": "mark",
     "VERSION": "cookie",
@@ -38,7 +38,10 @@ _KINDS = {
     ".log": "entry log",
     "index": "index",
 }
-_COMPACTION = ("storage/compactor.py", "storage/compaction_log.py", "storage/compaction_index.py")
+_COMPACTION = tuple(
+    f"bookie/storage/garbage/{name}.py"
+    for name in ("compactor", "compaction_log", "compaction_index")
+)
 
 
 def crashed(path: str, operation: str, *aftermaths: Aftermath) -> None:
@@ -51,13 +54,13 @@ def crashed(path: str, operation: str, *aftermaths: Aftermath) -> None:
 
 
 def settled(kind: str, aftermath: Aftermath) -> None:
-    """A crash was gone on from with what `aftermath` left."""
+    """Counts a continuation of a crash with what `aftermath` left."""
     SETTLED[kind, aftermath.value] += 1
 
 
 def kind_of(path: str) -> str:
     """What a file is, for who is about to write it."""
-    # What compaction writes are logs and batches like any others: who writes tells.
+    # Compaction writes ordinary logs and batches: the caller shows which.
     caller: FrameType | None = sys._getframe(1)
     while caller is not None:
         if caller.f_code.co_filename.endswith(_COMPACTION):

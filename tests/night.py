@@ -23,11 +23,20 @@ from tests.bookie.storage.crash_points import FILES
 from tests.tidy.checkout import ROOT
 
 DIRECTORY = ROOT / "build" / "night"
-_PYTEST = ("pytest", "-p", "no:cacheprovider", "--numprocesses", "2", "--dist", "loadfile")
+_PYTEST = (
+    "pytest",
+    "-p",
+    "no:cacheprovider",
+    "--numprocesses",
+    "2",
+    "--dist",
+    "loadfile",
+    "--no-loadscope-reorder",
+)
 _LINES_KEPT = 40
 _COUNTS = re.compile(
     r"^(?:=+ )?\d+ (?:passed|failed|error|skipped|deselected).* in [\d.]+s.*$"
-    r"|^\d+ (?:crash points|ways to go on from them)$|^.*\bkills\b.*$|^.*\bseeds\b.*$"
+    r"|^\d+ (?:crash points|continuations)$|^.*\bkills\b.*$|^.*\bseeds\b.*$"
 )
 _FAILURES = re.compile(r"^(?:FAILED|ERROR) .*$")
 
@@ -63,9 +72,9 @@ def steps(seeds: int, kills: int) -> list[Step]:
         ),
         # Other seeds each night; the report says which.
         Step("simulator", ("tests.sim", "--first", str(int(time.time())), "--seeds", str(seeds))),
-        Step("interop", (*_PYTEST, "-m", "interop", "--no-loadscope-reorder")),
+        Step("interop", (*_PYTEST, "-m", "interop")),
         Step("spark", (*_PYTEST, "-m", "spark")),
-        Step("spark-kills", ("tests.spark.killing", "--kills", str(kills))),
+        Step("spark-kills", ("tests.spark.kills.killing", "--kills", str(kills))),
     ]
 
 

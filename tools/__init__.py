@@ -1,1 +1,1 @@
-"""Programs for those who work on ledgerstream. They are not part of the distribution."""
+"""Programs for the development of ledgerstream; they are not part of the distribution."""

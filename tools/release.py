@@ -172,7 +172,7 @@ def check_installed(wheel: Path, version: str) -> None:
 
 
 def release(root: Path, *, is_tagged: bool = True) -> str:
-    """Builds, checks and tags the version of pyproject.toml. Returns what was done, for a person.
+    """Builds, checks and tags the version of pyproject.toml. Returns a summary as text.
 
     Raises ReleaseRefused before anything is changed but `dist`.
     """

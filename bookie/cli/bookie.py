@@ -1,6 +1,6 @@
-"""`ledgerstream standalone` and `ledgerstream bookie`: processes started and listed.
+"""The commands `ledgerstream standalone` and `ledgerstream bookie`: start and list processes.
 
-A composition root: it names real drivers. Nothing imports it; `stream.cli` loads it by name.
+A composition root, which names real drivers. No module imports it; `stream.cli` loads it by name.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ async def standalone(
 ) -> None:
     """Run a cluster on this machine until Ctrl-C, a process per bookie.
 
-    Prints "ready CLUSTER-URI" once all bookies serve. Started again on the same directory it has
-    everything.
+    Prints "ready CLUSTER-URI" once all bookies serve. A restart on the same directory keeps all
+    data.
 
     Parameters
     ----------
@@ -199,7 +199,7 @@ async def collect_garbage(
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """Have a bookie collect garbage now, and compact what it may.
+    """Make a bookie collect garbage and compact entry logs now.
 
     Parameters
     ----------
@@ -215,13 +215,13 @@ async def collect_garbage(
         info = await client.bookies.info(bookie)
     kind = b'{"forceMinor": true}' if minor else b'{"forceMajor": true}'
     await ask(bookie, info, GARBAGE_PATH, method="PUT", body=kind)
-    output.tell({"bookie": bookie, "is_collecting": True}, f"bookie {bookie} collects garbage")
+    output.report({"bookie": bookie, "is_collecting": True}, f"bookie {bookie} collects garbage")
 
 
 @app.command(name="check")
 async def check_bookie(config: Path, /, *, output: OutputOption = _OUTPUT) -> int:
     """Check the disks of a stopped bookie: cookies, journals, index and entry logs, every byte
-    that is needed. Changes nothing. Exit code 0: all is well, 1: damage or doubt.
+    that is needed. Changes nothing. Exit code 0: no damage; 1: damage, or lost entries possible.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""What `ledgerstream bookie check` and its kin do: a stopped bookie's disks, for people."""
+"""The commands that check and repair the disks of a stopped bookie, with output for a terminal."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PROGRESS_S = 2.0
 
 
 class Progress:
-    """A line on stderr now and then, for people only."""
+    """Prints progress on stderr from time to time, if that is a terminal."""
 
     def __init__(self, what: str, *, is_shown: bool) -> None:
         self._what = what
@@ -45,7 +45,7 @@ class Progress:
         self._printed_at = trio.current_time()
 
     def read(self, nbytes: int) -> None:
-        """So much more was read."""
+        """Counts bytes that were read."""
         self._nbytes += nbytes
         now = trio.current_time()
         if self._is_shown and now - self._printed_at >= _PROGRESS_S:
@@ -54,12 +54,12 @@ class Progress:
 
 
 def settings_of(config: Path) -> BookieConfig:
-    """Of the bookie. Raises InvalidArgument."""
+    """Loads the settings of the bookie. Raises InvalidArgument."""
     return load_bookie_config(config, os.environ, {})
 
 
 async def check(config: Path, output: OutputOption) -> int:
-    """The exit code: 0 if all is well."""
+    """Checks a bookie; returns the exit code: 0 if it is undamaged."""
     settings = settings_of(config)
     report = CheckReport()
     disk = ReadOnlyDisk()
@@ -89,7 +89,7 @@ async def check(config: Path, output: OutputOption) -> int:
 
 
 async def rebuild_index(config: Path, directory: str | None, output: OutputOption) -> int:
-    """The exit code: 0 if all that is in the entry logs is in the new index."""
+    """Rebuilds an index; returns the exit code: 0 if it has all entries of the entry logs."""
     settings = settings_of(config)
     directories = settings.ledger_directories
     if directory is not None:
@@ -119,18 +119,18 @@ async def rebuild_index(config: Path, directory: str | None, output: OutputOptio
 
 
 class _Shown:
-    """Lines on stdout, no more than a number of them; the rest is remarked on."""
+    """Prints up to a number of lines on stdout, then a remark that there are more."""
 
     def __init__(self, lines_max: int, output: OutputOption) -> None:
         self.is_any = False
-        """There was a line, shown or not."""
+        """Whether there was a line, printed or not."""
         self.has_problem = False
-        """Of the lines shown."""
+        """Whether a printed line reports a problem."""
         self._left = lines_max
         self._output = output
 
     def is_over(self, line: Line) -> bool:
-        """Shows the line, or says that there are more and ends it."""
+        """Prints the line; at the limit it prints that there are more, and ends the output."""
         self.is_any = True
         if not self._left:
             remark("there is more: give a larger --lines-max")
@@ -154,7 +154,7 @@ class _Shown:
                 return
 
     async def show_all(self, lines: AsyncIterable[Line]) -> bool:
-        """Whether there is room for more."""
+        """Whether more lines may be printed."""
         async for line in lines:
             if self.is_over(line):
                 return False
@@ -166,7 +166,8 @@ class _Shown:
 
 
 async def inspect_journal(path: Path, lines_max: int, output: OutputOption) -> int:
-    """A file, or all of a directory in order. The exit code: 0 if nothing shown is wrong."""
+    """Prints a file, or all files of a directory in order. Returns the exit code: 0 if no printed
+    line reports a problem."""
     disk = ReadOnlyDisk()
     await _check_is_there(path)
     files = [str(path)]
@@ -186,7 +187,7 @@ async def inspect_journal(path: Path, lines_max: int, output: OutputOption) -> i
 
 
 async def inspect_entry_log(path: Path, lines_max: int, output: OutputOption) -> int:
-    """The exit code: 0 if nothing shown is wrong."""
+    """Prints the index; returns the exit code: 0 if no printed line reports a problem."""
     await _check_is_there(path)
     shown = _Shown(lines_max, output)
     await shown.show_all(entry_log_lines(ReadOnlyDisk(), str(path)))
@@ -199,8 +200,8 @@ async def _check_is_there(path: Path) -> None:
 
 
 def inspect_index(path: Path, ledger_id: int | None, lines_max: int, output: OutputOption) -> None:
-    """Of a ledger directory; all of it, or what it says of one ledger. Raises InvalidArgument if
-    it does not know that one."""
+    """Prints the index of a ledger directory, or its records of one ledger. Raises InvalidArgument
+    if it has none of that ledger."""
     with closing(RocksStores(ReadOnlyDisk()).open_to_read(f"{path}/index")) as pairs:
         lines = index_lines(pairs) if ledger_id is None else ledger_lines(pairs, ledger_id)
         shown = _Shown(lines_max, output)

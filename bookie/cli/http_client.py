@@ -1,6 +1,6 @@
-"""Asks bookies over HTTP, for commands: where their registration says, with bounds.
+"""Requests to the HTTP servers of bookies, at the address in their registration, within limits.
 
-In a thread, with the standard library: a command asks once and ends.
+They are made in a thread with the standard library: a command makes one and ends.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ _ANSWER_BYTES_MAX = 4 << 20
 async def ask(
     bookie_id: str, info: BookieInfo | None, path: str, *, method: str = "GET", body: bytes = b""
 ) -> Any:
-    """The JSON of an answer.
+    """Returns the JSON of a reply.
 
-    `info`: the bookie's registration, None if it has none. Raises BookieUnavailable if nobody
-    answers, InvalidArgument if the bookie has no HTTP server or refuses the request.
+    `info` is the registration of the bookie, None if it has none. Raises BookieUnavailable if there
+    is no reply, InvalidArgument if the bookie has no HTTP server or refuses the request.
     """
     if info is None:
-        raise BookieUnavailable(f"bookie {bookie_id} is not registered: it is down, or no such one")
+        raise BookieUnavailable(
+            f"bookie {bookie_id} is not registered: it is down, or there is no such bookie"
+        )
     if info.http is None:
         raise InvalidArgument(
             f"bookie {bookie_id} has no HTTP server. Cure: set http_port in its settings"

@@ -1,11 +1,13 @@
-"""Reading single files of a bookie for people: journals, entry logs, index, one ledger. Changes
-nothing. Journals and entry logs may be those of a bookie that runs: what it is writing is seen in
-part. An index is seen as it was flushed last.
+"""Prints files of a bookie: journals, entry logs, index, one ledger. Changes nothing.
+
+Journals and entry logs may belong to a running bookie: the file that it is writing is shown in
+part. An index is shown as it was flushed last.
 """
 
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
 from typing import Any
@@ -21,13 +23,15 @@ from bookie.storage.index.index import Index, PlacedRun
 from bookie.storage.index.key_value import KeyValue
 from bookie.storage.integrity_state import read_integrity_state
 from ledger.errors import BookieIoError, InvalidArgument
+from ledger.wire.v2 import ADD_ENTRY_AT
 
 Line = dict[str, Any]
+_ADD_IDS = struct.Struct(">qqq").unpack_from
 
 
 async def journal_lines(disk: Disk, path: str) -> AsyncIterator[Line]:
-    """A line for the file, for each group and frame, and for what is wrong (`problem`). Raises
-    InvalidArgument if it is no journal file by its name; OSError."""
+    """Yields a line for the file, for each group and frame, and for each `problem`. Raises
+    InvalidArgument if its name is not one of a journal file; OSError."""
     name = os.path.basename(path)
     file_id = file_id_of(name)
     if file_id is None:
@@ -39,12 +43,12 @@ async def journal_lines(disk: Disk, path: str) -> AsyncIterator[Line]:
         head = await file.read(0, BLOCK_BYTES)
         header = decode_file_header(head)
         if header is not None:
-            told: Line = {"id": header.file_id, "first": header.first_sequence}
+            found: Line = {"id": header.file_id, "first": header.first_sequence}
         elif any(head):
-            told = {"problem": "no file header of this version: damaged, or of another program"}
-        else:  # a crash before anything was written leaves this, and then no group
-            told = {"id": None, "first": None}
-        yield {"kind": "file", "path": path} | told
+            found = {"problem": "no file header of this version: damaged, or of another program"}
+        else:  # left by a crash before anything was written; then there is no group
+            found = {"id": None, "first": None}
+        yield {"kind": "file", "path": path} | found
         scanner = FileScanner(name, file_id, file.size, last_sequence=None)
         try:
             while (wanted := scanner.wanted) is not None:
@@ -71,13 +75,13 @@ def _frame_line(frame: memoryview) -> Line:
             return {"kind": "fence", "ledger": own.ledger_id}
         case ExplicitLacFrame():
             return {"kind": "explicit lac", "ledger": own.ledger_id, "lac": own.lac}
-    ids = [int.from_bytes(frame[at : at + 8], "big", signed=True) for at in (28, 36, 44)]
-    line = {"kind": "add", "ledger": ids[0], "entry": ids[1], "lac": ids[2]}
-    return {**line, "bytes": len(frame) - 28}
+    ledger_id, entry_id, lac = _ADD_IDS(frame, ADD_ENTRY_AT)
+    line = {"kind": "add", "ledger": ledger_id, "entry": entry_id, "lac": lac}
+    return {**line, "bytes": len(frame) - ADD_ENTRY_AT}
 
 
 async def entry_log_lines(disk: Disk, path: str) -> AsyncIterator[Line]:
-    """A line for each record and for the end; `problem` says what is wrong. Raises
+    """Yields a line for each record and for the end, with a `problem` if there is one. Raises
     InvalidArgument for another name, OSError."""
     name = os.path.basename(path)
     log_id = stray_id_of(name) if name.endswith(STRAY_SUFFIX) else log_id_of(name)
@@ -126,7 +130,7 @@ def _run_line(run: PlacedRun) -> Line:
 
 
 def index_lines(pairs: KeyValue) -> Iterator[Line]:
-    """What the index says as a whole, its entry logs, its ledgers. Raises BookieIoError."""
+    """Yields lines for the index as a whole, its entry logs and ledgers. Raises BookieIoError."""
     index = Index(pairs)
     doubt = read_integrity_state(pairs)
     yield {
@@ -148,7 +152,7 @@ def index_lines(pairs: KeyValue) -> Iterator[Line]:
 
 
 def ledger_lines(pairs: KeyValue, ledger_id: int) -> Iterator[Line]:
-    """State and runs of one ledger; nothing if it is not known. Raises BookieIoError."""
+    """Yields the state and the runs of a ledger, if it is known. Raises BookieIoError."""
     index = Index(pairs)
     if index.tombstone(ledger_id) is not None:
         yield {"kind": "tombstone", "ledger": ledger_id}

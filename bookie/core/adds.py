@@ -1,9 +1,9 @@
-"""The innermost loop of a bookie: ADD frames in a received chunk, into the write cache.
+"""Takes ADD frames from a received chunk into the write cache: the innermost loop of a bookie.
 
-Nothing is copied and no object is made per entry: the cache keeps the place of each frame in
-the segment, the journal gets one view of the whole stretch, and the reply needs only runs of
-entry ids. Anything that is not an ordinary add to a known, unfenced ledger with the right key
-ends the stretch; `bookie.server.connection` then looks at that one frame by the ordinary path.
+Nothing is copied and no object is made per entry: the cache keeps the place of each frame in the
+segment, the journal gets one view of the whole stretch, and the reply needs only runs of entry ids.
+Anything that is not an ordinary add to a known, unfenced ledger with the right key ends the
+stretch; `bookie.server.connection` then handles that one frame in the ordinary way.
 """
 
 from __future__ import annotations
@@ -12,13 +12,9 @@ import struct
 from collections.abc import Iterator
 
 from bookie.core.ledger_state import ENTRY_ID_END, LedgerState
-
-FRAME_BYTES_MIN = 60
-"""Length, header, master key and the 32 bytes every entry has."""
+from ledger.wire.v2 import ADD_BYTES_MIN, lac_of_add
 
 _FRAME = struct.Struct(">iI20sqq").unpack_from
-_LAC = struct.Struct(">q").unpack_from
-_LAC_OFFSET = 44
 
 Run = tuple[LedgerState, int, int]
 """A ledger and the first and last of consecutive entry ids."""
@@ -38,19 +34,19 @@ def take_adds(
     shard: int = 0,
     shift: int = 0,
 ) -> int:
-    """Takes whole ADD frames from `segment[start:end]`; returns where it stopped: what is before
-    that place was put in `active`, belongs to one of `runs`, and must now be journaled.
+    """Takes whole ADD frames from `segment[start:end]` and returns where it stopped. Everything
+    before that place was put in `active`, belongs to one of `runs`, and must now be journaled.
 
-    All have the packet header `header` and are of `shard` (of `shards`, see `core/directories.py`).
-    Their LACs are noted, which may wake polls.
-    `shift`: the frames will be moved by so many bytes before anybody looks at them there.
+        All frames have the packet header `header` and belong to `shard` (of `shards`, see
+    `bookie.core.marks`). Their LACs are recorded, which may wake long polls. `shift`: the number of
+    bytes by which the caller will move the frames before they are read.
     """
     unpack, place = _FRAME, (segment_no << 32) + shift
     ledger = first = last = -1
     state: LedgerState | None = None
     key, entries = b"", dict[int, int]()
     p = last_at = start
-    while end - p >= FRAME_BYTES_MIN:
+    while end - p >= ADD_BYTES_MIN:
         length, head, k, ledger_id, entry_id = unpack(segment, p)
         q = p + 4 + length
         if head != header or not 56 <= length <= frame_bytes_max or q > end:
@@ -89,9 +85,9 @@ def take_adds(
 def frames_ahead(
     segment: bytearray | memoryview, start: int, end: int, header: int, frame_bytes_max: int
 ) -> Iterator[tuple[int, int, bytes]]:
-    """Ledger, entry and key of the whole ADD frames that `take_adds` would look at."""
+    """Yields ledger, entry and key of the whole ADD frames that `take_adds` would examine."""
     p = start
-    while end - p >= FRAME_BYTES_MIN:
+    while end - p >= ADD_BYTES_MIN:
         length, head, key, ledger_id, entry_id = _FRAME(segment, p)
         q = p + 4 + length
         if head != header or not 56 <= length <= frame_bytes_max or q > end:
@@ -109,6 +105,6 @@ def _close_run(
     last_at: int,
 ) -> None:
     runs.append((state, first, last))
-    lac: int = _LAC(segment, last_at + _LAC_OFFSET)[0]
+    lac = lac_of_add(segment, last_at)
     if lac > state.lac:
         state.advance_lac(lac)

@@ -1,11 +1,12 @@
-"""Which entries of a ledger a bookie holds, as Apache's auditor wants to be told.
+"""Encodes which entries of a ledger a bookie holds, in the format of Apache's auditor, and computes
+which entries it should hold.
 
-Entries in a row are a *sequence*; sequences of one size at one distance are a *group*, so that
-a striped ledger costs 24 bytes and not 24 per entry. Layout: docs/wire.md, "List of entries".
-Must never name an entry that was not put in.
+Consecutive entries are a *sequence*; sequences of one size at one distance are a *group*, so that a
+striped ledger costs 24 bytes and not 24 per entry. Layout: docs/wire.md, "List of entries". Must
+never name an entry that was not put in.
 
-Which entries of a closed ledger a bookie should hold, and which of them are missing. By ranges:
-a ledger may have a hundred million entries.
+Which entries of a closed ledger a bookie should hold, and which of them are missing, is computed by
+ranges: a ledger may have a hundred million entries.
 """
 
 from __future__ import annotations
@@ -25,23 +26,24 @@ _INT32_MAX = 2**31 - 1
 
 
 class EntriesHeld:
-    """A set of entry ids, put in by ascending ranges."""
+    """A set of entry ids, built from ascending ranges."""
 
     def __init__(self) -> None:
         self._groups: list[tuple[int, int, int, int]] = []
-        """First start, last start, size, period: closed ones."""
+        """First start, last start, size and period of each closed group."""
         self._group: tuple[int, int, int, int] | None = None
         self._first = 0
         self._end = 0
-        """The open sequence; empty at the beginning only."""
+        """The open sequence; it is empty only at the beginning."""
 
     @property
     def nbytes(self) -> int:
-        """What `encode` gives at most."""
+        """The largest number of bytes that `encode` can return."""
         return HEADER_BYTES + _GROUP.size * (len(self._groups) + 2)
 
     def add(self, first: int, last: int) -> None:
-        """Entries `first` to `last`; `first` is not below that of any call before."""
+        """Adds the entries `first` to `last`; `first` must not be below that of any earlier
+        call."""
         assert 0 <= first <= last
         if last < self._end:
             return
@@ -71,7 +73,7 @@ class EntriesHeld:
         self._group = start, start, size, 0
 
     def encode(self) -> bytes:
-        """The bytes Apache's client understands. Nothing may be added afterwards."""
+        """Returns the bytes that Apache's client understands. Nothing may be added afterwards."""
         self._close_sequence()
         self._end = 0
         groups = [*self._groups, self._group] if self._group is not None else self._groups
@@ -80,10 +82,10 @@ class EntriesHeld:
 
 
 def decode_entries_held(data: bytes) -> Iterator[tuple[int, int]]:
-    """Ranges (first, last) of entries in the order of their groups.
+    """Yields the ranges (first, last) of entries in the order of their groups.
 
-    Raises RemoteProtocolError, before the first range, if the bytes are none of `encode` or of
-    Apache.
+    Raises RemoteProtocolError, before the first range, if the bytes are not the output of `encode`
+    or of Apache.
     """
     if len(data) < HEADER_BYTES:
         raise RemoteProtocolError(f"a list of entries of {len(data)} bytes has no whole header")
@@ -110,8 +112,9 @@ Range = tuple[int, int]
 
 
 def fixed_part(metadata: LedgerMetadata) -> LedgerMetadata:
-    """What no writer and no recovery changes any more, as a closed ledger: of one that is open, all
-    before its last fragment, for that begins behind what was confirmed."""
+    """Returns, as a closed ledger, the part of it that no writer and no recovery can change: of an
+    open ledger, everything before its last fragment, because that begins after the last confirmed
+    entry."""
     if metadata.is_closed:
         return metadata
     last = metadata.fragments[-1].first_entry_id - 1
@@ -119,7 +122,8 @@ def fixed_part(metadata: LedgerMetadata) -> LedgerMetadata:
 
 
 def expected_ranges(metadata: LedgerMetadata, bookie: str) -> Iterator[Range]:
-    """In order, without overlaps. The ledger must be closed."""
+    """Yields the ranges that `bookie` should hold, in order and without overlaps. The ledger must
+    be closed."""
     assert metadata.is_closed, f"ledger {metadata.ledger_id} is not closed"
     size, quorum = metadata.ensemble_size, metadata.write_quorum
     ends = [fragment.first_entry_id - 1 for fragment in metadata.fragments[1:]]
@@ -130,7 +134,8 @@ def expected_ranges(metadata: LedgerMetadata, bookie: str) -> Iterator[Range]:
         if size == quorum:
             yield first, last
             continue
-        # Of each `size` in a row, those from `index - quorum + 1` to `index`, counted round.
+        # Of each `size` consecutive entries, those from `index - quorum + 1` to `index`,
+        # cyclically.
         begin = first - (first - (fragment.bookies.index(bookie) - quorum + 1)) % size
         for at in range(begin, last + 1, size):
             if at + quorum > first:
@@ -138,7 +143,7 @@ def expected_ranges(metadata: LedgerMetadata, bookie: str) -> Iterator[Range]:
 
 
 def missing_ranges(expected: Iterable[Range], held: Iterable[Range]) -> Iterator[Range]:
-    """What is expected and not held; both in order, `held` may overlap."""
+    """Yields what is in `expected` and not in `held`; both are in order, and `held` may overlap."""
     every = iter(held)
     have = next(every, None)
     for first, last in expected:

@@ -1,4 +1,4 @@
-"""Receive buffers that are used again: new ones cost a page fault for every 4 KiB."""
+"""Reuses receive buffers: a new buffer costs a page fault for every 4 KiB."""
 
 from __future__ import annotations
 
@@ -9,33 +9,34 @@ _SPARES_MAX = 8
 
 
 class SegmentPool:
-    """A few spare segments, for all connections and caches of a bookie."""
+    """A few spare segments, shared by all connections and caches of a bookie."""
 
     def __init__(self) -> None:
         self._spares: list[bytearray] = []
 
     def take_segment(self, size: int) -> bytearray:
-        """A buffer of `size` bytes or a few less, zeros or old bytes: to receive into."""
+        """Returns a buffer of `size` bytes, or slightly fewer, to receive into. It holds zeros or
+        old bytes."""
         for index, spare in enumerate(self._spares):
             if size - _SPARE_SHRINKS_MAX <= len(spare) <= size:
                 return self._spares.pop(index)
         return bytearray(size)
 
     def give_back(self, segment: memoryview) -> None:
-        """Keeps a freed segment for `take_segment`, if nobody looks at it any more."""
+        """Keeps a freed segment for `take_segment` if no other view of it exists."""
         buffer = segment.obj
         assert isinstance(buffer, bytearray), "segments are receive buffers"
         segment.release()
         if len(buffer) < _SPARE_BYTES_MIN:
             return
         try:
-            # A bytearray refuses to be resized while anybody holds a view of it: a journal
-            # group that is being written, a reply that is being sent, another cache.
+            # A bytearray cannot be resized while any view of it exists: a journal group that is
+            # being written, a reply that is being sent, another cache.
             buffer.pop()
         except BufferError:
             return
         self._spares.append(buffer)
         if len(self._spares) > _SPARES_MAX:
-            # The large ones are worth most, and a busy connection asks for no others.
+            # The large ones save most, and a busy connection uses no others.
             sizes = list(map(len, self._spares))
             del self._spares[sizes.index(min(sizes))]

@@ -1,8 +1,8 @@
-"""Which entry logs to rewrite, when, and how fast.
+"""Decides which entry logs to rewrite, when, and how fast.
 
-Pure twin of `bookie.storage.garbage.compactor`. A log is rewritten when few of its bytes are still
-needed: cheap ones often (minor), all that are worth it seldom (major). Decides nothing about
-what is needed; the index says that.
+The pure core of `bookie.storage.garbage.compactor`. A log is rewritten when few of its bytes are
+still needed: cheap ones often (minor), all that are worth it rarely (major). It never decides what
+is needed; the index does.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ledger.errors import InvalidArgument
 
 MIB = 1 << 20
 RATIO_STEPS = 10
-"""Classes of the histogram of live ratios: below 10 %, below 20 %, ..."""
+"""The number of classes in the histogram of live ratios: below 10 %, below 20 %, ..."""
 
 
 class CompactionKind(enum.IntEnum):
-    """How much may be, or was, rewritten. A major compaction does what a minor one does, too."""
+    """How much may be, or was, rewritten. A major compaction includes a minor one."""
 
     NONE = 0
     MINOR = 1
@@ -29,16 +29,17 @@ class CompactionKind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionOptions:
-    """When logs are rewritten, and what that may take of the disk."""
+    """When logs are rewritten, and which share of the disk's throughput and space that may take."""
 
     minor_ratio_max: float = 0.2
-    """A minor compaction rewrites logs with a smaller part of living bytes; 0: never."""
+    """A minor compaction rewrites logs whose share of live bytes is smaller; 0: never."""
     minor_interval_s: float = 3600.0
     minor_s_max: float = 600.0
-    """After so long a minor compaction makes way for the rest of garbage collection, and goes on
-    in the next round; 0: never."""
+    """After this time a minor compaction yields to the rest of garbage collection and continues in
+    the next round; 0: never."""
     major_ratio_max: float = 0.8
-    """The same for a major one. Space in use is at most 1 / this of what lives, when it is done."""
+    """The same for a major compaction. Afterwards the space in use is at most 1 / this of the live
+    bytes."""
     major_interval_s: float = 86_400.0
     major_s_max: float = 600.0
     bytes_per_s_max: float = 16 * MIB
@@ -46,7 +47,7 @@ class CompactionOptions:
     entries_per_s_max: float = 0.0
     """Entries moved; 0: no bound."""
     free_bytes_min: int = 64 * MIB
-    """A log is only rewritten if so much stays free on the disk meanwhile."""
+    """A log is rewritten only if this much stays free on the disk meanwhile."""
     is_small_log_sparse: bool = False
     """Measures a small log as if it had full size, so that small ones are joined."""
 
@@ -74,12 +75,12 @@ class CompactionOptions:
         return self.minor_ratio_max if kind is CompactionKind.MINOR else self.major_ratio_max
 
     def seconds_max(self, kind: CompactionKind) -> float:
-        """0: no bound."""
+        """The time limit of one compaction; 0: none."""
         return self.minor_s_max if kind is CompactionKind.MINOR else self.major_s_max
 
 
 class CompactionClock:
-    """Knows when which compaction is due. A major one resets the minor one's clock, too."""
+    """Knows which compaction is due when. A major one resets the minor one's clock, too."""
 
     def __init__(self, options: CompactionOptions, now: float) -> None:
         """Both intervals begin at `now` (seconds of any clock that never goes back)."""
@@ -94,8 +95,9 @@ class CompactionClock:
         *,
         is_forced: bool = False,
     ) -> CompactionKind:
-        """What to do now, at most `most`, and nothing `suspended`. `is_forced`: `most`, whatever
-        the intervals, and although it is suspended: whoever forces it needs the space."""
+        """Returns what to do now: at most `most`, and nothing that is `suspended`. `is_forced`:
+        returns `most` regardless of intervals and suspensions, because a forced compaction needs
+        the space."""
         if is_forced:
             return most
         for kind, interval_s in (
@@ -108,7 +110,7 @@ class CompactionClock:
         return CompactionKind.NONE
 
     def done(self, kind: CompactionKind, now: float) -> None:
-        """A compaction came to an end, whatever it achieved."""
+        """Records that a compaction ended, whatever it achieved."""
         for done in (CompactionKind.MINOR, CompactionKind.MAJOR):
             if done <= kind:
                 self._done_at[done] = now
@@ -119,21 +121,21 @@ class LogUse(NamedTuple):
 
     log_id: int
     bytes_total: int
-    """Of entries, living or not."""
+    """Bytes of all entries, live or not."""
     bytes_live: int
 
     @property
     def ratio(self) -> float:
-        """At most 1: a run that was added again is counted once."""
+        """The share of live bytes, at most 1: a run that was added again is counted once."""
         return min(1.0, self.bytes_live / max(1, self.bytes_total, self.bytes_live))
 
 
 def choose_logs(logs: Iterable[LogUse], ratio_max: float, *, full_bytes: int = 0) -> list[LogUse]:
-    """Logs to rewrite, those that give back most for the least work first.
+    """Returns the logs to rewrite; those that free most for the least work come first.
 
     Args:
-        ratio_max: only logs with a smaller part of living bytes.
-        full_bytes: a log with less in it is measured against so much; 0: against its own size.
+        ratio_max: only logs with a smaller share of live bytes.
+        full_bytes: a log with less in it is measured against this size; 0: against its own.
     """
 
     def ratio(log: LogUse) -> float:
@@ -146,7 +148,8 @@ def choose_logs(logs: Iterable[LogUse], ratio_max: float, *, full_bytes: int = 0
 
 
 def ratio_histogram(logs: Iterable[LogUse]) -> tuple[int, ...]:
-    """Logs by tenths of their live ratio; wholly living ones are in the last class."""
+    """Returns the number of logs by tenths of their live ratio; fully live ones are in the last
+    class."""
     counts = [0] * RATIO_STEPS
     for log in logs:
         counts[min(RATIO_STEPS - 1, int(log.ratio * RATIO_STEPS))] += 1
@@ -154,21 +157,21 @@ def ratio_histogram(logs: Iterable[LogUse]) -> tuple[int, ...]:
 
 
 class TokenBucket:
-    """Bounds a rate. Whoever takes is told how long to wait before taking again.
+    """Bounds a rate: each call returns how long to wait before the next.
 
-    From its making on, no more was taken than `burst`, plus `rate` per second passed, plus the
-    last piece: pieces are never refused, however large.
+    Since its creation no more was taken than `burst`, plus `rate` per second passed, plus the last
+    piece: pieces are never refused, however large.
     """
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
-        """`rate` per second; 0 is no bound. Begins full."""
+        """`rate` per second; 0 is no bound. The bucket starts full."""
         self._rate = rate
         self._burst = burst
         self._tokens = burst
         self._at = now
 
     def take(self, amount: float, now: float) -> float:
-        """Seconds to wait, 0 or more."""
+        """Takes `amount` and returns the seconds to wait, 0 or more."""
         if self._rate <= 0:
             return 0.0
         gained = (now - self._at) * self._rate

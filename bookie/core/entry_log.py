@@ -1,8 +1,8 @@
-"""Layout of entry logs, and the order in which a write-cache half goes into them.
+"""The layout of entry logs, and the order in which a write-cache half is written to them.
 
-Pure twin of `bookie.storage.entry_log.entry_logs`; the bytes are described in docs/formats.md. An
-entry log is a file header and then run records; a run is consecutive entries of one ledger, so one
-index key serves up to a thousand entries. A record says enough to rebuild the index.
+The pure core of `bookie.storage.entry_log.entry_logs`; the bytes are described in docs/formats.md.
+An entry log is a file header and then run records; a run is consecutive entries of one ledger, so
+one index key serves up to a thousand entries. A record suffices to rebuild the index.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from bookie.core.caches import ENTRY_OFFSET, OFFSET_MASK, Buffer, Half
+from bookie.core.caches import OFFSET_MASK, Buffer, Half
 from bookie.core.journal import KEEP_INTERPRETER
+from ledger.wire.v2 import ADD_ENTRY_AT
 
 FILE_MAGIC = b"LSELOG\x00\x01"
 FILE_HEADER_BYTES = 32
@@ -32,17 +33,18 @@ RUN_HEADER_BYTES = _RUN_PREFIX.size + _RUN_FIELDS.size
 
 RUN_ENTRIES_MAX = 1000
 RUN_BYTES_MAX = 512 * 1024
-"""Bytes of bodies after which a run ends (one body may exceed it). Bounds a step's copying."""
+"""Bytes of bodies after which a run ends (a single body may exceed it). Bounds the copying of one
+step."""
 RECORD_ENTRIES = 30
-"""A record costs about as much as gathering so many entries."""
+"""A record costs about as much as gathering this number of entries."""
 STEP_BYTES = 256 * 1024
 """Bytes that may be copied in one step after a full window was gathered."""
 SORTED_AT_ONCE = 4000
 """Ledgers sorted in one step."""
 UNIFORM_BODY_BYTES_MAX = 4096
-"""Beyond this, copying a body twice costs more than a view of it."""
+"""Above this size, copying a body twice costs more than a view of it."""
 VIEWED_BODY_BYTES_MIN = 4096
-"""Bodies of this size on average are written from where they are; smaller ones are joined."""
+"""Bodies of this average size are written from where they are; smaller ones are joined."""
 
 _frame_length = struct.Struct(">i").unpack_from
 
@@ -60,7 +62,7 @@ class Run(NamedTuple):
 
 
 class RunHeader(NamedTuple):
-    """What the fixed part of a run record says; the lengths follow it, then the bodies."""
+    """The fields of the fixed part of a run record; the lengths follow it, then the bodies."""
 
     head_crc: int
     body_crc: int
@@ -83,7 +85,7 @@ def check_file_header(data: bytes, log_id: int) -> None:
 
 
 def encode_lengths(lengths: array[int]) -> bytes:
-    """Little-endian uint32, on any machine."""
+    """Returns the lengths as little-endian uint32, on any machine."""
     if sys.byteorder == "big":
         lengths = lengths[:]
         lengths.byteswap()
@@ -91,7 +93,7 @@ def encode_lengths(lengths: array[int]) -> bytes:
 
 
 def decode_lengths(data: bytes | memoryview) -> array[int]:
-    """Raises ValueError if `data` is not whole uint32s."""
+    """Reverses `encode_lengths`. Raises ValueError if `data` is not a whole number of uint32s."""
     lengths = array("I")
     lengths.frombytes(data)
     if sys.byteorder == "big":
@@ -100,7 +102,7 @@ def decode_lengths(data: bytes | memoryview) -> array[int]:
 
 
 def make_run(ledger_id: int, first: int, lengths: array[int], pieces: Sequence[Buffer]) -> Run:
-    """The record of one run; `pieces` are the entries' bytes one after the other."""
+    """Returns the record of one run; `pieces` are the entries' bytes one after the other."""
     crc = body_bytes = 0
     for piece in pieces:
         crc = crc32c(piece, crc, KEEP_INTERPRETER)
@@ -112,7 +114,7 @@ def make_run(ledger_id: int, first: int, lengths: array[int], pieces: Sequence[B
 
 
 def decode_run_header(data: bytes) -> RunHeader:
-    """The fixed part of a record. Raises ValueError if it cannot be one: the log ends here."""
+    """Decodes the fixed part of a record. Raises ValueError if it is not one: the log ends here."""
     if len(data) < RUN_HEADER_BYTES or data[:4] != RUN_MAGIC:
         raise ValueError("no run record begins here")
     _, head_crc = _RUN_PREFIX.unpack_from(data)
@@ -123,7 +125,8 @@ def decode_run_header(data: bytes) -> RunHeader:
 
 
 def check_run_lengths(header: RunHeader, fixed: bytes, lengths: bytes) -> array[int]:
-    """The lengths of a run's entries. Raises ValueError if header or lengths are damaged."""
+    """Returns the lengths of a run's entries. Raises ValueError if header or lengths are
+    damaged."""
     fields = fixed[_RUN_PREFIX.size : RUN_HEADER_BYTES] + lengths
     if crc32c(fields) != header.head_crc or len(lengths) != 4 * header.entries:
         raise ValueError(f"run at entry {header.first} of ledger {header.ledger_id}: bad header")
@@ -140,12 +143,12 @@ def check_run_body(header: RunHeader, body: bytes) -> None:
 
 
 def flush_steps(half: Half, segments: Mapping[int, memoryview]) -> Iterator[list[Run]]:
-    """Turns a write-cache half into runs, a short step at a time (0.5 ms or less).
+    """Turns a write-cache half into runs, in short steps (0.5 ms or less).
 
-    Runs come by ledger; within a ledger in the order of adding, sorted in windows of a
-    thousand. That is the order of entry ids but for entries that came very late, which get
-    runs of their own: sorting a whole ledger at once would delay acknowledgements.
-    The half must not change meanwhile.
+    Runs are sorted by ledger; within a ledger they are in the order of adding, sorted in windows of
+    a thousand. That is the order of entry ids, except for entries that arrived very late, which get
+    runs of their own: sorting a whole ledger at once would delay acknowledgements. The half must
+    not change meanwhile.
     """
     runs: list[Run] = []
     entries_done = bytes_done = 0
@@ -189,18 +192,19 @@ def flush_steps(half: Half, segments: Mapping[int, memoryview]) -> Iterator[list
 def _run_of_one(
     ledger_id: int, entries: Mapping[int, int], segments: Mapping[int, memoryview]
 ) -> Run:
-    """That of the only entry of a ledger, at a third of the usual cost: with a million ledgers they
-    are all such."""
+    """Returns the run of a ledger's only entry, at a third of the usual cost: a million ledgers are
+    often like this."""
     [(entry_id, place)] = entries.items()
     segment, offset = segments[place >> 32], place & OFFSET_MASK
-    body: Buffer = segment[offset + ENTRY_OFFSET : offset + 4 + _frame_length(segment, offset)[0]]
+    body: Buffer = segment[offset + ADD_ENTRY_AT : offset + 4 + _frame_length(segment, offset)[0]]
     if len(body) < VIEWED_BODY_BYTES_MIN:
         body = bytes(body)
     return make_run(ledger_id, entry_id, array("I", (len(body),)), (body,))
 
 
 def _in_order(ledger_ids: Iterable[int]) -> Iterator[int | None]:
-    """The ids in order, and None between steps of sorting: half a million at once take 0.2 s."""
+    """Yields the ids in order, and None between steps of sorting: half a million at once take 0.2
+    s."""
     every = iter(ledger_ids)
     parts: list[list[int]] = []
     while part := sorted(islice(every, SORTED_AT_ONCE)):
@@ -213,7 +217,7 @@ def _in_order(ledger_ids: Iterable[int]) -> Iterator[int | None]:
 def _gather(
     places: list[int], segments: Mapping[int, memoryview]
 ) -> tuple[Sequence[bytes | memoryview], array[int]]:
-    """Bodies and their lengths."""
+    """Returns the bodies and their lengths."""
     first = min(places)
     views: list[memoryview]
     if first >> 32 == max(places) >> 32:
@@ -223,7 +227,7 @@ def _gather(
             return uniform
         views = [
             segment[
-                (o := place & OFFSET_MASK) + ENTRY_OFFSET : o + 4 + _frame_length(segment, o)[0]
+                (o := place & OFFSET_MASK) + ADD_ENTRY_AT : o + 4 + _frame_length(segment, o)[0]
             ]
             for place in places
         ]
@@ -232,16 +236,17 @@ def _gather(
         for place in places:
             segment = segments[place >> 32]
             o = place & OFFSET_MASK
-            views.append(segment[o + ENTRY_OFFSET : o + 4 + _frame_length(segment, o)[0]])
+            views.append(segment[o + ADD_ENTRY_AT : o + 4 + _frame_length(segment, o)[0]])
     return views, array("I", map(len, views))
 
 
 def _gather_uniform(
     places: list[int], segment: memoryview
 ) -> tuple[Sequence[bytes], array[int]] | None:
-    """Frames of one size that lie back to back are taken out by one call of struct.
+    """Extracts adjacent frames of one size by a single call of struct, or returns None if they are
+    not.
 
-    A third of the time of a view per entry, and the usual case under load. None if it is not.
+    This takes a third of the time of a view per entry, and is the usual case under load.
     """
     count = len(places)
     begin = places[0] & OFFSET_MASK
@@ -249,21 +254,21 @@ def _gather_uniform(
     size = length + 4
     if (
         count < 4
-        or size - ENTRY_OFFSET > UNIFORM_BODY_BYTES_MAX
+        or size - ADD_ENTRY_AT > UNIFORM_BODY_BYTES_MAX
         or places[-1] != places[0] + (count - 1) * size
         or begin + count * size > len(segment)  # the last is shorter, and ends the segment
         or places != list(range(places[0], places[0] + count * size, size))
     ):
         return None
-    fields = struct.unpack_from(">" + f"i24x{size - ENTRY_OFFSET}s" * count, segment, begin)
-    # Frames of other ledgers may lie between shorter ones at the same distances.
+    fields = struct.unpack_from(">" + f"i24x{size - ADD_ENTRY_AT}s" * count, segment, begin)
+    # Frames of other ledgers may be between shorter ones at the same distances.
     if fields[::2] != (length,) * count:
         return None
-    return fields[1::2], array("I", [size - ENTRY_OFFSET]) * count
+    return fields[1::2], array("I", [size - ADD_ENTRY_AT]) * count
 
 
 def _cuts(window: list[int], lengths: array[int]) -> Iterator[tuple[int, int]]:
-    """Index ranges of the runs: a hole in the entry ids or too many bytes end one."""
+    """Yields the index ranges of the runs: a gap in the entry ids or too many bytes end one."""
     ends = list(accumulate(lengths))
     begin = 0
     count = len(window)
@@ -271,7 +276,7 @@ def _cuts(window: list[int], lengths: array[int]) -> Iterator[tuple[int, int]]:
         before = ends[begin - 1] if begin else 0
         end = max(bisect_right(ends, before + RUN_BYTES_MAX, begin), begin + 1)
         if window[end - 1] - window[begin] != end - 1 - begin:
-            # Keys of `window[i] - i` never fall: bisect for where they first rise.
+            # Keys of `window[i] - i` never decrease: bisect for where they first increase.
             end = bisect_right(
                 range(end), window[begin] - begin, begin, key=lambda i: window[i] - i
             )
@@ -280,5 +285,5 @@ def _cuts(window: list[int], lengths: array[int]) -> Iterator[tuple[int, int]]:
 
 
 def entry_ends(lengths: Sequence[int]) -> list[int]:
-    """Where each entry ends, counted from the start of the first."""
+    """Returns where each entry ends, counted from the start of the first."""
     return list(accumulate(lengths))

@@ -1,6 +1,6 @@
-"""Whose turn it is: items of many owners, taken in turn, so that none waits behind another's heap.
+"""Takes items of many owners in turn (round robin), so that no owner waits for all of another's.
 
-An owner whose item cannot be taken now steps aside until it says that it can.
+An owner whose item cannot be taken now is skipped until it is resumed.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ ItemT = TypeVar("ItemT")
 
 
 class FairQueue(Generic[OwnerT, ItemT]):
-    """One item of each owner, then the next of each; the items of one owner keep their order.
+    """A queue that takes one item of each owner, then the next of each, in each owner's order.
     Owners are hashable."""
 
     def __init__(self) -> None:
         self.count = 0
-        """Items of all owners."""
+        """The number of items of all owners."""
         self._items: dict[OwnerT, deque[ItemT]] = {}
         self._ring: deque[OwnerT] = deque()
-        """Owners with items, each once, the next one first; without those that stepped aside."""
+        """Owners with items, each once, the next one first; without those that are skipped."""
         self._aside: dict[OwnerT, None] = {}
 
     def add(self, owner: OwnerT, item: ItemT) -> None:
@@ -35,8 +35,8 @@ class FairQueue(Generic[OwnerT, ItemT]):
         self.count += 1
 
     def take(self, may_go: Callable[[OwnerT], bool]) -> ItemT | None:
-        """The next item of the next owner that may go; None if there is none. The others step
-        aside and need `resume`."""
+        """Returns the next item of the next owner that may go, or None. The owners passed over are
+        skipped until `resume`."""
         while self._ring:
             owner = self._ring.popleft()
             if not may_go(owner):
@@ -57,7 +57,7 @@ class FairQueue(Generic[OwnerT, ItemT]):
         return 0 if items is None else len(items)
 
     def resume(self, owner: OwnerT) -> int:
-        """It may go again, if it had stepped aside; how many items it came back with."""
+        """Ends the skipping of an owner, and returns how many items it has waiting."""
         if owner not in self._aside:
             return 0
         del self._aside[owner]
@@ -65,8 +65,8 @@ class FairQueue(Generic[OwnerT, ItemT]):
         return len(self._items[owner])
 
     def drop(self, owner: OwnerT) -> int:
-        """Forgets all items of an owner that is gone; returns how many. Costs a look at all
-        owners."""
+        """Forgets all items of an owner that is gone, and returns how many. The cost is linear in
+        the number of owners."""
         items = self._items.pop(owner, None)
         if items is None:
             return 0

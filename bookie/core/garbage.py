@@ -1,7 +1,7 @@
-"""Which entry logs may go, when to seal one early, which tombstones to forget.
+"""Decides which entry logs may be removed, when to seal one early, and which tombstones to forget.
 
-Pure twin of `bookie.storage.garbage.collector`. Must never name a log that holds an entry of a
-living ledger; what is not known to be deleted is alive.
+The pure core of `bookie.storage.garbage.collector`. Must never name a log that holds an entry of a
+live ledger; a ledger that is not known to be deleted is alive.
 """
 
 from __future__ import annotations
@@ -20,21 +20,22 @@ class GarbageOptions:
     """How garbage is collected. One round is one call of `collect`."""
 
     ledgers_per_round_max: int = 50_000
-    """Ledgers asked about in one round; the next round goes on after them. At the rate below that
-    takes as long as the usual time between two rounds: half of the time somebody is asked."""
+    """Ledgers checked in one round; the next round continues after them. At the rate below this
+    takes as long as the usual time between two rounds, so a query is in flight half of the time."""
     asks_per_s_max: float = 1000.0
     """Bounds the load on the metadata store."""
     seal_age_s: float = 3600.0
-    """A current log this old is sealed if it holds a deleted ledger's entries, so that they
-    give their space back although little is written."""
+    """A current log this old is sealed if it holds a deleted ledger's entries, so that their space
+    is freed although little is written."""
     tombstone_age_ms: int = 7 * 24 * 3600 * 1000
-    """How long a deleted ledger is remembered, to refuse late writes and replayed frames.
-    Must be longer than any writer may go on without seeing that its ledger is gone."""
+    """How long a deleted ledger is remembered, to refuse late writes and replayed frames. Must be
+    longer than any writer can continue without noticing that its ledger is gone."""
     tombstones_max: int = 1_000_000
     tombstones_per_round_max: int = 20_000
-    """Looked at in one round, in some 30 ms of steps; the next round goes on after them."""
+    """Tombstones examined in one round, in some 30 ms of steps; the next round continues after
+    them."""
     failures_max: int = 10
-    """After so many questions without an answer in a row no more are asked in this round."""
+    """After this many consecutive queries without an answer the round makes no more of them."""
     compaction: CompactionOptions = field(default_factory=CompactionOptions)
 
     def __post_init__(self) -> None:
@@ -54,23 +55,26 @@ class GarbageOptions:
 
 
 def is_droppable(ledgers: Iterable[int], is_alive: Callable[[int], bool]) -> bool:
-    """May a sealed log with entries of these ledgers go? True for a log without any."""
+    """Returns whether a sealed log with entries of these ledgers may be removed. True for a log
+    without any."""
     return not any(is_alive(ledger_id) for ledger_id in ledgers)
 
 
 def should_seal(
     ledgers: Mapping[int, int], age_s: float, is_alive: Callable[[int], bool], seal_age_s: float
 ) -> bool:
-    """Should the current log be sealed before it is full? `ledgers`: bytes by ledger."""
+    """Returns whether the current log should be sealed before it is full. `ledgers`: bytes by
+    ledger."""
     return age_s >= seal_age_s and not all(is_alive(ledger_id) for ledger_id in ledgers)
 
 
 class TombstoneSweep:
-    """Which tombstones may go: those too old, and of too many the oldest.
+    """Decides which tombstones to forget: those that are too old, and if there are too many, the
+    oldest.
 
-    It is told of all there are, one after the other in any order, again and again. There may be
-    millions, so none is kept here: a pass counts them by the minute of their deletion, and the
-    next pass forgets what was too much. Of the last of these minutes any may go.
+    It sees all tombstones, one after the other in any order, again and again. There may be
+    millions, so none is kept here: a pass counts them by the minute of their deletion, and the next
+    pass forgets the excess. In the last of these minutes it may forget any.
     """
 
     def __init__(self, age_ms_max: int, count_max: int) -> None:
@@ -78,12 +82,12 @@ class TombstoneSweep:
         self._count_max = count_max
         self._counts: dict[int, int] = {}
         self._minute = -1
-        """All of the minutes before it are too many, ..."""
+        """All tombstones of the minutes before it are excess, ..."""
         self._of_minute = 0
-        """... and so many of its own."""
+        """... and this many of its own."""
 
     def forgets(self, deleted_ms: int, now_ms: int) -> bool:
-        """Whether this one goes; else it stays, and was counted."""
+        """Returns whether to forget this tombstone; if not, it was counted."""
         minute = deleted_ms // _MINUTE_MS
         if now_ms - deleted_ms > self._age_ms_max or minute < self._minute:
             return True
@@ -94,7 +98,8 @@ class TombstoneSweep:
         return False
 
     def end_pass(self) -> bool:
-        """All were told of. Whether there are too many, so that the next pass will forget some."""
+        """Ends a pass over all tombstones, and returns whether the next pass will forget some as
+        excess."""
         counts, self._counts = self._counts, {}
         surplus = sum(counts.values()) - self._count_max
         self._minute, self._of_minute = -1, 0

@@ -1,7 +1,8 @@
-"""What a check of a stopped bookie found, and what can be said of an entry without its password.
+"""What a check of a stopped bookie reports, and what is known of an entry without its password.
 
-Its shells are `storage/check_*.py`. A finding is *damage* (something acknowledged cannot be read
-here, or will not be found), a *doubt* (it may be so, and these bytes cannot tell), or a *note*.
+The shells are in `bookie.storage.check`. A finding is *damage* (something acknowledged cannot be
+read here, or will not be found), a *doubt* (this is possible, and these bytes cannot decide it), or
+a *note*.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from bookie.core.caches import Buffer
 
 HEADER_BYTES: Final = 32
 FINDINGS_MAX: Final = 1000
-"""Kept of each severity; more are counted."""
+"""The number of findings kept of each severity; further ones are only counted."""
 
 
 class Severity(StrEnum):
@@ -29,13 +30,13 @@ class Severity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing that is not as it should be, and where."""
+    """One thing that is wrong, and where."""
 
     severity: Severity
     path: str
     what: str
     offset: int | None = None
-    """In the file, in bytes."""
+    """The offset in the file, in bytes."""
     ledger_id: int | None = None
     first_entry: int | None = None
     last_entry: int | None = None
@@ -54,31 +55,31 @@ class Finding:
 
 @dataclass(slots=True)
 class CheckReport:
-    """Counts and findings of one check. Memory is bounded by FINDINGS_MAX."""
+    """The counts and findings of one check. Memory is bounded by FINDINGS_MAX."""
 
     journal_files: int = 0
     journal_groups: int = 0
     journal_frames: int = 0
     ledgers: int = 0
     ledgers_without_entries: int = 0
-    """In the index: fenced only, or all they have is in the journal."""
+    """Ledgers in the index that are only fenced, or whose entries are all in the journal."""
     ledgers_in_limbo: int = 0
     tombstones: int = 0
     runs: int = 0
     entries: int = 0
     entry_logs: int = 0
     entry_log_bytes: int = 0
-    """Read and verified by the checksums of their records."""
+    """Bytes that were read and verified by the checksums of their records."""
     digests_verified: int = 0
     """Entries whose CRC32C or CRC32 is right."""
     digests_unknown: int = 0
-    """Entries with another digest (HMAC), or none: only checksums of their records vouch for
+    """Entries with another digest (HMAC), or none: only the checksums of their records protect
     them."""
     found: dict[Severity, int] = field(default_factory=lambda: dict.fromkeys(Severity, 0))
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, finding: Finding) -> None:
-        """Takes note of it, unless there are too many of its kind."""
+        """Records a finding, unless there are too many of its severity."""
         self.found[finding.severity] += 1
         if self.found[finding.severity] <= FINDINGS_MAX:
             self.findings.append(finding)
@@ -88,7 +89,7 @@ class CheckReport:
         return not (self.found[Severity.DAMAGE] or self.found[Severity.DOUBT])
 
     def summary(self) -> dict[str, Any]:
-        """Everything but the findings, for people and programs."""
+        """Returns everything but the findings, for people and programs."""
         counts = {name: getattr(self, name) for name in self.__slots__}
         del counts["findings"]
         return {"is_clean": self.is_clean, **counts, "found": dict(self.found)}
@@ -98,12 +99,13 @@ class CheckReport:
 
 
 def is_entry_of(entry: Buffer, ledger_id: int, entry_id: int) -> bool:
-    """Whether a reader who asks for this entry would take these bytes for it."""
+    """Returns whether a reader that requests this entry would accept these bytes."""
     return bytes(entry[:16]) == ledger_id.to_bytes(8, "big") + entry_id.to_bytes(8, "big")
 
 
 def digest_that_fits(entry: Buffer) -> str | None:
-    """ "CRC32C" or "CRC32" if that digest is right; None says nothing: HMAC needs a password."""
+    """Returns "CRC32C" or "CRC32" if that digest is right. None means unknown: HMAC needs a
+    password."""
     view = memoryview(entry)
     if len(view) >= HEADER_BYTES + 4:
         crc = crc32c(view[HEADER_BYTES + 4 :], crc32c(view[:HEADER_BYTES]))
@@ -118,22 +120,23 @@ def digest_that_fits(entry: Buffer) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class BodyCheck:
-    """Entries that lie one after the other, looked at one by one."""
+    """Adjacent entries, examined one by one."""
 
     strangers: list[int]
-    """Ids of entries in whose place other bytes lie."""
+    """Ids of entries in whose place other bytes are stored."""
     unverified: list[int]
-    """Ids of entries of which no CRC32C or CRC32 is right: another digest, none, or damage."""
+    """Ids of entries without a right CRC32C or CRC32: another digest, none, or damage."""
     digests_right: int
 
     @property
     def wrong_digests(self) -> list[int]:
-        """All entries of a ledger have one type of digest: if it fits any, it must fit all."""
+        """The ids of entries whose digest is wrong. All entries of a ledger have one type of
+        digest: if it is right for any, it must be right for all."""
         return self.unverified if self.digests_right else []
 
 
 def check_entries(body: Buffer, lengths: Sequence[int], ledger_id: int, first: int) -> BodyCheck:
-    """Of one ledger, beginning with entry `first`."""
+    """Checks entries of one ledger, beginning with entry `first`."""
     strangers: list[int] = []
     unverified: list[int] = []
     begin, view = 0, memoryview(body)
@@ -149,7 +152,7 @@ def check_entries(body: Buffer, lengths: Sequence[int], ledger_id: int, first: i
 
 
 def ranges_of(ids: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Ascending ids as first and last of those in a row."""
+    """Yields ascending ids as pairs (first, last) of consecutive ones."""
     begin = 0
     for i in range(1, len(ids) + 1):
         if i == len(ids) or ids[i] != ids[i - 1] + 1:

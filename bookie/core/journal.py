@@ -1,20 +1,15 @@
-"""The journal's bytes and decisions; its twin with files and tasks is `storage/journal.py`.
+"""The bytes of the journal and its decisions; `bookie.storage.journal` has the files and tasks.
 
-Answers for the layout of files and groups (docs/formats.md, "Journal") and for when a group
-is committed; `journal_scan` reads them back, `journal_frames` knows what is in a group. Must
-never take stale bytes of a recycled file, or bytes a client sent, for a group: every group
-carries its file's id and a salt drawn when the file was begun.
+It defines the layout of files and groups (docs/formats.md, "Journal") and when a group is
+committed; `journal_scan` reads groups back, `journal_frames` decodes what is in them. Must never
+take stale bytes of a recycled file, or bytes that a client sent, for a group: every group carries
+its file's id and a salt drawn when the file was begun.
 
-Where a journal ended when it last told somebody: the bytes of the file `END`.
+The file `END` notes how far the journal has acknowledged. A journal that is cut off between two
+groups looks like one that was never written any further; this file proves that it was.
 
-A journal cut off between two groups looks like one that was never written any further; this file
-says that it was. The layout is in docs/formats.md.
-
-When a journal that acknowledges before it syncs does sync; its twin is
-`storage/journal_flush.py`.
-
-Little and often: a disk that is given seconds of writes at once is busy for seconds, and every
-other request waits behind them.
+A journal that acknowledges before it syncs does sync, often and little at a time: a disk that gets
+seconds of writes at once is busy for seconds, and every other request waits behind them.
 """
 
 from __future__ import annotations
@@ -32,11 +27,11 @@ from ledger.errors import FinalError
 Buffer = bytes | bytearray | memoryview
 
 BLOCK_BYTES: Final = 4096
-"""Groups begin and end at multiples of this: one page, so no page is read to be written, and
-no sync touches a sector of a group that is durable already. May never change."""
+"""Groups begin and end at multiples of this. It is one page, so no page is read in order to be
+written, and no sync touches a sector of a group that is durable already. May never change."""
 
 FIRST_GROUP_OFFSET: Final = BLOCK_BYTES
-"""The file header has the first block to itself."""
+"""The file header has the first block for itself."""
 
 _FILE_MAGIC: Final = b"LSTRJRNL"
 _FILE_VERSION: Final = 1
@@ -53,20 +48,20 @@ PAYLOAD_BYTES_MAX: Final = 0xFFFF_FFFF
 
 
 class JournalFailed(FinalError):
-    """A journal write or sync failed. What is on disk is unknown, so nothing more is
-    acknowledged; the process must exit and replay. A failed sync is never repeated."""
+    """A journal write or sync failed. What is on disk is unknown, so nothing more is acknowledged;
+    the process must exit and replay. A failed sync is never repeated."""
 
 
 class JournalCorrupt(FinalError):
     """The journal lacks groups that were durable: damage, not a write cut short by a crash.
 
-    `file`, `offset` and `sequence` say where; the text says what to do.
+    `file`, `offset` and `sequence` are the place; the text names the cure.
     """
 
     def __init__(self, file: str, offset: int, sequence: int, what: str) -> None:
         super().__init__(
             f"journal file {file} at offset {offset}, group {sequence}: {what}. "
-            "Acknowledged entries may be missing. Cure: bring the file back as it was; or set "
+            "Acknowledged entries may be missing. Cure: restore the file as it was; or set "
             "this bookie's journal and ledger directories aside, start it empty under a new "
             "id, and let the other copies be replicated. Nothing was changed."
         )
@@ -76,14 +71,14 @@ class JournalCorrupt(FinalError):
 
 
 class Mark(NamedTuple):
-    """A place in the journal: the end of a group. Marks are ordered."""
+    """A position in the journal: the end of a group. Marks are ordered."""
 
     file_id: int
     offset: int
 
 
 BEGINNING: Final = Mark(0, 0)
-"""The mark of a journal of which nothing was ever checkpointed. File ids begin at 1."""
+"""The mark of a journal without any checkpoint. File ids begin at 1."""
 
 
 def file_name(file_id: int) -> str:
@@ -91,7 +86,7 @@ def file_name(file_id: int) -> str:
 
 
 def file_id_of(name: str) -> int | None:
-    """The id in a journal file's name, or None if it is no such name."""
+    """Returns the id in a journal file's name, or None if it is another name."""
     stem, dot, suffix = name.partition(".")
     if not dot or suffix != "journal" or len(stem) != 16:
         return None
@@ -108,13 +103,13 @@ def file_id_of(name: str) -> int | None:
 class FileHeader(NamedTuple):
     file_id: int
     salt: int
-    """Chosen anew each time the file is begun, so that nobody can foresee a valid group."""
+    """Drawn each time the file is begun, so that no client can predict a valid group."""
     first_sequence: int
-    """Sequence number its first group will have: a lost tail of the file before shows."""
+    """The sequence number of its first group. It shows whether the file before lost its tail."""
 
 
 def encode_file_header(header: FileHeader) -> bytes:
-    """One block. Fits in one sector, so a crash leaves the old header or the new one."""
+    """Returns one block. It fits in one sector, so a crash leaves the old header or the new one."""
     fields = (header.file_id, header.salt, header.first_sequence)
     crc = crc32c(_FILE_HEADER.pack(_FILE_MAGIC, _FILE_VERSION, 0, *fields))
     packed = _FILE_HEADER.pack(_FILE_MAGIC, _FILE_VERSION, crc, *fields)
@@ -122,7 +117,7 @@ def encode_file_header(header: FileHeader) -> bytes:
 
 
 def decode_file_header(data: Buffer) -> FileHeader | None:
-    """None if `data` does not begin with a whole header of this version."""
+    """Returns None if `data` does not begin with a whole header of this version."""
     if len(data) < _FILE_HEADER.size:
         return None
     magic, version, crc, *fields = _FILE_HEADER.unpack_from(data)
@@ -154,19 +149,19 @@ class GroupHeader(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Bytes of the whole group with header and padding."""
+        """The size of the whole group, with header and padding."""
         return group_bytes(self.payload_bytes, is_late=self.is_late)
 
 
 def group_bytes(payload_bytes: int, *, is_late: bool = False) -> int:
-    """Bytes a group takes in the file, with header and padding."""
+    """Returns the size of a group in the file, with header and padding."""
     whole = (_LATE_GROUP_HEADER_BYTES if is_late else GROUP_HEADER_BYTES) + payload_bytes
     return whole + -whole % BLOCK_BYTES
 
 
 def encode_group_header(header: GroupHeader) -> bytes:
     *fields, synced_sequence = header
-    if header.is_late:
+    if synced_sequence != header.sequence - 1:
         assert synced_sequence < header.sequence, f"{header} follows itself"
         packed = _GROUP_HEADER.pack(_LATE_GROUP_MAGIC, *fields)
         packed += _SYNCED_SEQUENCE.pack(synced_sequence)
@@ -176,7 +171,7 @@ def encode_group_header(header: GroupHeader) -> bytes:
 
 
 def decode_group_header(data: Buffer, position: int) -> GroupHeader | None:
-    """None if no whole group header, of any file, is at `position`."""
+    """Returns None if no whole group header, of any file, is at `position`."""
     if len(data) - position < GROUP_HEADER_BYTES:
         return None
     magic, *fields = _GROUP_HEADER.unpack_from(data, position)
@@ -197,8 +192,8 @@ def decode_group_header(data: Buffer, position: int) -> GroupHeader | None:
 
 
 KEEP_INTERPRETER: Final = 0
-"""For crc32c, which by default lets other threads in for 32 KiB and more, which take it a
-microsecond: they may keep us waiting for a hundred."""
+"""An argument of crc32c, which by default releases the interpreter for 32 KiB and more. The
+checksum takes a microsecond, but other threads may then keep the interpreter for a hundred."""
 
 _ZEROS: Final = bytes(BLOCK_BYTES)
 
@@ -210,7 +205,7 @@ def group_views(
     views: list[Buffer],
     synced_sequence: int | None = None,
 ) -> list[Buffer]:
-    """The group of `views` as buffers to write at a block boundary; copies no payload.
+    """Returns the group of `views` as buffers to write at a block boundary; copies no payload.
     `synced_sequence`: of the last durable group, if that is not the one before."""
     crc = 0
     nbytes = 0
@@ -220,8 +215,9 @@ def group_views(
     assert nbytes <= PAYLOAD_BYTES_MAX, f"a group of {nbytes} bytes"
     synced = sequence - 1 if synced_sequence is None else synced_sequence
     head = GroupHeader(nbytes, file.file_id, file.salt, sequence, frames, crc, synced)
-    padding = -(head.header_bytes + nbytes) % BLOCK_BYTES
-    return [encode_group_header(head), *views, memoryview(_ZEROS)[:padding]]
+    encoded = encode_group_header(head)
+    padding = -(len(encoded) + nbytes) % BLOCK_BYTES
+    return [encoded, *views, memoryview(_ZEROS)[:padding]]
 
 
 # --- when to commit
@@ -230,7 +226,7 @@ COMMIT_NOW: Final = -math.inf
 
 
 class Trigger(enum.Enum):
-    """What sent a group to the disk."""
+    """The reason why a group was sent to the disk."""
 
     BYTES = "bytes"
     ENTRIES = "entries"
@@ -240,14 +236,14 @@ class Trigger(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitPolicy:
-    """When the gathered group goes to the disk. Any of four triggers is enough.
+    """When the open group is committed. Any of four triggers is enough.
 
-    A group gathers anyway while the one before it is being synced, so waiting longer pays
+    A group gathers frames anyway while the one before it is being synced, so a longer wait pays
     only for disks with few syncs per second.
     """
 
     group_wait_ms: float = 2.0
-    """The oldest queued frame has waited this long."""
+    """The oldest queued frame has waited this long, in milliseconds."""
     group_bytes_max: int = 512 * 1024
     """The group has this many bytes. A trigger, not a bound."""
     group_entries_max: int = 0
@@ -271,18 +267,18 @@ class CommitPolicy:
         entries: int,
         is_queue_empty: bool,
     ) -> float:
-        """COMMIT_NOW, or the time (seconds, the clock of `now`) to wait for."""
+        """Returns COMMIT_NOW, or the time (seconds, by the clock of `now`) to wait for."""
         if (is_queue_empty and self.flush_when_queue_empty) or self.is_full(nbytes, entries):
             return COMMIT_NOW
         until = oldest_queued_at + self.group_wait_ms / 1000
         return COMMIT_NOW if until <= now else until
 
     def is_full(self, nbytes: int, entries: int) -> bool:
-        """One of the two triggers by size."""
+        """Returns whether one of the two triggers by size applies."""
         return nbytes >= self.group_bytes_max or 0 < self.group_entries_max <= entries
 
     def trigger(self, nbytes: int, entries: int) -> Trigger:
-        """Why a group of this size that is due goes now."""
+        """Returns why a group of this size, which is due, is sent now."""
         if nbytes >= self.group_bytes_max:
             return Trigger.BYTES
         if 0 < self.group_entries_max <= entries:
@@ -293,7 +289,7 @@ class CommitPolicy:
 _MAGIC: Final = 0x4C534A454E440001  # "LSJEND", version 1
 _FIELDS: Final = struct.Struct(">QQQ")
 END_BYTES: Final = _FIELDS.size + _CRC.size
-"""In one sector: a crash leaves this or what was there before."""
+"""It fits in one sector: a crash leaves these bytes or those before."""
 
 
 def encode_end(end: Mark) -> bytes:
@@ -302,7 +298,8 @@ def encode_end(end: Mark) -> bytes:
 
 
 def decode_end(data: Buffer) -> Mark | None:
-    """None if it is damaged: then nothing is known, as if it were not there."""
+    """Returns None if the bytes are damaged: then nothing is known, as if the file did not
+    exist."""
     if len(data) < END_BYTES:
         return None
     fields = data[: _FIELDS.size]
@@ -315,17 +312,17 @@ def decode_end(data: Buffer) -> Mark | None:
 
 FLUSH_NOW: Final = -math.inf
 UNSYNCED_FACTOR: Final = 8
-"""So many times `flush_bytes` may be unsynced: then groups wait for the disk."""
+"""Groups wait for the disk once this many times `flush_bytes` are unsynced."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlushPolicy:
-    """When what lies in the page cache goes to the disk. Any of three reasons is enough."""
+    """When the page cache is synced. Any of three reasons is enough."""
 
     flush_interval_ms: float = 1000.0
-    """The oldest unsynced group was written so long ago: what losing power can cost."""
+    """The age of the oldest unsynced group, in milliseconds: what a loss of power can cost."""
     flush_bytes: int = 4 << 20
-    """So many bytes are unsynced. Small, so that no sync keeps a slow disk busy for long."""
+    """The number of unsynced bytes. Small, so that no sync keeps a slow disk busy for long."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.flush_interval_ms < math.inf:
@@ -336,10 +333,10 @@ class FlushPolicy:
             raise ValueError(f"flush_bytes {self.flush_bytes}: give 1 or more bytes")
 
     def decide(self, now: float, oldest_at: float, unsynced_bytes: int, is_asked: bool) -> float:
-        """FLUSH_NOW, or the time (seconds, the clock of `now`) to wait for.
+        """Returns FLUSH_NOW, or the time (seconds, by the clock of `now`) to wait for.
 
-        `oldest_at`: when the oldest unsynced group was written. `is_asked`: somebody waits for
-        what is written to be durable.
+        `oldest_at`: when the oldest unsynced group was written. `is_asked`: a caller waits until
+        what is written is durable.
         """
         if is_asked or unsynced_bytes >= self.flush_bytes:
             return FLUSH_NOW
@@ -347,6 +344,6 @@ class FlushPolicy:
         return FLUSH_NOW if until <= now else until
 
     def must_wait(self, unsynced_bytes: int) -> bool:
-        """No group may be written before a sync has ended: else memory is the only bound of
-        what the disk is behind."""
+        """Returns whether no group may be written before a sync has ended: otherwise memory would
+        be the only bound on how far the disk is behind."""
         return unsynced_bytes >= self.flush_bytes * UNSYNCED_FACTOR

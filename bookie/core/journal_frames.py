@@ -1,8 +1,8 @@
-"""The frames in a journal group: adds as they came, and two kinds of our own.
+"""The frames in a journal group: adds as they were received, and two kinds of our own.
 
-A frame is int32 length of the rest, int32 header, body. An add is a v2 ADD request, byte for
-byte. Frames of our own have 0x7F where a v2 header has its version, so no request that the
-server accepts can be one. Must never pass over a frame it does not know: it may be a fence.
+A frame is int32 length of the rest, int32 header, body. An add is a v2 ADD request, byte for byte.
+Frames of our own have 0x7F where a v2 header has its version, so no request that the server accepts
+can be one. Must never skip an unknown frame: it may be a fence.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ _FENCE: Final = 0x7F01
 _EXPLICIT_LAC: Final = 0x7F02
 
 _OUTER: Final = struct.Struct(">iI")
-_ADD_BYTES_MIN: Final = 8 + MASTER_KEY_BYTES + 16  # down to the entry id
+_ADD_BYTES_MIN: Final = 8 + MASTER_KEY_BYTES + 16  # up to and including the entry id
 _FENCE_BODY: Final = struct.Struct(">q20s")
 _EXPLICIT_LAC_BODY: Final = struct.Struct(">q20sq")
 
 
 class FrameCorrupt(FinalError):
-    """A group with a right checksum holds a frame that is none: our bug, or a newer version."""
+    """A group with a right checksum holds bytes that are no frame: a bug, or a newer version."""
 
 
 @dataclass(frozen=True, slots=True)
 class FenceFrame:
-    """The ledger is fenced. With the key, because it may be the first word of the ledger."""
+    """The ledger is fenced. It carries the key, because it may be the first frame of the ledger."""
 
     ledger_id: int
     master_key: bytes
@@ -43,7 +43,7 @@ class FenceFrame:
 
 @dataclass(frozen=True, slots=True)
 class ExplicitLacFrame:
-    """The writer's LAC without an entry. `packet` is what it sent, digest included."""
+    """The writer's LAC without an entry. `packet` is what it sent, including the digest."""
 
     ledger_id: int
     master_key: bytes
@@ -66,7 +66,8 @@ def _framed(kind: int, *parts: Buffer) -> bytes:
 
 
 def iterate_frames(payload: memoryview) -> Iterator[memoryview]:
-    """The frames of a group's payload, each from its length on. Raises FrameCorrupt."""
+    """Yields the frames of a group's payload, each beginning with its length. Raises
+    FrameCorrupt."""
     position = 0
     while position < len(payload):
         size = 0
@@ -82,7 +83,7 @@ def iterate_frames(payload: memoryview) -> Iterator[memoryview]:
 
 
 def decode_frame(frame: Buffer) -> FenceFrame | ExplicitLacFrame | None:
-    """A frame of our own, or None for an add. Raises FrameCorrupt for anything else."""
+    """Returns a frame of our own, or None for an add. Raises FrameCorrupt for anything else."""
     if len(frame) >= _OUTER.size:
         length, header = _OUTER.unpack_from(frame)
         body = memoryview(frame)[_OUTER.size :]

@@ -1,7 +1,8 @@
-"""Reading journal files back: whole groups in order, and whether the end is an honest one.
+"""Reads journal files: whole groups in order, and whether the end of a file is a torn tail or
+damage.
 
-A write cut short by a crash (a torn tail) must never stop a bookie from starting; damage to
-groups that were durable must never pass for a torn tail. The rules are in docs/formats.md.
+A write cut short by a crash (a torn tail) must never stop a bookie from starting; damage to groups
+that were durable must never pass for a torn tail. The rules are in docs/formats.md.
 """
 
 from __future__ import annotations
@@ -25,11 +26,13 @@ from bookie.core.journal import (
 
 _READ_BYTES: Final = 4 << 20
 SEQUENCE_UNKNOWN: Final = 1 << 62
-"""What a journal goes on from that is all damage, but only before the mark: no group has it."""
+"""The sequence from which a journal continues if all of it is damaged, but only before the mark. No
+group has it."""
 
 
 class Group(NamedTuple):
-    """A whole group found in a file. `payload` is frames one after the other, `whole` all bytes."""
+    """A whole group found in a file. `payload` is its frames one after the other, `whole` all
+    bytes."""
 
     offset: int
     end: int
@@ -38,7 +41,7 @@ class Group(NamedTuple):
     payload: memoryview
     whole: memoryview
     synced_sequence: int
-    """The last one that was durable when this one was written."""
+    """The last group that was durable when this one was written."""
 
 
 class _Phase(enum.Enum):
@@ -50,13 +53,13 @@ class _Phase(enum.Enum):
 
 
 class FileScanner:
-    """Reads one journal file piece by piece: asks by `wanted`, is answered by `feed`.
+    """Reads one journal file piece by piece: `wanted` names the next piece, and `feed` gets it.
 
-    A bad group is a *torn tail* unless a whole one after it says that it was durable: the scan
-    ends there, cleanly. Each group says up to which one all were durable when it was written.
-    Whether the file *should* have ended there, the next file's header tells by its first
-    sequence number: pass `last_sequence` on from file to file. Holds one read at a time: four
-    mebibytes, or a group if that is longer.
+    A bad group is a *torn tail* unless a later whole group shows that it was durable: the scan ends
+    there, cleanly. Each group names the last one that was durable when it was written. Whether the
+    file *should* have ended there is shown by the next file's header, by its first sequence number:
+    pass `last_sequence` on from file to file. Holds one read at a time: 4 MiB, or a group if that
+    is longer.
     """
 
     def __init__(
@@ -70,10 +73,10 @@ class FileScanner:
         is_next: bool = False,
         read_bytes: int = _READ_BYTES,
     ) -> None:
-        """`last_sequence`: of the last group before this file, None if not known. `start`:
-        offset of the mark if it lies in this file; groups before it are only counted.
-        `is_next`: the file before this one was read, and gave `last_sequence`.
-        `read_bytes`: usual size of a read, a multiple of BLOCK_BYTES."""
+        """`last_sequence`: of the last group before this file, None if unknown. `start`: the offset
+        of the mark if it is in this file; groups before it are only counted. `is_next`: the file
+        before this one was read, and gave `last_sequence`. `read_bytes`: usual size of a read, a
+        multiple of BLOCK_BYTES."""
         assert read_bytes > 0, read_bytes
         assert read_bytes % BLOCK_BYTES == 0, read_bytes
         self.name = name
@@ -84,7 +87,7 @@ class FileScanner:
         self.last_sequence = last_sequence
         self._is_next = is_next
         self.end = 0
-        """End of the last whole group, 0 if there is none."""
+        """The end of the last whole group, 0 if there is none."""
         self._phase = _Phase.HEADER
         self._offset = 0
         self._want_bytes = 2 * BLOCK_BYTES
@@ -97,13 +100,13 @@ class FileScanner:
 
     @property
     def wanted(self) -> tuple[int, int] | None:
-        """Offset and size of the read to `feed` next; None when the file is done."""
+        """The offset and size of the read to `feed` next; None at the end of the file."""
         if self._phase is _Phase.DONE:
             return None
         return self._offset, min(self._want_bytes, max(self.size - self._offset, 0))
 
     def feed(self, data: Buffer) -> list[Group]:
-        """The whole groups in the bytes asked for. Raises JournalCorrupt."""
+        """Returns the whole groups in the requested bytes. Raises JournalCorrupt."""
         if self._phase is _Phase.HEADER:
             self._take_header(data)
             return []
@@ -119,8 +122,8 @@ class FileScanner:
     def _take_header(self, data: Buffer) -> None:
         header = decode_file_header(data)
         if header is None or header.file_id != self.file_id:
-            # A crash between naming the file and syncing its header leaves this, and then no
-            # group. The first group's place never holds a client's bytes, in any use of the
+            # A crash between naming the file and syncing its header leaves this, and then no group.
+            # A client's bytes are never stored in the place of the first group, in any use of the
             # file, so what is there can be trusted without the salt.
             first = decode_group_header(data, FIRST_GROUP_OFFSET)
             if self.is_marked or (first is not None and first.file_id == self.file_id):
@@ -139,9 +142,11 @@ class FileScanner:
                 f"the file begins with group {first_sequence}, but the files before it end "
                 f"with group {self.last_sequence}; their end is lost",
             )
-        is_known = first_sequence != SEQUENCE_UNKNOWN + 1  # else an earlier start went on without
+        is_known = (
+            first_sequence != SEQUENCE_UNKNOWN + 1
+        )  # else an earlier start continued without it
         if self.last_sequence is None and self._is_next and is_known:
-            # It is damaged before the mark, which would do no harm, and has nothing after it.
+            # It is damaged before the mark, which would do no harm, and nothing follows it.
             self._corrupt(
                 FIRST_GROUP_OFFSET,
                 f"the file begins with group {first_sequence}, but the one before it is damaged up "
@@ -159,7 +164,7 @@ class FileScanner:
         groups: list[Group] = []
         base = self._offset
         position = 0
-        if not data:  # the file shrank under us
+        if not data:  # the file has shrunk meanwhile
             self._end_of_groups(base)
             return groups
         while position < len(data):
@@ -170,7 +175,9 @@ class FileScanner:
             payload = position + head.header_bytes
             payload_end = payload + head.payload_bytes
             if position + head.size > len(data):
-                if position == 0 and self._want_bytes >= head.size:  # short read: file shrank
+                if (
+                    position == 0 and self._want_bytes >= head.size
+                ):  # a short read: the file has shrunk
                     self._end_of_groups(base)
                     return groups
                 self._go(_Phase.GROUPS, base + position, head.size)
@@ -207,7 +214,7 @@ class FileScanner:
 
     def _end_of_groups(self, offset: int) -> None:
         if offset < self.start:
-            # Damage before the mark: all that was there is checkpointed. Go on at the mark.
+            # Damage before the mark: all that was there is checkpointed. Continue at the mark.
             self.last_sequence = None
             self.end = self.start
             self._go(_Phase.GROUPS, self.start)
@@ -229,9 +236,9 @@ class FileScanner:
             self._go(_Phase.SEARCH, self._offset + len(data))
 
     def _proves_loss(self, later: GroupHeader) -> bool:
-        """The group that is missing was durable when this one after it was written. One that
-        does not say so was written before it: then power was lost, and the disk had kept the
-        later of two unsynced groups (docs/adr/0021)."""
+        """Returns whether the missing group was durable when this later one was written. A later
+        group that does not prove it was written before that: then power was lost, and the disk had
+        kept the later of two unsynced groups (docs/adr/0021)."""
         return self.last_sequence is None or later.synced_sequence > self.last_sequence
 
 
@@ -243,7 +250,8 @@ def scan(
     start: int = 0,
     name: str | None = None,
 ) -> Iterator[Group]:
-    """The groups of one whole file in memory. Raises JournalCorrupt; a torn tail just ends it."""
+    """Yields the groups of one whole file in memory. Raises JournalCorrupt; a torn tail just ends
+    it."""
     scanner = FileScanner(
         name or file_name(file_id), file_id, len(data), last_sequence=last_sequence, start=start
     )

@@ -1,7 +1,7 @@
-"""What a bookie knows of one ledger beside its entries, and what it therefore accepts.
+"""What a bookie knows of one ledger besides its entries, and what it therefore accepts.
 
-Its shell is `bookie.storage.ledger_storage`. There is at most one LedgerState per ledger id
-alive in a process: whoever asks gets the same object, so a fence is seen by every connection.
+The shell is `bookie.storage.ledger_storage`. At most one LedgerState per ledger id is alive in a
+process, so that every connection sees a fence.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from ledger.errors import Status
 _STORED = struct.Struct(">BBqBH")
 _STORED_VERSION = 1
 ENTRY_ID_END = 2**63 - 2**32
-"""A run of entries begins below this. The distance to the last int64 is more than one chunk can
-hold, so the add path looks at the first entry of a run only, and the index can count on."""
+"""The end of entry ids: a run of entries begins below it. The distance to the last int64 is more
+than one chunk can hold, so the add path checks only the first entry of a run, and the index relies
+on it."""
 EXPLICIT_LAC_BYTES_MAX = 64
 """A LAC packet has 16 bytes and a digest."""
 _FLAG_FENCED = 1
@@ -26,8 +27,8 @@ _FLAG_LIMBO = 2
 class LedgerState:
     """One ledger's key, fence, limbo flag and last add confirmed. Plain and mutable.
 
-    Fencing never ends, the key never changes, and `lac` only grows. The key may not be known: the
-    index was made again without it, or the metadata cannot be read. Then nobody has it.
+    A fence is permanent, the key never changes, and `lac` only grows. The key may be unknown: the
+    index was rebuilt without it, or the metadata cannot be read. Then no client has it.
     """
 
     __slots__ = (
@@ -50,20 +51,21 @@ class LedgerState:
         self.master_key = master_key
         self.is_fenced = False
         self.is_fence_durable = False
-        """The fence is in the journal or the index, so it may be told to others."""
+        """The fence is in the journal or the index, so replies may reveal it."""
         self.is_limbo = False
-        """Entries may have been lost: found ones are served, absent ones are "unknown"."""
+        """Entries may have been lost: entries that are found are served, absent ones are
+        "unknown"."""
         self.is_stored = False
         """The index has a record of the ledger; before that it has none of its entries either."""
         self.is_deleted = False
-        """Its metadata is gone: nothing is served, nothing is taken. Implies `is_fenced`."""
+        """Its metadata is gone: nothing is served and nothing is accepted. Implies `is_fenced`."""
         self.lac = -1
         self.explicit_lac: bytes | None = None
         """The writer's LAC packet: ledger id, LAC, digest."""
         self.explicit_lac_id = -1
         """The LAC in that packet."""
-        # No list until somebody watches: with a million ledgers the garbage collector would have
-        # a million empty lists to look at.
+        # No list until there is a watcher: with a million ledgers the garbage collector would have
+        # to traverse a million empty lists.
         self._watchers: list[Callable[[], None]] | None = None
 
     @property
@@ -71,15 +73,15 @@ class LedgerState:
         return len(self.master_key) == MASTER_KEY_BYTES
 
     def _is_key(self, key: bytes | memoryview) -> bool:
-        """An unknown key is empty, and so may be what a peer sends."""
+        """An unknown key is empty, and a peer may send an empty key, too."""
         return key == self.master_key and self.is_key_known
 
     def check_add(self, master_key: bytes | memoryview, is_recovery: bool) -> Status:
-        """OK if an entry with this key may be added now.
+        """Returns OK if an entry with this key may be added now.
 
-        UNAUTHORIZED for another key than the first, or if that is not known; FENCED for an
-        ordinary add after a fence (also when deleted); NO_SUCH_LEDGER for a recovery add to a
-        deleted ledger.
+        UNAUTHORIZED for another key than the first, or if that is unknown; FENCED for an ordinary
+        add after a fence (also when deleted); NO_SUCH_LEDGER for a recovery add to a deleted
+        ledger.
         """
         if not self._is_key(master_key):
             return Status.UNAUTHORIZED
@@ -90,19 +92,20 @@ class LedgerState:
         return Status.NO_SUCH_LEDGER if self.is_deleted else Status.OK
 
     def check_fence(self, master_key: bytes | memoryview | None) -> Status:
-        """OK if who knows this key may fence the ledger (again). No key is a wrong key."""
+        """Returns OK if a client with this key may fence the ledger (again). No key is a wrong
+        key."""
         if master_key is None or not self._is_key(master_key):
             return Status.UNAUTHORIZED
         return Status.NO_SUCH_LEDGER if self.is_deleted else Status.OK
 
     def check_write_lac(self, master_key: bytes | memoryview) -> Status:
-        """OK if an explicit LAC with this key may be stored; a fence does not forbid it."""
+        """Returns OK if an explicit LAC with this key may be stored; a fence does not forbid it."""
         if not self._is_key(master_key):
             return Status.UNAUTHORIZED
         return Status.NO_SUCH_LEDGER if self.is_deleted else Status.OK
 
     def advance_lac(self, lac: int) -> None:
-        """Takes note of a LAC that came with an entry or by itself; wakes watchers if it grew.
+        """Records a LAC that arrived with an entry or by itself; wakes watchers if it grew.
 
         The add path compares `lac > state.lac` itself, once per run, before calling this.
         """
@@ -112,22 +115,22 @@ class LedgerState:
                 self.wake()
 
     def set_explicit_lac(self, lac: int, packet: bytes | bytearray | memoryview) -> None:
-        """Takes the writer's LAC packet, unless one with a higher LAC is here already."""
+        """Stores the writer's LAC packet, unless one with a higher LAC is stored already."""
         if len(packet) > EXPLICIT_LAC_BYTES_MAX:
-            return  # no packet of ours; from an old journal, or damage
+            return  # no valid packet; from an old journal, or damage
         if lac >= self.explicit_lac_id:
             self.explicit_lac = bytes(packet)
             self.explicit_lac_id = lac
         self.advance_lac(lac)
 
     def fence(self) -> None:
-        """From now on only recovery adds are taken. Durability is the shell's affair."""
+        """From now on only recovery adds are accepted. The shell makes it durable."""
         if not self.is_fenced:
             self.is_fenced = True
             self.wake()
 
     def delete(self) -> None:
-        """The ledger's metadata is gone for good."""
+        """The ledger's metadata has been deleted permanently."""
         self.is_deleted = True
         self.is_fenced = True
         self.is_fence_durable = True
@@ -135,7 +138,7 @@ class LedgerState:
 
     @property
     def is_watched(self) -> bool:
-        """Somebody waits for `wake`."""
+        """Whether there is a watcher."""
         return bool(self._watchers)
 
     def watch(self, watcher: Callable[[], None]) -> None:
@@ -145,7 +148,7 @@ class LedgerState:
         self._watchers.append(watcher)
 
     def wake(self) -> None:
-        """Calls all watchers once. They may register anew; those wait for the next time."""
+        """Calls all watchers once. They may register again for the next time."""
         watchers, self._watchers = self._watchers, None
         for watcher in watchers or ():
             watcher()
@@ -157,7 +160,7 @@ class LedgerState:
 
 
 def encode_ledger_state(state: LedgerState) -> bytes:
-    """The stored form (docs/formats.md, "Index"): what must outlive the process."""
+    """Returns the stored form (docs/formats.md, "Index"): what must outlive the process."""
     flags = (_FLAG_FENCED if state.is_fenced else 0) | (_FLAG_LIMBO if state.is_limbo else 0)
     packet = state.explicit_lac or b""
     head = _STORED.pack(_STORED_VERSION, flags, state.lac, len(state.master_key), len(packet))

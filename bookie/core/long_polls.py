@@ -1,7 +1,7 @@
-"""Long polls that are parked: when each must be answered at the latest. Pure.
+"""Keeps the deadlines of parked long polls. Pure.
 
-Waking by a growing LAC is `LedgerState.watch`; this answers only for the deadlines, with
-one heap for all, so that a parked poll costs no task and no timer.
+A growing LAC wakes polls by `LedgerState.watch`; this module only handles the deadlines, with one
+heap for all, so that a parked poll costs no task and no timer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import heapq
 from collections.abc import Callable
 
 _ASKS_PER_SEARCH = 8
-"""So many polls are looked at for each ask, on average."""
+"""The average number of polls that are searched per question."""
 
 
 class LongPoll:
@@ -28,7 +28,7 @@ class LongPoll:
     @property
     def is_answered(self) -> bool:
         if self._answer is not None and self._is_gone():
-            self.answer()  # nobody hears it, and nothing is kept for it any more
+            self.answer()  # the peer has left, so no reply is sent and nothing is kept for it
         return self._answer is None
 
     def answer(self) -> None:
@@ -39,7 +39,7 @@ class LongPoll:
 
 
 class ParkedPolls:
-    """Deadlines of parked polls, at most `count_max` of them."""
+    """The deadlines of parked polls, at most `count_max` of them."""
 
     def __init__(self, count_max: int) -> None:
         self.count_max = count_max
@@ -49,8 +49,8 @@ class ParkedPolls:
 
     @property
     def is_full(self) -> bool:
-        """Answered ones count until they are searched for. Among many that wait that is done
-        for one ask in many: each costs a look at all."""
+        """Answered polls count until they are searched for. If many wait, that happens in one of
+        many calls, because each search is linear in their number."""
         if len(self._heap) < self.count_max:
             return False
         self._asks_until_search -= 1
@@ -61,24 +61,24 @@ class ParkedPolls:
 
     @property
     def waiting(self) -> int:
-        """How many wait. Costs a look at all."""
+        """Returns how many polls wait, in time linear in their number."""
         self._forget_answered()
         return len(self._heap)
 
     def park(self, poll: LongPoll, deadline: float) -> bool:
-        """True if this deadline is now the earliest."""
+        """Parks a poll, and returns whether its deadline is now the earliest."""
         self._sequence += 1
         heapq.heappush(self._heap, (deadline, self._sequence, poll))
         return self._heap[0][2] is poll
 
     def next_deadline(self) -> float | None:
-        """When `expire` must be called, or None."""
+        """Returns when `expire` must be called, or None."""
         while self._heap and self._heap[0][2].is_answered:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
     def expire(self, now: float) -> None:
-        """Answers all polls whose deadline has come."""
+        """Answers all polls whose deadline has passed."""
         while self._heap and (self._heap[0][0] <= now or self._heap[0][2].is_answered):
             heapq.heappop(self._heap)[2].answer()
 

@@ -1,14 +1,12 @@
 """The mark file of a ledger directory: where the replay of each of its journals begins.
 
-Pure twin of `storage/checkpoint.py`; the bytes are described in docs/formats.md. The file also says
-which of the bookie's directories it lies in: two disks mounted in each other's place would make a
+The pure core of `bookie.storage.checkpoint`; the bytes are described in docs/formats.md. The file
+also names the ledger directory it belongs to: two disks mounted in each other's place would make a
 bookie deny the entries of all their ledgers.
 
-Which journal and which ledger directory a ledger belongs to, and what that means for marks.
-
-Twins with files: `storage/bookie_storage.py` and `storage/journal_release.py`. Must never let a
-journal forget what one of the directories that depend on it has not stored (Apache's #3329), nor
-let a mark go backwards (#4740).
+It also maps a ledger to its journal and its ledger directory (`bookie.storage.bookie_storage`,
+`bookie.storage.journal.trimmer`). Must never let a journal drop what one of the directories that
+depend on it has not stored (Apache's #3329), nor let a mark move backwards (#4740).
 """
 
 from __future__ import annotations
@@ -32,14 +30,14 @@ _CRC: Final = struct.Struct(">I")
 
 
 class StoredMarks(NamedTuple):
-    """What a ledger directory knows of the checkpoint it made last."""
+    """The marks of the last checkpoint of a ledger directory."""
 
     checkpoint_no: int
     """The index has this checkpoint, or a later one."""
     marks: Mapping[int, Mark]
     """By journal: everything of this directory before the mark is in entry logs and index."""
     directory: int = 0
-    """Which of the bookie's `directories` it is; the bookie has so many `journals`."""
+    """The number of this directory among the bookie's `directories`."""
     directories: int = 1
     journals: int = 1
 
@@ -97,12 +95,12 @@ class DirectoryMap:
         return self.journals * self.directories // gcd(self.journals, self.directories)
 
     def journals_of(self, directory: int) -> tuple[int, ...]:
-        """The journals with frames of ledgers that lie in `directory`, in order."""
+        """Returns the journals with frames of ledgers that are stored in `directory`, in order."""
         step = gcd(self.journals, self.directories)
         return tuple(range(directory % step, self.journals, step))
 
     def directories_of(self, journal: int) -> tuple[int, ...]:
-        """The directories whose ledgers have frames in `journal`, in order."""
+        """Returns the directories whose ledgers have frames in `journal`, in order."""
         step = gcd(self.journals, self.directories)
         return tuple(range(journal % step, self.directories, step))
 
@@ -117,21 +115,22 @@ class MarkTable:
         ]
 
     def store(self, directory: int, marks: Mapping[int, Mark]) -> None:
-        """`directory` has durably stored these marks, by journal."""
+        """Records that `directory` has durably stored these marks, by journal."""
         for journal, mark in marks.items():
             before = self._marks[journal][directory]
             assert mark >= before, f"mark of journal {journal} goes from {before} back to {mark}"
             self._marks[journal][directory] = mark
 
     def of(self, journal: int) -> Mapping[int, Mark]:
-        """The marks in `journal`, by directory that depends on it."""
+        """Returns the marks in `journal`, by directory that depends on it."""
         return self._marks[journal]
 
     def needed_from(self, journal: int) -> Mark:
-        """What lies in `journal` before this mark, no directory needs any more."""
+        """Returns the mark before which no directory needs anything of `journal`."""
         return min(self._marks[journal].values())
 
     def holding_back(self, journal: int) -> list[int]:
-        """Directories without which a whole file more of `journal` could go."""
+        """Returns the directories that prevent another whole file of `journal` from being
+        trimmed."""
         newest = max(self._marks[journal].values()).file_id
         return [d for d, mark in self._marks[journal].items() if mark.file_id < newest]

@@ -1,9 +1,8 @@
-"""What a metric is: name, kind, help, what Apache calls it, and where its number is.
+"""Metrics: name, kind, help, Apache's name, and where the number is read.
 
-Counting how often values fell where: plain numbers that a scrape reads.
-
-Counters of one task: nothing here is locked. Must stay as cheap as a search in a dozen bounds,
-and is fed once per batch, never per entry.
+Histograms count values in plain numbers that a scrape reads. They belong to one task, so nothing is
+locked. Must stay as cheap as a search among a dozen bounds, and is fed once per batch, never per
+entry.
 """
 
 from __future__ import annotations
@@ -27,7 +26,8 @@ COUNTS: Final = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1e3, 2e3,
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A histogram at one moment. `counts` has one number more than `bounds`: what is above."""
+    """A histogram at one moment. `counts` has one number more than `bounds`: that of values above
+    all."""
 
     bounds: tuple[float, ...]
     counts: tuple[int, ...]
@@ -40,12 +40,12 @@ class Distribution:
 
     @property
     def mean(self) -> float:
-        """0 if nothing was counted."""
+        """The mean, or 0 if nothing was counted."""
         return self.total / self.count if self.count else 0.0
 
     def quantile(self, share: float) -> float | None:
-        """The bound below which `share` (0 to 1) of the values are; None if there are none, or
-        if it lies above the last bound."""
+        """Returns the bound below which `share` (0 to 1) of the values are; None if there are none,
+        or if it is above the last bound."""
         wanted = share * self.count
         seen = 0
         for bound, count in zip(self.bounds, self.counts, strict=False):
@@ -56,12 +56,12 @@ class Distribution:
 
 
 class Histogram:
-    """Counts values by upper bounds, which include themselves."""
+    """Counts values by upper bounds, which are inclusive."""
 
     __slots__ = ("_bounds", "_counts", "_total")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
-        """`bounds` in rising order."""
+        """`bounds` must be in ascending order."""
         assert list(bounds) == sorted(set(bounds)), f"bounds {bounds} do not rise"
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
@@ -87,7 +87,7 @@ class Kind(Enum):
 Labelled = Mapping[tuple[str, ...], float]
 """A number for each combination of values of the metric's own labels."""
 Number = float | Labelled | Distribution | None
-"""None is not known: then there is no sample."""
+"""None is unknown: then there is no sample."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,10 @@
+"""What operators see of a bookie over HTTP: metrics, health, state.
+
+- http: opens and serves the port.
+- http_app: the paths and their replies.
+- snapshot: the state of a bookie at one moment.
+- report: that state as JSON.
+- prometheus: metrics as text.
+- bookie_metrics: the metrics of the whole bookie.
+- directory_metrics: the metrics of each journal and ledger directory.
+"""

@@ -125,7 +125,7 @@ BOOKIE: Final[tuple[Metric[Snapshot], ...]] = (
     Metric(
         "reads_queued",
         Kind.GAUGE,
-        "Requests in the queue of each ledger directory, without those under way; bound:"
+        "Requests in the queue of each ledger directory, without those in progress; bound:"
         " `reads_waiting_per_directory_max`.",
         "bookkeeper_server_BookieReadThreadPool_queue",
         lambda b: {
@@ -175,7 +175,7 @@ BOOKIE: Final[tuple[Metric[Snapshot], ...]] = (
         lambda b: len(b.directories),
     ),
 )
-"""Of the whole bookie."""
+"""Metrics of the whole bookie."""
 
 JOURNAL: Final[tuple[Metric[JournalDirectory], ...]] = (
     gauge(
@@ -280,4 +280,4 @@ JOURNAL: Final[tuple[Metric[JournalDirectory], ...]] = (
         lambda j: j.space.state,
     ),
 )
-"""Of each journal: label `journal`, from 0 in the order of `journal_directories`."""
+"""Metrics of each journal: label `journal`, from 0 in the order of `journal_directories`."""

@@ -1,4 +1,4 @@
-"""The metrics of each ledger directory; `metric_table` has those of bookie and journals."""
+"""The metrics of each ledger directory; `bookie_metrics` has those of bookie and journals."""
 
 from __future__ import annotations
 
@@ -316,7 +316,8 @@ DIRECTORY: Final[tuple[Metric[LedgerDirectory], ...]] = (
         lambda d: d.space.state,
     ),
 )
-"""Of each ledger directory: label `directory`, from 0 in the order of `ledger_directories`."""
+"""Metrics of each ledger directory: label `directory`, from 0 in the order of
+`ledger_directories`."""
 
 
 def _usage(total: int | None, free: int | None) -> float | None:

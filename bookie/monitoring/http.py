@@ -1,5 +1,4 @@
-"""The HTTP server of a bookie: Hypercorn serves `bookie.monitoring.http_app`, this bounds what it
-may cost.
+"""The HTTP server of a bookie: Hypercorn serves `bookie.monitoring.http_app` within limits.
 
 A few connections at once, one request on each, 20 s for all of it; what goes wrong in one
 is logged and harms nothing else. The libraries are loaded when the first connection comes: who
@@ -31,9 +30,10 @@ Serve = Callable[[trio.SocketStream], Awaitable[None]]
 
 
 async def open_http(host: str, port: int) -> list[trio.SocketListener]:
-    """Listens; connections wait until `serve_http`. None if `port` is 0, which is off.
+    """Listens on the port; connections wait until `serve_http`. Port 0 is off: returns an empty
+    list.
 
-    Raises InvalidArgument if it cannot.
+    Raises InvalidArgument if the address cannot be used.
     """
     if port == 0:
         return []
@@ -47,13 +47,13 @@ async def open_http(host: str, port: int) -> list[trio.SocketListener]:
 
 
 async def serve_http(listeners: list[trio.SocketListener], observer: Observer) -> None:
-    """Serves until cancelled. Raises nothing because of what clients or handlers do."""
+    """Serves until cancelled. Errors of clients and handlers are never raised."""
     if listeners:
         await HttpServer(listeners, observer).run()
 
 
 class HttpServer:
-    """Accepts connections, and ends each in time."""
+    """Accepts connections, and closes each in time."""
 
     def __init__(self, listeners: list[trio.SocketListener], observer: Observer) -> None:
         self._listeners = listeners
@@ -92,7 +92,8 @@ class HttpServer:
 
 
 async def _close_in_time(stream: trio.SocketStream) -> None:
-    """Hypercorn shields its sends: only a closed socket ends one that nobody reads."""
+    """Closes the socket after the time limit: Hypercorn shields its sends, so that only this ends
+    one that the client does not read."""
     try:
         await trio.sleep(REQUEST_S_MAX)
     finally:
@@ -100,7 +101,8 @@ async def _close_in_time(stream: trio.SocketStream) -> None:
 
 
 def load(observer: Observer, host: str) -> Serve:
-    """Imports the libraries; the function that serves one connection. `host`: bound address."""
+    """Imports the libraries; returns the function that serves one connection. `host` is the bound
+    address."""
     from hypercorn.config import Config
     from hypercorn.trio.tcp_server import TCPServer
     from hypercorn.trio.worker_context import WorkerContext
@@ -133,7 +135,7 @@ def load(observer: Observer, host: str) -> Serve:
 def http_address(
     listeners: list[trio.SocketListener], advertised_host: str
 ) -> tuple[str, int] | None:
-    """What the registration says. `advertised_host`: instead of an address for all hosts."""
+    """Returns the address for the registration. `advertised_host` replaces a wildcard address."""
     if not listeners:
         return None
     host, port = listeners[0].socket.getsockname()[:2]

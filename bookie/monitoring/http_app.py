@@ -1,4 +1,4 @@
-"""What a bookie answers over HTTP: metrics, health, Apache's admin paths, `bookie show`.
+"""The HTTP interface of a bookie: metrics, health, Apache's admin paths, `bookie show`.
 
 Answers are small, bodies are bounded, errors are JSON with a cause. Nothing here can be asked
 to change what is stored; a PUT starts garbage collection, holds compaction back or has entries
@@ -44,8 +44,8 @@ class BookieHttp:
         self._metrics = BookieMetrics(observer, registry)
 
     def app(self, *, is_loopback: bool) -> ASGIApp:
-        """`is_loopback`: the server listens on this machine only, so a request that names
-        another host was made by a web page that was made to believe it is ours."""
+        """Returns the application. With `is_loopback` the server listens on this machine only: then
+        a request with another host name comes from a web page that was rebound to this address."""
         bookie = "/api/v1/bookie"
         routes = [
             Route("/heartbeat", self._heartbeat),
@@ -89,7 +89,7 @@ class BookieHttp:
         return PlainTextResponse("Bookie is not fully started yet", 503)
 
     def _ready(self, handler: Handler) -> Handler:
-        """`handler`, which needs a bookie that serves."""
+        """Returns `handler` with a check that the bookie serves."""
 
         async def when_ready(request: Request) -> Response:
             if not self._observer.is_ready:
@@ -223,8 +223,8 @@ class BookieHttp:
 
 
 async def _switches(request: Request, verb: str) -> dict[CompactionKind, bool]:
-    """The switches {verb}Major and {verb}Minor in a request's JSON body; {} without a body.
-    Raises HTTPException."""
+    """Returns the switches {verb}Major and {verb}Minor of a request's JSON body, or {} without a
+    body. Raises HTTPException."""
     names = {f"{verb}Major": CompactionKind.MAJOR, f"{verb}Minor": CompactionKind.MINOR}
     wanted = f"an object with {' and '.join(names)}, each true or false"
     found = await _json_object(request, wanted)
@@ -237,7 +237,8 @@ async def _switches(request: Request, verb: str) -> dict[CompactionKind, bool]:
 
 
 async def _json_object(request: Request, wanted: str) -> dict[str, object]:
-    """A request's JSON body; {} without one. Raises HTTPException, saying what is `wanted`."""
+    """Returns a request's JSON body, or {} without one. Raises HTTPException, which names what is
+    `wanted`."""
     body = bytearray()
     try:
         async with aclosing(request.stream()) as chunks:
@@ -269,8 +270,8 @@ async def _broken(request: Request, error: Exception) -> Response:
 
 
 class _OwnHostsOnly:
-    """Answers only requests whose Host is an address or localhost: a web page whose name was
-    pointed at this machine (DNS rebinding) sends its own name."""
+    """Middleware that rejects requests whose Host is neither an address nor localhost: a web page
+    whose name was rebound to this machine (DNS rebinding) sends its own name."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,7 +1,7 @@
-"""A bookie's metrics on prometheus-client, in a registry that is passed in.
+"""Exports a bookie's metrics with prometheus-client, in a registry that is passed in.
 
-Collected when they are asked for, from `bookie.monitoring.bookie_metrics` and one snapshot: the
-bookie does nothing for metrics that nobody reads.
+They are collected on request, from `bookie.monitoring.bookie_metrics` and one snapshot: metrics
+that no client reads cost nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FAMILY = {
 
 
 class BookieMetrics(Collector):
-    """Exports one bookie's numbers. `refresh` takes them, `collect` shows what was taken."""
+    """A collector of one bookie's numbers: each request takes a snapshot, `collect` exports it."""
 
     def __init__(self, observer: Observer, registry: CollectorRegistry) -> None:
         self._observer = observer
@@ -38,21 +38,21 @@ class BookieMetrics(Collector):
         ProcessCollector(registry=registry)
 
     def describe(self) -> Iterable[Family]:
-        """Nothing is collected to find out the names."""
+        """Returns the names for the registry without collecting anything."""
         described = [(one.kind, one.name, one.help) for one in BOOKIE]
         described += [(one.kind, one.name, one.help) for one in JOURNAL]
         described += [(one.kind, one.name, one.help) for one in DIRECTORY]
         return [_FAMILY[kind](f"{PREFIX}{name}", text) for kind, name, text in described]
 
     async def exposition(self, accept: str) -> tuple[bytes, str]:
-        """The text of all metrics now, in the format the `Accept` header asks for, and its
+        """Returns the current text of all metrics, in the format of the `Accept` header, and its
         content type."""
         self._snapshot = await self._observer.snapshot() if self._observer.is_ready else None
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 
     def collect(self) -> Iterator[Family]:
-        """What the last snapshot says. Before the bookie serves there is only its status."""
+        """Yields the metrics of the last snapshot; before the bookie serves, only its status."""
         snapshot = self._snapshot
         if snapshot is None:
             yield GaugeMetricFamily(f"{PREFIX}server_status", BOOKIE[0].help, -1)
@@ -94,7 +94,7 @@ def _add(family: Family, labels: tuple[str, ...], number: Number) -> None:
 
 
 def _buckets(found: Distribution) -> list[tuple[str, float]]:
-    """Prometheus counts what is in a bucket or below it."""
+    """Returns cumulative buckets, as Prometheus wants them."""
     buckets: list[tuple[str, float]] = []
     below = 0
     for bound, count in zip(found.bounds, found.counts, strict=False):

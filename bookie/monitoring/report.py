@@ -1,6 +1,6 @@
-"""What `bookie show` says about one bookie, as plain values for JSON.
+"""The report of `bookie show` about one bookie, as plain values for JSON.
 
-Its keys are ours, and documented in docs/operations.md; numbers that graphs want are metrics.
+docs/operations.md describes its keys. Numbers for graphs are metrics instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _STATES = {
 
 
 def software_version() -> str:
-    """Of this distribution; "unknown" if it runs from a folder that was not installed."""
+    """Returns the version of this distribution, or "unknown" if it is not installed."""
     try:
         return version("ledgerstream")
     except PackageNotFoundError:
@@ -28,7 +28,7 @@ def software_version() -> str:
 
 
 def report(snapshot: Snapshot, config: BookieConfig) -> dict[str, object]:
-    """One bookie: state and versions, then its journals and ledger directories."""
+    """Returns state and versions of a bookie, then its journals and ledger directories."""
     server, requests = snapshot.server, snapshot.server.requests
     return {
         "bookie": snapshot.bookie_id,
@@ -109,7 +109,7 @@ def _milliseconds(found: Distribution, share: float) -> float | None:
 
 
 def without_credentials(value: object) -> object:
-    """A setting for all to see: without the name and password of an address."""
+    """Returns a setting as it may be shown: an address without user name and password."""
     if isinstance(value, str) and "://" in value:
         scheme, _, rest = value.partition("://")
         authority, slash, path = rest.partition("/")

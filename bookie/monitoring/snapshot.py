@@ -1,7 +1,7 @@
-"""All numbers of a bookie at one moment, for metrics, for `bookie show` and for HTTP.
+"""Takes a snapshot of all numbers of a bookie, for metrics, `bookie show` and HTTP.
 
-Looking costs no task anything but the time of the look: counters are plain attributes, disks are
-asked in threads, and ledgers are counted in small steps, seldom.
+A snapshot delays no other task: counters are plain attributes, the space of disks is read in
+threads, and ledgers are counted seldom and in small steps.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _log = logging.getLogger(__name__)
 
 _COUNT_STEP = 200
 _COUNT_SHARE = 0.01
-"""Counting ledgers may take at most this share of the time."""
+"""Largest share of the time that counting ledgers may take."""
 
 
 class ServerStatus(IntEnum):
-    """Apache's numbers of the same states."""
+    """States of the server, with Apache's numbers."""
 
     WRITABLE = 1
     READ_ONLY = 0
@@ -38,20 +38,20 @@ class ServerStatus(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Space:
-    """A directory's file system. Bytes; None if it could not be asked."""
+    """The file system of a directory. Bytes are None if they could not be read."""
 
     path: str
     total_bytes: int | None
     free_bytes: int | None
     state: DiskState
-    """At the bookie's last look."""
+    """The state at the bookie's last check."""
 
 
 @dataclass(frozen=True, slots=True)
 class LedgerDirectory:
     space: Space
     ledgers: int | None
-    """In the index; None before they were counted for the first time."""
+    """Ledgers in the index; None before they were counted for the first time."""
     statistics: DirectoryStatistics
 
 
@@ -67,12 +67,12 @@ class Snapshot:
     status: ServerStatus
     started_s_ago: float
     syncs_data: bool
-    """Adds are acknowledged after their sync, not from the page cache."""
+    """Whether adds are acknowledged after their sync, not from the page cache."""
     collections_put_off: int
     disk_state: DiskState
-    """The worst of its file systems."""
+    """The worst state of its file systems."""
     reserved_bytes: int
-    """Of the reserves that are there."""
+    """Bytes of the reserves that exist."""
     is_forced_read_only: bool
     server: ServerStatistics
     journals: tuple[JournalDirectory, ...]
@@ -80,10 +80,10 @@ class Snapshot:
 
 
 class LedgerCount:
-    """How many ledgers one directory's index holds.
+    """Counts the ledgers in the index of one directory.
 
-    Counted in steps, and again only if something was stored since, and so seldom that it takes
-    a hundredth of the time at most.
+    It counts in steps, again only if the index has changed, and so seldom that counting takes at
+    most a hundredth of the time.
     """
 
     def __init__(self, storage: LedgerStorage) -> None:
@@ -94,7 +94,7 @@ class LedgerCount:
         self._counting = trio.Lock()
 
     async def get(self) -> int | None:
-        """The number; while somebody else counts, the one before."""
+        """Returns the number, or the previous one while another task counts."""
         changes = self._storage.index_changes
         now = trio.current_time()
         if self._counting.locked() or changes == self._changes or now < self._next_at:
@@ -113,10 +113,10 @@ class LedgerCount:
 
 
 class Observer:
-    """Takes snapshots of one bookie that serves, or will."""
+    """Takes snapshots of one bookie, once it serves."""
 
     def __init__(self, bookie: Bookie, disk: Disk) -> None:
-        """`disk`: the one the bookie has."""
+        """`disk` is the one that the bookie uses."""
         self.bookie = bookie
         self._disk = disk
         self._started_at = trio.current_time()
@@ -124,7 +124,7 @@ class Observer:
 
     @property
     def is_ready(self) -> bool:
-        """The bookie serves; before that there is nothing to take a snapshot of."""
+        """Whether the bookie serves; before that there are no numbers."""
         return self.bookie.server is not None
 
     @property
@@ -135,7 +135,7 @@ class Observer:
         return ServerStatus.READ_ONLY if registration.is_read_only else ServerStatus.WRITABLE
 
     async def snapshot(self) -> Snapshot:
-        """Everything now. The bookie must be ready."""
+        """Takes a snapshot. The bookie must be ready."""
         bookie = self.bookie
         assert bookie.server is not None, "the bookie does not serve yet"
         assert bookie.storage is not None
@@ -179,9 +179,8 @@ class Observer:
         return Space(path, total, free, self.bookie.disk_monitor.state_of(path))
 
     async def files(self) -> dict[str, list[str]]:
-        """Names of the bookie's files by kind: journal, entrylog, index; where it has several
-        directories of a kind, which have files of the same names, with their directory before
-        them. Raises OSError."""
+        """Returns the names of the bookie's files by kind: journal, entrylog, index. With several
+        directories of a kind, names include the directory. Raises OSError."""
         config = self.bookie.config
         journals: list[str] = []
         logs: list[str] = []

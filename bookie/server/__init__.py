@@ -1,0 +1,17 @@
+"""The bookie's server: connections, requests and replies over BookKeeper's wire protocol.
+
+- server: accepts connections and counts them.
+- connection: one peer; receives, dispatches and replies.
+- add_intake: adds from the receive buffer to write cache and journal, and their acks.
+- throttled_adds: adds that wait for capacity.
+- backpressure: limits over all connections.
+- requests: carries out requests other than reads.
+- reads: carries out reads.
+- read_scheduler: shares the disks among the reads of all connections.
+- long_polls: tailing reads that wait for an entry.
+- deferred_replies: replies that wait for the journal.
+- send_queue: replies that wait for a peer.
+- error_replies: the reply to each error.
+- internal_errors: exceptions that mean a bug, and their log lines.
+- request_metrics: counters of requests.
+"""

@@ -1,19 +1,16 @@
-"""Taking adds of one connection: from received bytes to write cache and journal, and their acks.
+"""Takes the adds of one connection from received bytes to write cache and journal, and acks them.
 
-Adds go straight from the buffer they were received in to the caches (`core/adds.py`); their
-replies come in one piece per journal commit. Nothing here is done per entry, but for what the hot
-loop leaves.
-
-The replies to adds that one journal commit made durable, in one piece.
+Adds go from their receive buffer directly to the caches (`bookie.core.adds`); the acks of all adds
+in one journal commit are sent in one piece. Must do nothing per entry, except for the adds that
+the hot loop leaves.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from bookie.core.adds import FRAME_BYTES_MIN, Run, frames_ahead, take_adds
+from bookie.core.adds import Run, frames_ahead, take_adds
 from bookie.core.caches import SharedSegment
 from bookie.server.request_metrics import RequestCounts
 from bookie.storage.bookie_storage import BookieStorage, Shard
@@ -27,7 +24,8 @@ _RANGE_ACK = v2.RANGE_ACK.pack
 
 
 def encode_acks(runs: list[Run], as_ranges: bool) -> bytes:
-    """One ack for each entry of `runs`, or for each range of entries. `runs` is not empty."""
+    """Returns an ack for each entry of `runs`, or for each range of entries. `runs` must not be
+    empty."""
     if as_ranges:
         return _encode_range_acks(runs)
     header = v2.ADD_HEADER
@@ -41,7 +39,7 @@ def encode_acks(runs: list[Run], as_ranges: bool) -> bytes:
 
 
 def _encode_range_acks(runs: list[Run]) -> bytes:
-    """Neighbouring runs of one ledger become one range ack (docs/wire.md)."""
+    """Returns range acks (docs/wire.md); adjacent runs of one ledger become one."""
     header = v2.RANGE_ACK_HEADER
     out: list[bytes] = []
     state, first, last = runs[0]
@@ -55,19 +53,16 @@ def _encode_range_acks(runs: list[Run]) -> bytes:
     return b"".join(out)
 
 
-_LAC = struct.Struct(">q").unpack_from
-_LEDGER_ID = struct.Struct(">28xq").unpack_from
-
 _NEW_LEDGERS_MAX = 200
-"""So many are made known in a row: each may ask the index twice."""
+"""Number of ledgers loaded in a row: each may read the index twice."""
 _KNOWN_BETWEEN_MAX = 16
-"""To look for further new ledgers behind so many adds to known ones costs more than it saves."""
+"""The search for new ledgers ends after this number of adds to known ones: it would not pay."""
 
 MakeKnown = Callable[[int, int, bytes], bool]
 
 
 class _Acks:
-    """What one journal's open group holds of this connection."""
+    """The adds of this connection in the open commit group of one journal."""
 
     __slots__ = ("as_ranges", "group", "runs")
 
@@ -78,7 +73,7 @@ class _Acks:
 
 
 class ReceivedSegments:
-    """Received bytes, and under which numbers the write caches know the segment they lie in."""
+    """The receive buffer, and the numbers by which the write caches know its current segment."""
 
     __slots__ = ("_directories", "_pinned_by", "_segment_nos", "buffer")
 
@@ -89,15 +84,14 @@ class ReceivedSegments:
         self._pinned_by: list[int] = []
 
     def pin(self, shard: Shard) -> int:
-        """The directory's cache keeps places in the segment that is being filled, under this
-        number."""
+        """Returns the number by which the directory's cache refers to the current segment."""
         buffer = self.buffer
         if not buffer.is_pinned:
             self.release()
             buffer.is_pinned = True
         segment_no = self._segment_nos[shard.directory_no]
         if segment_no < 0:
-            # A view for each cache: whoever frees it releases it.
+            # Each cache gets a view of its own, which it releases when it is done.
             view = buffer.view[:] if self._pinned_by else buffer.view
             segment_no = shard.directory.cache.add_segment(view)
             self._segment_nos[shard.directory_no] = segment_no
@@ -105,7 +99,7 @@ class ReceivedSegments:
         return segment_no
 
     def release(self) -> None:
-        """No further frame will lie in the segment that was filled last."""
+        """Releases the segment that was filled last: it gets no further frame."""
         pinned_by, self._pinned_by = self._pinned_by, []
         shared: SharedSegment | None = None
         for directory_no in pinned_by:
@@ -128,12 +122,15 @@ class AddIntake:
         may_take: Callable[[int], bool],
         make_known: MakeKnown,
     ) -> None:
-        """`send` gets acknowledgements. `may_take` says, while `is_careful`, whether ordinary
-        adds of a shard may be taken now. `make_known`: `Requests.make_known`."""
+        """Args:
+        send: sends acks to the peer.
+        may_take: returns, while `is_careful`, whether ordinary adds of a shard are taken now.
+        make_known: `Requests.make_known`.
+        """
         self.is_careful = False
-        """Each stretch of adds must be asked for: somewhere room is short."""
+        """`may_take` decides about each stretch of adds, because some capacity is short."""
         self.takes_new = False
-        """There is room for ledgers that are not in memory, whatever comes in one chunk."""
+        """There is capacity for all new ledgers that one chunk may contain."""
         self._shards = storage.shards
         self._counts = counts
         self._send = send
@@ -144,17 +141,17 @@ class AddIntake:
         self._acks = [_Acks() for _ in storage.journals]
 
     def take_many(self, received: ReceivedSegments) -> int:
-        """The ordinary adds at the front of the buffer, a stretch for each shard (hot). Returns how
-        many ledgers were made known for them, each of which took as long as dozens of adds."""
+        """Takes the ordinary adds at the front of the buffer, one stretch per shard (hot). Returns
+        the number of ledgers that had to be loaded, each as expensive as dozens of adds."""
         made_known = 0
         header = self._header
         if not header:
             return made_known
         buffer, shards = received.buffer, self._shards
         count = len(shards)
-        while buffer.end - buffer.start >= FRAME_BYTES_MIN:
+        while buffer.end - buffer.start >= v2.ADD_BYTES_MIN:
             start = buffer.start
-            number = 0 if count == 1 else _LEDGER_ID(buffer.segment, start)[0] % count
+            number = 0 if count == 1 else v2.ledger_of_add(buffer.segment, start) % count
             if self.is_careful and not self._may_take(number):
                 break
             shard = shards[number]
@@ -189,23 +186,23 @@ class AddIntake:
             for i in range(before, len(runs)):
                 _, first, last = runs[i]
                 entries += last - first + 1
-            self._queue(shard, buffer.view[start:stop], entries)
-            if count == 1 and not self._may_be_new(buffer, directory):
+            self._queue(shard, acks, buffer.view[start:stop], entries)
+            if count == 1 and (stop == buffer.end or not self._may_be_new(buffer, directory)):
                 break
         return made_known
 
     @staticmethod
     def _may_be_new(buffer: ReceiveBuffer, directory: LedgerStorage) -> bool:
-        """What the stretch ended at may be an add to a ledger that is not in memory."""
+        """Returns whether the stretch may have ended at an add to a ledger not in memory."""
         start = buffer.start
         return (
-            buffer.end - start >= FRAME_BYTES_MIN
-            and _LEDGER_ID(buffer.segment, start)[0] not in directory.states
+            buffer.end - start >= v2.ADD_BYTES_MIN
+            and v2.ledger_of_add(buffer.segment, start) not in directory.states
         )
 
     def _make_known(self, buffer: ReceiveBuffer) -> int:
-        """Ledgers of adds at the front that are not in memory, up to the first of them whose add
-        may not be taken; how many. 0 if the first add is to another: something else is about it."""
+        """Loads the ledgers of the adds at the front that are not in memory, up to the first whose
+        add is not taken. Returns their number: 0 if the first add needs another treatment."""
         shards = self._shards
         new = known = 0
         for ledger_id, entry_id, key in frames_ahead(
@@ -225,54 +222,53 @@ class AddIntake:
         return new
 
     def expect(self, header: int) -> None:
-        """Adds with this packet header are what the hot loop takes from now on."""
+        """Sets the packet header of the adds that the hot loop takes from now on."""
         self._takes_range_acks = bool(header & v2.RANGE_ACKS)
         self._header = header & ~v2.RECOVERY_ADD
 
     def take_one(
         self, received: ReceivedSegments, at: int, size: int, ledger_id: int, entry_id: int
     ) -> None:
-        """A checked add that the hot loop left: the first of a ledger, or a recovery add. Its
-        whole frame is `size` bytes `at` this place of the segment."""
+        """Takes a checked add that the hot loop left: the first of a ledger, or a recovery add.
+        Its frame has `size` bytes, from offset `at` of the segment."""
         shard = self._shards[ledger_id % len(self._shards)]
         segment_no = received.pin(shard)
         state = shard.directory.states[ledger_id]
         active = shard.directory.cache.active
         active.setdefault(ledger_id, {})[entry_id] = segment_no << 32 | at
         frame = received.buffer.view[at : at + size]
-        lac: int = _LAC(frame, 44)[0]
+        lac = v2.lac_of_add(frame)
         if lac > state.lac:
             state.advance_lac(lac)
-        self._open_acks(shard).runs.append((state, entry_id, entry_id))
-        self._queue(shard, frame, 1)
+        acks = self._open_acks(shard)
+        acks.runs.append((state, entry_id, entry_id))
+        self._queue(shard, acks, frame, 1)
 
     def _open_acks(self, shard: Shard) -> _Acks:
         acks = self._acks[shard.journal_no]
         group = shard.journal.open_group
         if group is not acks.group or acks.as_ranges != self._takes_range_acks:
-            acks.group = group
+            acks.group = None  # until something is queued
             acks.runs = []
             acks.as_ranges = self._takes_range_acks
-            group.on_accepted.append(partial(self._acknowledge, acks, acks.runs, acks.as_ranges))
         return acks
 
-    def _queue(self, shard: Shard, frames: memoryview, entries: int) -> None:
+    def _queue(self, shard: Shard, acks: _Acks, frames: memoryview, entries: int) -> None:
         size = len(frames)
         counts = self._counts
         counts.adds += entries
         counts.add_bytes += size
-        shard.directory.cache.nbytes += size
-        group = shard.journal.open_group
-        group.views.append(frames)
-        group.nbytes += size
-        group.entries += entries
-        shard.journal.kick()
+        shard.directory.cache.count(size)
+        journal, on_accepted = shard.journal, None
+        if acks.group is None:
+            acks.group = journal.open_group
+            on_accepted = partial(self._acknowledge, acks, acks.runs, acks.as_ranges)
+        journal.queue(frames, entries, on_accepted)
 
     def _acknowledge(self, acks: _Acks, runs: list[Run], as_ranges: bool) -> None:
-        """The journal has `runs`, fsynced unless its settings say otherwise: all their replies in
-        one piece."""
+        """Sends all acks of `runs` in one piece: the journal has synced them, if it syncs."""
         if acks.runs is runs:
-            # The group holds views of everybody's receive buffers, and this peer may be idle now.
+            # The group holds views of the receive buffers of all peers; this peer may be idle now.
             acks.group = None
             acks.runs = []
         if runs:

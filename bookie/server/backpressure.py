@@ -1,14 +1,13 @@
-"""What a bookie can take now: bounds over all connections, and who waits for what.
+"""Back-pressure: the limits over all connections of a bookie, and what a request must wait for.
 
-Ledgers of one shard share a journal and a ledger directory, and are one group: a group whose write
-cache or journal is full holds only its own adds, and only those wait who ask it for more. Recovery
-adds may use a reserve above the bounds that ordinary ones keep to, so that a full bookie can be
-recovered from.
+Ledgers of one shard share a journal and a ledger directory and form one group: a group whose write
+cache or journal is full throttles only its own adds, and only requests to that group wait. Recovery
+adds may use a reserve above the limits of ordinary adds, so that ledgers can be recovered from a
+full bookie.
 
-What a request makes a bookie keep in memory until a journal or a checkpoint has got so far.
-
-Adds are not asked about, but for the ledgers that they make known: frames of adds have bounds of
-their own (`bookie.server.backpressure`).
+Requests other than adds have a cost: what they make the bookie keep in memory until a journal or a
+checkpoint has made progress. Frames of adds have limits of their own; an add has a cost only if it
+creates a ledger.
 """
 
 from __future__ import annotations
@@ -38,19 +37,21 @@ from ledger.wire.messages import (
 
 
 class RequestCost(enum.Flag):
+    """What a request makes the bookie keep in memory."""
+
     NOTHING = 0
     ANSWER = enum.auto()
-    """One that waits for the journal."""
+    """A reply that waits for the journal."""
     FRAME = enum.auto()
-    """In the journal, and there may be ever more of them."""
+    """A frame in the journal, of which a peer may send any number."""
     STATE = enum.auto()
     """A new or changed ledger, which only a checkpoint stores."""
     URGENT = enum.auto()
-    """Fencing: it may have what others may not."""
+    """A fence, which may use the reserve."""
 
 
 def cost_of(storage: BookieStorage, body: RequestBody) -> RequestCost:
-    """Costs a look at the ledger: ask only when room is short."""
+    """Returns the cost of a request. Looks up the ledger: to be called only under pressure."""
     if isinstance(body, WriteLacRequest):
         return RequestCost.FRAME | RequestCost.STATE | RequestCost.ANSWER
     if isinstance(body, ForceLedgerRequest):
@@ -60,7 +61,7 @@ def cost_of(storage: BookieStorage, body: RequestBody) -> RequestCost:
     try:
         state = storage.state(body.ledger_id)
     except BookieIoError:
-        return RequestCost.NOTHING  # which is what it is answered with
+        return RequestCost.NOTHING  # the reply will be this error
     if isinstance(body, AddRequest):
         is_taken = not storage.gate.refuses(is_urgent=body.is_urgent)
         return RequestCost.STATE if state is None and is_taken else RequestCost.NOTHING
@@ -73,7 +74,7 @@ def cost_of(storage: BookieStorage, body: RequestBody) -> RequestCost:
             else RequestCost.ANSWER | RequestCost.URGENT
         )
     if isinstance(body, ReadRequest) and body.previous_lac is not None:
-        return RequestCost.NOTHING  # polls have a bound of their own
+        return RequestCost.NOTHING  # long polls have a limit of their own
     if state is None or 0 <= body.entry_id <= state.lac:
         return RequestCost.NOTHING
     return RequestCost.ANSWER
@@ -81,27 +82,27 @@ def cost_of(storage: BookieStorage, body: RequestBody) -> RequestCost:
 
 _ASK_STATES_S: Final = 0.1
 QUEUED_CALLBACKS_MAX = 100_000
-"""Answers that wait for all journals together, each having an equal share: what only waits has no
-bytes. Fences may be twice as many."""
-_RESERVE: Final = 1.25
-"""So many times a bound may requests with priority fill."""
+"""Replies that may wait for all journals together, in equal shares; replies have no bytes in a
+journal. Twice as many fences may wait."""
+RESERVE: Final = 1.25
+"""Requests with priority may use this multiple of a limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PressureLimits:
-    """Bounds over all connections of a bookie. Bytes and seconds."""
+class BackpressureLimits:
+    """Limits over all connections of a bookie, in bytes and seconds."""
 
     queued_bytes_max: int
-    """Waiting for all journals together; each has an equal share."""
+    """Bytes that may wait for all journals together, in equal shares."""
     add_wait_s_max: float = 10.0
-    """How long an add waits for room before it is refused."""
+    """Longest time an add waits for capacity before it is refused."""
     replies_bytes_max: int = 128 << 20
-    """Replies that wait for peers, of all connections together."""
+    """Bytes of replies that may wait for peers, of all connections together."""
     reply_wait_s_max: float = 60.0
-    """How long a peer may take none of the replies that wait for it."""
+    """Longest time in which a peer takes none of the replies that wait for it."""
 
     @classmethod
-    def of(cls, config: BookieConfig) -> PressureLimits:
+    def of(cls, config: BookieConfig) -> BackpressureLimits:
         return cls(
             queued_bytes_max=config.journal_queue_bytes_max,
             add_wait_s_max=config.write_cache_wait_ms_max / 1000,
@@ -111,61 +112,57 @@ class PressureLimits:
 
 
 class Blocked(NamedTuple):
-    """What a request waits for before it is looked at again."""
+    """The reason why the next request of a connection waits."""
 
     shard: Shard
     need: RequestCost
 
 
-class Pressure:
-    """Shared by all connections of one server."""
+class Backpressure:
+    """The state of back-pressure, shared by all connections of one server."""
 
-    def __init__(self, storage: BookieStorage, limits: PressureLimits) -> None:
+    def __init__(self, storage: BookieStorage, limits: BackpressureLimits) -> None:
         self.limits = limits
         self.held_bytes = 0
-        """Adds that connections hold until there is room."""
+        """Bytes of throttled adds, of all connections."""
         self.replies_bytes = 0
-        """Replies that wait for peers to take them."""
+        """Bytes of replies that wait for peers."""
         self.peers_dropped = 0
-        """Connections closed because the peer took no replies."""
+        """Number of connections closed because the peer took no replies."""
         self.connections = 0
-        """Open ones; each has a receive buffer."""
+        """Number of open connections; each has a receive buffer."""
+        self.segment_bytes_max = SEGMENT_BYTES_MAX
+        """Largest segment of the receive buffer of each connection."""
         self._storage = storage
-        self._share = limits.queued_bytes_max // len(storage.journals)
+        self._share = share = limits.queued_bytes_max // len(storage.journals)
+        self._callbacks_max = callbacks_max = QUEUED_CALLBACKS_MAX // len(storage.journals)
+        for journal in storage.journals:
+            journal.capacity.bound(
+                bytes_max=share, critical_bytes_max=share * RESERVE, callbacks_max=callbacks_max
+            )
         self._cache_bytes = sum(one.cache.bytes_max for one in storage.directories)
-        # Per shard: what must end for it to open, and since when that is so.
+        # Per shard: the state that must end before it opens, and when that state began.
         self._closed: dict[int, tuple[tuple[Wait, object], float]] = {}
 
     # --- adds
 
-    @property
-    def is_felt(self) -> bool:
-        """Some group takes no ordinary adds now. Ask after each chunk of adds: asking also wakes
-        the checkpoint tasks when it is time."""
-        is_full = self._storage.is_full
-        share = self._share
-        for journal in self._storage.journals:
-            if journal.queued_bytes > share:
-                return True
-        return is_full
-
     def cause(self, shard: Shard) -> Wait | None:
-        """Why the group takes no ordinary adds now; None if it does."""
+        """Returns why the group takes no ordinary adds now, or None if it takes them."""
         if shard.directory.is_full and not self._storage.gate.is_shut:
             return Wait.WRITE_CACHE
-        return Wait.JOURNAL if shard.journal.queued_bytes > self._share else None
+        return Wait.JOURNAL if shard.journal.capacity.is_limited else None
 
     def may_use_reserve(self, shard: Shard) -> bool:
-        """Whether a recovery add may go on although the group is closed."""
+        """Returns whether a recovery add is taken although the group is closed."""
         cache = shard.directory.cache
-        # Buffers with few frames in them take as much memory as full ones.
+        # A buffer with few frames takes as much memory as a full one.
         return (
-            max(cache.nbytes, cache.released_bytes) < cache.bytes_max * _RESERVE
-            and shard.journal.queued_bytes <= self._share * _RESERVE
+            max(cache.nbytes, cache.released_bytes) < cache.bytes_max * RESERVE
+            and shard.journal.queued_bytes <= self._share * RESERVE
         )
 
     def closed_since(self, shard_no: int, shard: Shard, cause: Wait) -> float:
-        """When a closed group was first found in this state with no step of progress since."""
+        """Returns since when a closed group has been in this state without progress."""
         is_cache = cause is Wait.WRITE_CACHE
         key = (cause, shard.directory.task.checkpoints if is_cache else shard.journal.mark)
         known = self._closed.get(shard_no)
@@ -174,38 +171,24 @@ class Pressure:
         return known[1]
 
     async def wait_open(self, shard: Shard) -> None:
-        """Returns when the group may take ordinary adds again. Raises StorageFailed or
-        JournalFailed if never."""
+        """Waits until the group takes ordinary adds again. Raises StorageFailed or JournalFailed
+        if it never will."""
         await trio.lowlevel.checkpoint()
         while True:
             gate = self._storage.gate
             if shard.directory.is_full and not gate.is_shut:
                 await shard.directory.wait_capacity(gate)
-            elif shard.journal.queued_bytes > self._share:
+            elif shard.journal.capacity.is_limited:
                 done = trio.Event()
-                shard.journal.open_group.on_accepted.append(done.set)
-                shard.journal.kick()
+                shard.journal.with_group(on_accepted=done.set)
                 await done.wait()
             else:
                 return
 
-    # --- what adds nothing to a cache, but must be kept all the same
-
-    @property
-    def is_strained(self) -> bool:
-        """`must_wait` may be true of some request. Asked once for some hundred of them."""
-        most_bytes, most = self._share * _RESERVE, self._callbacks_max
-        for journal in self._storage.journals:
-            if journal.queued_bytes > most_bytes or journal.queued_callbacks > most:
-                return True
-        return self._storage.are_states_over
-
-    @property
-    def _callbacks_max(self) -> int:
-        return QUEUED_CALLBACKS_MAX // len(self._storage.journals)
+    # --- requests that add nothing to a cache, but are kept in memory
 
     def blocking(self, body: RequestBody) -> Blocked | None:
-        """What the request must wait for; None if it may be taken now."""
+        """Returns what the request must wait for, or None if it may be taken now."""
         if isinstance(body, AuthRequest | StartTlsRequest | GetBookieInfoRequest):
             return None
         shards = self._storage.shards
@@ -213,23 +196,23 @@ class Pressure:
         return blocked if self.must_wait(blocked) else None
 
     def must_wait(self, blocked: Blocked) -> bool:
-        """There is still no room for it."""
+        """Returns whether there is still no capacity for it."""
         shard, need = blocked
         journal = shard.journal
-        if need & RequestCost.STATE and shard.directory.are_states_over:
+        if need & RequestCost.STATE and shard.directory.capacity.are_states_over:
             return True
-        if need & RequestCost.FRAME and journal.queued_bytes > self._share * _RESERVE:
+        if need & RequestCost.FRAME and journal.queued_bytes > self._share * RESERVE:
             return True
         most = self._callbacks_max * (2 if need & RequestCost.URGENT else 1)
         return bool(need & RequestCost.ANSWER) and journal.queued_callbacks > most
 
     async def wait_less(self, blocked: Blocked) -> None:
-        """Returns when it may be that `must_wait` is no more. Raises as `wait_open`."""
+        """Waits until `must_wait` may have changed. Raises the same errors as `wait_open`."""
         shard, need = blocked
-        if need & RequestCost.STATE and shard.directory.are_states_over:
+        if need & RequestCost.STATE and shard.directory.capacity.are_states_over:
             await shard.directory.wait_capacity()
-            if shard.directory.are_states_over:
-                # The checkpoint has not begun, or its disk has no room: nobody tells when there is.
+            if shard.directory.capacity.are_states_over:
+                # The checkpoint has not begun, or its disk is full: no event reports the end of it.
                 await trio.sleep(_ASK_STATES_S)
             return
         done = trio.Event()
@@ -238,16 +221,16 @@ class Pressure:
 
     # --- received bytes
 
-    @property
-    def segment_bytes_max(self) -> int:
-        """Of the receive buffer of each connection: all together take about as much memory as
-        half a write cache, which they become."""
+    def count_connection(self, change: int) -> None:
+        """Counts a connection that was opened (1) or closed (-1)."""
+        self.connections += change
+        # Together they take about half the memory of a write cache, of which they become a part.
         share = self._cache_bytes // max(1, self.connections)
-        return max(SEGMENT_BYTES_MIN, min(share, SEGMENT_BYTES_MAX))
+        self.segment_bytes_max = max(SEGMENT_BYTES_MIN, min(share, SEGMENT_BYTES_MAX))
 
     # --- replies
 
     @property
     def are_replies_over(self) -> bool:
-        """So many bytes wait for peers that those for whom some wait get no more."""
+        """Whether peers with waiting replies get no more, because the limit is exceeded."""
         return self.replies_bytes > self.limits.replies_bytes_max

@@ -1,12 +1,10 @@
-"""Serves one connection of a bookie: receives a chunk of bytes, carries out its requests and sends
-their replies in one piece.
+"""Serves one connection of a bookie: receives chunks, carries out their requests, sends replies.
 
 There is one task per connection and none per request. Adds go from the receive buffer to write
 cache and journal (`bookie.server.add_intake`). Other requests are answered inside the receive loop
 if memory suffices; if a disk must be read, they take turns with those of all other connections
 (`bookie.server.read_scheduler`). While there is no capacity for adds, a few are throttled, and all
-other requests continue. A peer that breaks the protocol loses its connection; it must never affect
-another one.
+other requests continue. A peer that breaks the protocol must never affect another one.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from functools import partial
 import trio
 
 from bookie.server.add_intake import AddIntake, ReceivedSegments
-from bookie.server.backpressure import Blocked, Pressure
+from bookie.server.backpressure import Backpressure, Blocked
 from bookie.server.error_replies import error_reply
 from bookie.server.internal_errors import PROGRAMMING_ERRORS, log_connection_closed
 from bookie.server.request_metrics import RequestCounts, Wait
@@ -56,7 +54,7 @@ class Connection:
         storage: BookieStorage,
         requests: Requests,
         counts: RequestCounts,
-        pressure: Pressure,
+        pressure: Backpressure,
         *,
         frame_bytes_max: int,
     ) -> None:
@@ -80,13 +78,11 @@ class Connection:
         self._releasing: set[int] = set()
         """Shards whose adds are throttled, each with a task that takes or refuses them."""
         self._progress = trio.Event()
-        """Throttled adds were taken or refused, or a request that waited for a disk was
-        answered."""
+        """Set when throttled adds were taken or refused, or a read from a disk was answered."""
         self._waiting_reads = 0
         self._has_unread = False
-        """Requests were left in the buffer, because too many waited already or other tasks must
-        run."""
-        self._is_strained = False
+        """Requests were left in the buffer: too many waited already, or other tasks must run."""
+        self._is_critical = False
         self._blocked: Blocked | None = None
         """What the next request in the buffer waits for."""
         self._replies: list[bytes] = []
@@ -126,12 +122,12 @@ class Connection:
             yield_to_threads()
             if self._has_unread:
                 self._has_unread = False
-                self._look_for_room()
+                self._check_capacity()
                 self._take_chunk(self._received)
                 continue
             buffer.segment_bytes_max = self._pressure.segment_bytes_max
             space = buffer.space()
-            if self._look_for_room():
+            if self._check_capacity():
                 space = space[:_CAREFUL_BYTES_MAX]
             try:
                 count = transport.recv_into(space)
@@ -175,12 +171,12 @@ class Connection:
         event, self._progress = self._progress, trio.Event()
         event.set()
 
-    def _look_for_room(self) -> bool:
-        """Whether adds must be asked for one by one; asking wakes checkpoint tasks."""
-        is_careful = self._pressure.is_felt or self._throttled.nbytes > 0
-        self._is_strained = self._pressure.is_strained
+    def _check_capacity(self) -> bool:
+        """Updates the flags of the intake; returns whether adds must be checked one by one."""
+        is_careful = self._storage.capacity.is_limited or self._throttled.nbytes > 0
+        self._is_critical = self._storage.capacity.is_critical
         self._intake.is_careful = is_careful or self._storage.gate.is_read_only
-        self._intake.takes_new = not (self._intake.is_careful or self._is_strained)
+        self._intake.takes_new = not (self._intake.is_careful or self._is_critical)
         return is_careful
 
     def _take_chunk(self, received: ReceivedSegments, *, is_replay: bool = False) -> None:
@@ -194,6 +190,8 @@ class Connection:
             while not self._is_closed:  # sending a reply may close it
                 taken += intake.take_many(received)
                 at = buffer.start
+                if buffer.end - at < 4:  # not even the length of a frame
+                    break
                 if not is_replay and (taken >= _FRAMES_PER_SLICE or self._is_overloaded):
                     self._has_unread = True
                     break
@@ -207,7 +205,8 @@ class Connection:
                 taken += 1
         finally:
             self._is_taking = False
-            self._send_replies()
+            if self._replies:
+                self._send_replies()
             if self._is_closed:
                 self._received.release()  # not earlier: frames in it were still being stored
 
@@ -231,7 +230,7 @@ class Connection:
             self._replies.append(codec.encode_response(refused.response))
             return True
         body = request.body
-        if self._is_strained and not is_replay:
+        if self._is_critical and not is_replay:
             self._blocked = self._pressure.blocking(body)
             if self._blocked is not None:
                 return False
@@ -292,8 +291,7 @@ class Connection:
     # ---- throttled adds
 
     def _may_take(self, shard_no: int) -> bool:
-        """Returns whether ordinary adds of a shard may be taken without a check of each one; in a
-        read-only bookie each is refused."""
+        """Returns whether ordinary adds of a shard are taken; a read-only bookie refuses each."""
         if self._storage.gate.is_read_only or self._throttled.has(shard_no):
             return False
         return self._pressure.cause(self._shards[shard_no]) is None
@@ -318,8 +316,7 @@ class Connection:
             self._nursery.start_soon(self._release_throttled, shard_no)
 
     async def _release_throttled(self, shard_no: int) -> None:
-        """Takes the throttled adds of a shard when there is capacity; refuses them after the
-        longest wait."""
+        """Takes the throttled adds of a shard when there is capacity, or refuses them in time."""
         throttled, pressure, shard = self._throttled, self._pressure, self._shards[shard_no]
         while throttled.has(shard_no) and not self._is_closed:
             with trio.move_on_at(self._refuse_at(shard_no)) as waited:
@@ -337,7 +334,7 @@ class Connection:
         frames = self._throttled.take(shard_no)
         buffer = ReceiveBuffer.holding(frames, self._received.buffer.frame_bytes_max)
         received = ReceivedSegments(buffer, self._storage.directories)
-        self._look_for_room()
+        self._check_capacity()
         try:
             self._take_chunk(received, is_replay=True)
         finally:
@@ -376,8 +373,7 @@ class Connection:
         try:
             data = codec.encode_response(Response(request.version, request.txn_id, body))
         except (LedgerError, *PROGRAMMING_ERRORS) as error:
-            # The caller may be a journal, or an add of another connection that advanced a LAC.
-            self._fail(error)
+            self._fail(error)  # never raised: a journal or a request that moves a LAC is the caller
             return
         self._replies.append(data)
         self._replies_bytes += len(data)
@@ -385,10 +381,9 @@ class Connection:
             self._send_replies()
 
     def _send_replies(self) -> None:
-        if self._replies:
-            replies, self._replies = self._replies, []
-            self._replies_bytes = 0
-            self._send_queue.send(replies[0] if len(replies) == 1 else b"".join(replies))
+        replies, self._replies = self._replies, []
+        self._replies_bytes = 0
+        self._send_queue.send(replies[0] if len(replies) == 1 else b"".join(replies))
 
     def _fail(self, cause: Exception) -> None:
         log_connection_closed(self._transport.peer, cause)

@@ -73,8 +73,7 @@ class DeferredReplies:
             self.send(body, target, answer)
         else:
             journal = self._storage.journal_of(body.ledger_id)
-            journal.open_group.on_durable.append(lambda: self.send(body, target, answer))
-            journal.kick()
+            journal.with_group(on_durable=lambda: self.send(body, target, answer))
 
     def read(self, body: DeferredRequest, target: ReplyTarget, job: Job) -> None:
         """Runs `job`, which replies, when it is the peer's turn and its send queue has

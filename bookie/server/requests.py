@@ -51,8 +51,6 @@ from ledger.wire.messages import (
 LINGER_S: Final = 0.05
 """A stream with more than twenty entries per second never causes a sync for its LAC alone."""
 _ADD_HEAD = struct.Struct(">iI20s").pack
-_LAC = struct.Struct(">q").unpack_from
-_LAC_OFFSET = 16
 _LAC_PACKET = struct.Struct(">qq")
 _REPLY_BYTES = 1024
 """Memory of the reply to an add over v3 while it waits, beside a second copy of the entry in the
@@ -225,7 +223,7 @@ class Requests:
         """Stores an add that came over v3, in the frame that v2 would have used."""
         entry = body.body
         # The codec checked the lengths, and that the entry's ids are those of the request.
-        lac: int = _LAC(entry, _LAC_OFFSET)[0]
+        lac = v2.lac_of_entry(entry)
         status = self.check_add(body)
         if status is not Status.OK:
             reply(AddResponse(status, body.ledger_id, body.entry_id, body.entry_id))
@@ -236,15 +234,12 @@ class Requests:
         directory.cache.put_frame(frame)
         directory.states[body.ledger_id].advance_lac(lac)
         journal = self._storage.journal_of(body.ledger_id)
-        group = journal.open_group
-        group.views.append(frame)
-        group.nbytes += len(frame)
-        group.overhead_bytes += _REPLY_BYTES + len(entry)
-        group.entries += 1
-        group.on_accepted.append(
-            lambda: reply(AddResponse(Status.OK, body.ledger_id, body.entry_id, body.entry_id))
+        journal.queue(
+            frame,
+            1,
+            lambda: reply(AddResponse(Status.OK, body.ledger_id, body.entry_id, body.entry_id)),
+            overhead_bytes=_REPLY_BYTES + len(entry),
         )
-        journal.kick()
 
     # ---- LAC, info
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import trio
 
-from bookie.server.backpressure import Pressure
+from bookie.server.backpressure import Backpressure
 from ledger.runtime.network import Transport
 
 _log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class SendQueue:
     def __init__(
         self,
         transport: Transport,
-        pressure: Pressure,
+        pressure: Backpressure,
         *,
         on_flushed: Callable[[], None],
         on_broken: Callable[[], None],

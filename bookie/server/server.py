@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import trio
 
 from bookie.core.metrics import Distribution
-from bookie.server.backpressure import Pressure, PressureLimits
+from bookie.server.backpressure import Backpressure, BackpressureLimits
 from bookie.server.connection import Connection
 from bookie.server.request_metrics import RequestCounts, RequestStatistics
 from bookie.server.requests import Requests
@@ -55,7 +55,7 @@ class Server:
         storage: BookieStorage,
         requests: Requests,
         *,
-        limits: PressureLimits,
+        limits: BackpressureLimits,
         frame_bytes_max: int,
         connections_max: int,
     ) -> None:
@@ -66,7 +66,7 @@ class Server:
         self._connections_max = connections_max
         self._accepted = self._refused = 0
         self._counts = RequestCounts()
-        self._pressure = Pressure(storage, limits)
+        self._pressure = Backpressure(storage, limits)
 
     async def run(self, listener: Listener) -> None:
         """Accepts until cancelled."""
@@ -84,7 +84,7 @@ class Server:
                     transport.close()
                     continue
                 self._accepted += 1
-                self._pressure.connections += 1
+                self._pressure.count_connection(1)
                 nursery.start_soon(self.serve, transport)
 
     async def serve(self, transport: Transport) -> None:
@@ -100,7 +100,7 @@ class Server:
         try:
             await connection.run()
         finally:
-            self._pressure.connections -= 1
+            self._pressure.count_connection(-1)
             connection.close()
 
     def statistics(self) -> ServerStatistics:

@@ -1,0 +1,7 @@
+"""A whole cluster on one machine (`ledgerstream standalone`).
+
+- cluster: the layout of its directory, and its processes.
+- supervisor: keeps a child process running.
+- zookeeper_server: finds and describes a ZooKeeper server.
+- zookeeper_process: runs that server as a child.
+"""

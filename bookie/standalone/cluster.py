@@ -1,8 +1,8 @@
-"""A cluster on one machine: one process per bookie, watched over by a small supervisor.
+"""A cluster on one machine: one process per bookie, run by a small supervisor.
 
-Answers for the directory's layout and for which processes there are, a ZooKeeper server of its own
-among them if wanted; `bookie.standalone.supervisor` starts, restarts and stops them. It never
-touches their data, and imports nothing heavy, so that a cluster is ready soon.
+Defines the layout of the cluster's directory and its processes, with a ZooKeeper server of its own
+if requested; `bookie.standalone.supervisor` starts, restarts and stops them. Must never touch their
+data, nor import anything heavy, so that a cluster is ready soon.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from ledger.metastore import ledgers_root
 HOST = "127.0.0.1"
 BOOKIES_MAX = 64
 SQLITE, ZOOKEEPER = "sqlite", "zookeeper"
-"""What --metadata may be, other than an address."""
-# Below Linux's range for outgoing connections: a client that tries a dead bookie's port can
-# then never be given the same port as its own, and so never connects to itself.
+"""Values of --metadata other than an address."""
+# Below Linux's range for outgoing connections: a client that tries the port of a dead bookie can
+# then never get the same port for itself, and so never connects to itself.
 PORTS = range(20_000, 32_000)
 _START_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class StandaloneLayout:
-    """What lies where in a standalone cluster's directory. Ports are chosen once and kept,
-    because `host:port` is a bookie's name in the metadata."""
+    """The layout of a standalone cluster's directory. Ports are chosen once and kept, because
+    `host:port` is the name of a bookie in the metadata."""
 
     directory: Path
     ports: tuple[int, ...]
     metadata: str
     zookeeper_port: int | None = None
-    """Of a ZooKeeper server that is this cluster's own."""
+    """Port of the cluster's own ZooKeeper server, if it has one."""
     http_ports: tuple[int, ...] = ()
-    """One per bookie; none in a directory that was made before bookies served HTTP."""
+    """A port per bookie; empty in a directory that was created before bookies served HTTP."""
 
     @classmethod
     def open(cls, directory: Path, bookies: int | None, metadata: str | None = None) -> Self:
-        """Reads the layout of `directory`, or makes one for `bookies` (default 3).
+        """Reads the layout of `directory`, or creates one for `bookies` (default 3).
 
-        `metadata`: "sqlite" (default), "zookeeper", or the address of a store that exists.
-        Raises InvalidArgument if the directory holds another cluster, ZooKeeperMissing.
+        `metadata` is "sqlite" (default), "zookeeper", or the address of an existing store. Raises
+        InvalidArgument if the directory holds another cluster, and ZooKeeperMissing.
         """
         directory = directory.resolve()
         kept = directory / "standalone.toml"
@@ -73,7 +73,7 @@ class StandaloneLayout:
         if not 1 <= count <= BOOKIES_MAX:
             raise InvalidArgument(f"--bookies is {count}, must be 1 to {BOOKIES_MAX}")
         if metadata == ZOOKEEPER:
-            require_zookeeper()  # nothing is made where it cannot run
+            require_zookeeper()  # before anything is created
             *ports, port = free_ports(2 * count + 1)
             uri = f"zk://{HOST}:{port}/ledgers"
             layout = cls(directory, tuple(ports[:count]), uri, port, tuple(ports[count:]))
@@ -90,14 +90,14 @@ class StandaloneLayout:
         if bookies is not None and bookies != len(self.ports):
             raise InvalidArgument(
                 f"{self.directory} holds a cluster of {len(self.ports)} bookies, not {bookies}: "
-                f"leave --bookies out, or choose another directory"
+                f"omit --bookies, or choose another directory"
             )
         kind = SQLITE if self.metadata == f"sqlite://{self.directory / 'cluster.db'}" else None
         kind = ZOOKEEPER if self.zookeeper_port is not None else kind
         if metadata not in (None, kind, self.metadata):
             raise InvalidArgument(
                 f"{self.directory} holds a cluster with its metadata in {self.metadata}, not "
-                f"{metadata}: leave --metadata out, or choose another directory"
+                f"{metadata}: omit --metadata, or choose another directory"
             )
 
     def _keep(self, path: Path) -> None:
@@ -115,11 +115,12 @@ class StandaloneLayout:
         return self.directory / "zookeeper"
 
     def bookie_directory(self, number: int) -> Path:
-        """`number` counts from 1."""
+        """Returns the directory of bookie `number`, from 1."""
         return self.directory / f"bookie-{number}"
 
     def bookie_config(self, number: int) -> Path:
-        """The bookie's settings; written on the first call, then left to its owner."""
+        """Returns the file of the bookie's settings. The first call writes it; after that it is the
+        operator's."""
         directory = self.bookie_directory(number)
         path = directory / "bookie.toml"
         if not path.exists():
@@ -204,9 +205,9 @@ async def run_local_cluster(
 ) -> None:
     """Runs all processes of `layout` until cancelled, and leaves none behind.
 
-    `when_ready` is awaited once, when all bookies serve; the cluster stops when it returns. A
-    janitor that applies retention begins a little later, unless its interval is 0. `say` gets a
-    line for a human on each change. Raises ClusterStartFailed, ZooKeeperMissing.
+    `when_ready` is awaited once all bookies serve; when it returns, the cluster stops. A janitor
+    that applies retention starts a little later, unless its interval is 0. `say` gets a line of
+    text for each change. Raises ClusterStartFailed and ZooKeeperMissing.
     """
     bookies = [_bookie_child(layout, n + 1, say) for n in range(len(layout.ports))]
     with _sole_owner(layout.directory):
@@ -224,9 +225,9 @@ async def run_local_cluster(
 async def _metadata_served(
     layout: StandaloneLayout, is_restarted: bool, say: Callable[[str], None]
 ) -> AsyncIterator[None]:
-    """A ZooKeeper server around the block, if the cluster has one of its own.
+    """Runs a ZooKeeper server during the block, if the cluster has one of its own.
 
-    It outlives a cancelled block: bookies that stop want to leave the registry.
+    The server outlives a cancelled block, because stopping bookies leave the registry.
     """
     if layout.zookeeper_port is None:
         yield
@@ -256,7 +257,7 @@ async def _wait_ready(children: list[Child]) -> None:
     late = [child for child in children if not child.is_ready.is_set()]
     raise ClusterStartFailed(
         f"not ready after {_START_TIMEOUT_S:.0f} s: {', '.join(child.name for child in late)}; "
-        f"the first said last: {late[0].last_output()} (see {late[0].log})"
+        f"last output of the first: {late[0].last_output()} (see {late[0].log})"
     )
 
 

@@ -1,7 +1,7 @@
-"""A child process that is kept running: started, waited for, started again, stopped.
+"""Supervises a child process: starts it, waits for it, restarts it, stops it.
 
-Leaves no process behind: a child holds the read end of a pipe on its stdin whose other end only
-the supervisor has, and ends when that ends (docs/adr/0007-processes.md).
+Must leave no process behind: the stdin of a child is a pipe whose other end only the supervisor
+holds, and the child ends when it is closed (docs/adr/0007-processes.md).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import trio
 
 from ledger.errors import LedgerError
 
-# A child of a supervisor that was killed a moment ago may still hold port and directory.
+# A child of a supervisor that was just killed may still hold port and directory.
 _START_ATTEMPTS = 3
 _BACKOFF_FIRST_S = 0.2
 _BACKOFF_MAX_S = 10.0
@@ -26,18 +26,18 @@ _BEGIN_LATER_S = 5.0
 
 
 class ClusterStartFailed(LedgerError):
-    """A process of the local cluster did not come up."""
+    """A process of the local cluster did not start."""
 
 
 class Child:
     """One process under supervision.
 
     Args:
-        name: what it is called in messages.
+        name: its name in messages.
         arguments: a module and its arguments, for `python -m`; it prints a line that begins with
             "ready" when it serves.
-        files: path of its log and of its process id, without ".log" and ".pid".
-        say: gets a line for a human on each change.
+        files: path of its log and of the file with its process id, without ".log" and ".pid".
+        say: prints a line of text for each change.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Child:
         self._say = say
 
     async def begin_later(self) -> None:
-        """Supervises from a moment on at which the others have settled. They do without it."""
+        """Supervises from a time at which the other processes have started; they do not need it."""
         await trio.sleep(_BEGIN_LATER_S)
         await self.supervise(is_restarted=True, is_vital=False)
 
@@ -90,7 +90,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env=_environment(),
-                start_new_session=True,  # Ctrl-C is for the supervisor, who tells them in order
+                start_new_session=True,  # the supervisor handles Ctrl-C and stops them in order
             )
         try:
             self._record_pid(process.pid)
@@ -102,31 +102,31 @@ class Child:
             self._pid_file.unlink(missing_ok=True)
 
     def _record_pid(self, pid: int) -> None:
-        """Whole or not at all: scripts read the file as soon as it is there."""
+        """Writes the file atomically: scripts read it as soon as it exists."""
         written = self._pid_file.with_suffix(".pid.tmp")
         written.write_text(f"{pid}\n")
         written.replace(self._pid_file)
 
     async def _wait_ready(self, process: trio.Process) -> None:
         assert process.stdout is not None
-        said = b""
+        output = b""
         async for chunk in process.stdout:
-            said += chunk
-            if said.startswith(b"ready ") and b"\n" in said:
+            output += chunk
+            if output.startswith(b"ready ") and b"\n" in output:
                 if self.is_ready.is_set():
                     self._say(f"{self.name} serves again")
                 self.is_ready.set()
                 return
 
     def last_output(self) -> str:
-        """The last line of the log, for a message."""
+        """Returns the last line of the log, for a message."""
         with self.log.open("rb") as log:
             log.seek(max(0, self.log.stat().st_size - 4096))
             lines = log.read().decode(errors="replace").split("\n")
         for line in reversed(lines):
             if line.strip() and not line.startswith("\tat "):  # of a Java stack trace
                 return line.strip()
-        return "it said nothing"
+        return "no output"
 
 
 async def _stop(process: trio.Process) -> None:
@@ -147,7 +147,8 @@ def _ending(code: int) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Ours, with this very checkout or installation first, wherever the user stands."""
+    """Returns the environment with this checkout or installation first on the path, whatever the
+    current directory is."""
     here = str(Path(__file__).resolve().parents[2])
     earlier = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{earlier}" if earlier else here}

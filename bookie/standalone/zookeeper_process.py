@@ -1,9 +1,9 @@
-"""The ZooKeeper server as a supervisor's child: `python -m bookie.standalone.zookeeper_process DIR
-PORT`.
+"""Runs a ZooKeeper server as a supervisor's child.
 
-This process turns into the Java server, so that its id, signals and exit code are the server's
-own. Before that it leaves a small guard behind, which prints "ready ..." once the server answers
-and kills it when the pipe on stdin ends: then the supervisor is dead, however it died.
+`python -m bookie.standalone.zookeeper_process DIR PORT` becomes the Java server, so that process
+id, signals and exit code are those of the server. Before that it forks a small guard, which prints
+"ready ..." once the server answers, and kills the server when the pipe on stdin is closed: then the
+supervisor is dead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ZooKeeperPortTaken(LedgerError):
 
 
 def run_zookeeper_process(server: ZooKeeperServer) -> None:
-    """Never returns: becomes the server. Raises ZooKeeperMissing, ZooKeeperPortTaken."""
+    """Becomes the server; never returns. Raises ZooKeeperMissing, ZooKeeperPortTaken."""
     command = server.command()
     _check_port(server)
     this_process = os.pidfd_open(os.getpid())
@@ -37,7 +37,7 @@ def run_zookeeper_process(server: ZooKeeperServer) -> None:
             _guard(server, this_process)
         finally:
             os._exit(0)
-    # What the server says belongs into the log; the pipes are the guard's.
+    # The output of the server goes to the log; the pipes belong to the guard.
     os.dup2(_STDERR, _STDOUT)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, _STDIN)
@@ -46,7 +46,7 @@ def run_zookeeper_process(server: ZooKeeperServer) -> None:
 
 
 def _check_port(server: ZooKeeperServer) -> None:
-    """Java would say it in forty lines."""
+    """Checks the port in advance: Java would report the error in forty lines."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -54,12 +54,12 @@ def _check_port(server: ZooKeeperServer) -> None:
         except OSError as error:
             raise ZooKeeperPortTaken(
                 f"cannot listen on {server.address}: {error.strerror}. Cure: stop the process "
-                "that has the port; clients and bookies know the cluster by it"
+                "that uses the port; clients and bookies know the cluster by it"
             ) from error
 
 
 def _guard(server: ZooKeeperServer, process: int) -> None:
-    """Returns when the server has ended. `process` is a pidfd of it, so no other is killed."""
+    """Returns when the server has ended. `process` is its pidfd, so no other process is killed."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     ends = select.poll()

@@ -1,7 +1,7 @@
-"""A real ZooKeeper server out of the jars that PySpark ships: how to find, start and ask one.
+"""A real ZooKeeper server from the jars that PySpark ships: how to find, start and query it.
 
-For a cluster on one machine and for tests. Answers for the command line and the configuration
-file; whoever starts the process owns it. At scale an ensemble of ZooKeeper's own is used.
+For a cluster on one machine and for tests; larger clusters use an ensemble of their own. This
+module writes the command line and the configuration file; the caller owns the process.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _JARS = (
 
 
 class ZooKeeperMissing(InvalidArgument):
-    """This machine has no Java, or no jars of a ZooKeeper server."""
+    """There is no Java, or there are no jars of a ZooKeeper server, on this machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperServer:
-    """One server: it keeps its data in `directory` and listens on `host`:`port`."""
+    """A server that keeps its data in `directory` and listens on `host`:`port`."""
 
     directory: Path
     port: int
@@ -50,7 +50,7 @@ class ZooKeeperServer:
         return f"{self.host}:{self.port}"
 
     def is_answering(self, timeout_s: float = 1.0) -> bool:
-        """Whether *this* server, with its own data, serves: another one may have the port."""
+        """Returns whether *this* server, with its own data, serves: another may use the port."""
         try:
             with socket.create_connection((self.host, self.port), timeout_s) as connection:
                 connection.settimeout(timeout_s)
@@ -67,7 +67,7 @@ class ZooKeeperServer:
         return self.directory / "data"
 
     def command(self) -> list[str]:
-        """What to execute; writes the configuration. Raises ZooKeeperMissing."""
+        """Writes the configuration; returns the command to execute. Raises ZooKeeperMissing."""
         java, jars = find_java(), find_jars()
         self.directory.mkdir(parents=True, exist_ok=True)
         configuration = self.directory / "zoo.cfg"
@@ -110,13 +110,13 @@ class ZooKeeperServer:
 
 
 def require_zookeeper() -> None:
-    """Raises ZooKeeperMissing, with the cure, where no server can be started."""
+    """Raises ZooKeeperMissing, with the cure, if no server can be started here."""
     find_java()
     find_jars()
 
 
 def find_java() -> str:
-    """Path of the `java` command: of JAVA_HOME, else of PATH. Raises ZooKeeperMissing."""
+    """Returns the path of `java`, from JAVA_HOME or else PATH. Raises ZooKeeperMissing."""
     home = os.environ.get("JAVA_HOME")
     if home and (Path(home) / "bin" / "java").exists():
         return str(Path(home) / "bin" / "java")
@@ -130,15 +130,15 @@ def find_java() -> str:
 
 
 def find_jars() -> list[Path]:
-    """The jars of a ZooKeeper server among those of PySpark. Raises ZooKeeperMissing."""
+    """Returns the jars of a ZooKeeper server that PySpark ships. Raises ZooKeeperMissing."""
     spec = importlib.util.find_spec("pyspark")
-    places = list(spec.submodule_search_locations or ()) if spec is not None else []
-    for place in places:
-        found = [jar for pattern in _JARS for jar in sorted(Path(place, "jars").glob(pattern))]
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    for folder in folders:
+        found = [jar for pattern in _JARS for jar in sorted(Path(folder, "jars").glob(pattern))]
         if any(jar.name.startswith("zookeeper-jute") for jar in found):
             return found
     raise ZooKeeperMissing(
         "the ZooKeeper server comes with PySpark, which is not installed. Cure: "
         "pip install 'ledgerstream[spark]', or give --metadata zk://HOST:2181/ledgers of a "
-        "ZooKeeper that runs already"
+        "running ZooKeeper"
     )

@@ -1,4 +1,4 @@
-"""Cookies: a bookie refuses an empty or foreign disk, and names the cure."""
+"""Cookies: a bookie refuses an emptied or foreign disk, and names the cure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from ledger.metastore.cookie import Cookie, decode_cookie, encode_cookie
 COOKIE_FILE = "VERSION"
 LOCK_FILE = "LOCK"
 UNSYNCED_FILE = "UNSYNCED"
-"""In a journal directory: entries it acknowledged may be gone, see `bookie.startup.power_loss`."""
+"""File in a journal directory that has lost entries, see `bookie.startup.power_loss`."""
 EMPTIED = b"emptied"
-"""In that file: they are, if there ever were any."""
+"""Content of that file: all entries are lost, if there were any."""
 _NO_DATA = (
     LOCK_FILE,
     COOKIE_FILE,
@@ -27,7 +27,7 @@ _NO_DATA = (
     RESERVE_FILE,
     "lost+found",
 )
-"""What may lie in the directory of a new bookie: also after a crash, and on a new disk."""
+"""Files that the directory of a new bookie may contain, also after a crash or on a new disk."""
 
 
 class CookieMismatch(FinalError):
@@ -37,12 +37,12 @@ class CookieMismatch(FinalError):
 async def check_cookie(
     config: BookieConfig, disk: Disk, registry: BookieRegistry, bookie_id: str, instance_id: str
 ) -> None:
-    """The disks must be those this bookie was registered with. Raises CookieMismatch.
+    """Checks that the disks are those this bookie was registered with. Raises CookieMismatch.
 
-    A bookie that begins with empty directories may owe what it acknowledged: if it is let start so
-    although it is known, or if its cookie was deleted from the cluster. Its journals say so
-    (`bookie.startup.power_loss`) before anything else is written, and the metadata of the ledgers
-    tells what it owes; of a bookie that is really new, nothing.
+    A bookie that starts with empty directories may have acknowledged entries before: if it is known
+    and allowed to start empty, or if its cookie was deleted from the cluster. Its journals record
+    that (`bookie.startup.power_loss`) before anything else is written. Which entries are missing is
+    found in the metadata of the ledgers; for a bookie that really is new, none are.
     """
     expected = Cookie(
         bookie_id=bookie_id,
@@ -65,28 +65,28 @@ async def check_cookie(
             raise CookieMismatch(
                 f"cookie in {where} is {cookie}, this bookie is {expected}: foreign disk or "
                 "changed configuration. Cure: give it the directories and id it had, in the "
-                "same order: ledgers lie where their id modulo the number of directories says. "
-                "To use another disk, run a further bookie on it"
+                "same order: a ledger is in the directory of its id modulo their number. To use "
+                "another disk, run another bookie on it"
             )
     missing = [d for d, cookie in on_disk.items() if cookie is None]
     await _check_may_begin(config, disk, bookie_id, on_disk, is_known=registered is not None)
     if registered is None or missing:
         for directory in config.journal_directories:
             await disk.replace_file(f"{directory}/{UNSYNCED_FILE}", EMPTIED)
-    # Disks first: a crash in between leaves cookies on empty disks, which is no harm.
+    # Disks first: a crash in between leaves cookies on empty disks, which is harmless.
     for directory in missing:
         await disk.replace_file(f"{directory}/{COOKIE_FILE}", encode_cookie(expected))
     if registered is None:
         for directory in directories:
-            # A process killed after the rename left a name that is in memory only. Once the
-            # cluster knows this bookie, a directory without its cookie is refused for ever.
+            # A process killed after the rename may leave a name that is only in memory. Once the
+            # cluster knows this bookie, a directory without its cookie is refused permanently.
             await disk.sync_directory(directory)
         await registry.write_cookie(bookie_id, expected)
 
 
 async def check_has_no_cluster(config: BookieConfig, disk: Disk) -> None:
-    """Before a cluster is made where the metadata has none. A disk that belongs to one was there
-    before, so that the address is wrong: it must not become a cluster. Raises CookieMismatch."""
+    """Checks, before a cluster is created, that no disk belongs to one: then the address of the
+    metadata is wrong, and no cluster must be created there. Raises CookieMismatch."""
     for directory in (*config.journal_directories, *config.ledger_directories):
         cookie = await _cookie_of(disk, directory)
         if cookie is not None and cookie.instance_id:
@@ -101,7 +101,7 @@ def _of_another_cluster(
     return CookieMismatch(
         f"cookie in {where} is of cluster {instance_id or 'without an id'}, and at {metadata_uri} "
         f"there {is_there}. Cure: point metadata_uri at the cluster the disks belong to; if its "
-        "metadata was emptied, bring it back; for a new bookie there, use empty directories"
+        "metadata was emptied, restore it; for a new bookie there, use empty directories"
     )
 
 
@@ -113,8 +113,8 @@ async def _check_may_begin(
     *,
     is_known: bool,
 ) -> None:
-    """Directories without a cookie are those of a new bookie, or it may begin anew. Raises
-    CookieMismatch."""
+    """Checks that directories without a cookie belong to a new bookie, or to one that is allowed to
+    start empty. Raises CookieMismatch."""
     missing = [d for d, cookie in on_disk.items() if cookie is None]
     if not is_known:
         await _check_holds_nothing(
@@ -139,8 +139,8 @@ async def _check_may_begin(
         await _check_holds_nothing(
             disk,
             on_disk,
-            f"but no cookie, and allow_empty_disk lets bookie {bookie_id} start with empty "
-            f"directories only. Cure: if it is this bookie's, bring its {COOKIE_FILE} back; if "
+            f"but no cookie, and allow_empty_disk allows bookie {bookie_id} to start with empty "
+            f"directories only. Cure: if it is this bookie's, restore its {COOKIE_FILE}; if "
             "it is not needed, empty the directory",
         )
 
@@ -152,13 +152,13 @@ async def _cookie_of(disk: Disk, directory: str) -> Cookie | None:
         return None
     except (MetadataCorrupt, InvalidArgument) as error:
         raise CookieMismatch(
-            f"{directory}/{COOKIE_FILE}: {error}. Cure: bring it back from another directory of "
-            "this bookie, they are all alike; if there is none, see to the disk: it is damaged"
+            f"{directory}/{COOKIE_FILE}: {error}. Cure: copy it from another directory of this "
+            "bookie, they are all alike; if there is none, replace the disk: it is damaged"
         ) from error
 
 
 async def _has_begun_empty(config: BookieConfig, disk: Disk) -> bool:
-    """It was killed while it wrote its cookies."""
+    """Returns whether the bookie was killed while it wrote the cookies of an empty start."""
     for directory in config.journal_directories:
         try:
             if await disk.read_file(f"{directory}/{UNSYNCED_FILE}") != EMPTIED:
@@ -169,7 +169,7 @@ async def _has_begun_empty(config: BookieConfig, disk: Disk) -> bool:
 
 
 async def _check_holds_nothing(disk: Disk, directories: Iterable[str], problem: str) -> None:
-    """Before a bookie begins with empty directories. Raises CookieMismatch."""
+    """Checks that the directories contain no data. Raises CookieMismatch."""
     for directory in directories:
         names = await disk.list_directory(directory)
         held = [name for name in names if name not in _NO_DATA]

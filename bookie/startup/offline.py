@@ -1,4 +1,4 @@
-"""A bookie that does not run: its directories locked, so that it cannot start meanwhile."""
+"""Access to a stopped bookie: locks its directories, so that it cannot start, and checks them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class BookieRuns(FinalError):
 
 
 class DirectoryMissing(FinalError):
-    """A directory of the bookie is not there, or another is in its place."""
+    """A directory of the bookie is missing, or is another bookie's."""
 
 
 @asynccontextmanager
@@ -36,8 +36,8 @@ async def stopped_bookie(config: BookieConfig, disk: Disk) -> AsyncIterator[None
             except FileNotFoundError:
                 raise DirectoryMissing(
                     f"{directory} is not there: a disk is not mounted, or the bookie never ran "
-                    "with these settings. Cure: mount it; relative paths count from where the "
-                    "bookie is started"
+                    "with these settings. Cure: mount it; relative paths begin at the directory "
+                    "in which the bookie is started"
                 ) from None
         yield
     finally:
@@ -45,8 +45,8 @@ async def stopped_bookie(config: BookieConfig, disk: Disk) -> AsyncIterator[None
 
 
 async def refuse_foreign(config: BookieConfig, disk: Disk) -> None:
-    """Raises DirectoryMissing unless all cookies are there and right: a tool that changes
-    something must not take one bookie's disk for another's."""
+    """Raises DirectoryMissing unless all cookies exist and are right: a tool that changes files
+    must not work on the disk of another bookie."""
     report = CheckReport()
     await check_cookies(config, disk, report)
     for finding in report.findings:
@@ -54,8 +54,8 @@ async def refuse_foreign(config: BookieConfig, disk: Disk) -> None:
 
 
 async def check_cookies(config: BookieConfig, disk: Disk, report: CheckReport) -> None:
-    """The cookies of all directories must be there, be alike, and name these directories in this
-    order. What the cluster knows is compared at the start of the bookie."""
+    """Checks that the cookies of all directories exist, are equal, and name these directories in
+    this order. The bookie compares them with the cluster's cookie when it starts."""
     found: dict[str, Cookie] = {}
     for directory in (*config.journal_directories, *config.ledger_directories):
         path = f"{directory}/{COOKIE_FILE}"
@@ -69,7 +69,8 @@ async def check_cookies(config: BookieConfig, disk: Disk, report: CheckReport) -
 
 
 async def check_unsynced(config: BookieConfig, disk: Disk, boot: str, report: CheckReport) -> None:
-    """Whether the next start will doubt what a journal has. `boot`: the machine's boot id."""
+    """Reports journals whose entries will be unknown after the next start. `boot` is the boot id of
+    the machine."""
     for directory in config.journal_directories:
         path = f"{directory}/{UNSYNCED_FILE}"
         try:
@@ -85,8 +86,8 @@ async def check_unsynced(config: BookieConfig, disk: Disk, boot: str, report: Ch
                     severity=Severity.DOUBT,
                     path=path,
                     what=f"entries that this journal acknowledged may be gone: {reason}",
-                    cure="start the bookie: it takes all ledgers of this journal for unknown, and "
-                    "gets what is lost from the other copies",
+                    cure="start the bookie: it treats all ledgers of this journal as unknown, and "
+                    "copies lost entries back from other bookies",
                 )
             )
 
@@ -112,6 +113,6 @@ def _damage(report: CheckReport, path: str, what: str) -> None:
             path=path,
             what=what,
             cure="mount the right disks; give the bookie the id and the directories it had, in "
-            "the same order. A damaged cookie is brought back from the bookie's other directories",
+            "the same order. Replace a damaged cookie by a copy from the other directories",
         )
     )

@@ -1,15 +1,14 @@
-"""Whether the machine stopped while a journal owed the disk what it had acknowledged.
+"""Detects that the machine stopped while acknowledged entries of a journal were not synced.
 
-Only journals with `journal_sync_data = false` owe anything. While one serves, its directory has a
-file, `UNSYNCED`, with the machine's boot id. A start that finds another boot id in it puts all
-ledgers of that journal in doubt; a killed process alone loses nothing, for the page cache outlives
-it. An orderly stop syncs the journal and takes the file away, so that planned restarts of a
+Only journals with `journal_sync_data = false` have such entries. While one serves, its directory
+has a file `UNSYNCED` with the boot id of the machine. A start that finds another boot id treats all
+ledgers of that journal as unverified; a killed process alone loses nothing, because the page cache
+outlives it. An orderly stop syncs the journal and removes the file, so that planned restarts of a
 machine cost nothing (docs/adr/0024).
 
-A sync that failed is as bad: the system takes its pages for written, keeps them as long as it
-likes, and no later sync writes them. So the file then says that, and the next start doubts, too.
-
-What only the machine can tell, for the roots of processes and commands.
+A failed sync is as bad: the system marks its pages as clean, keeps them for an unknown time, and no
+later sync writes them. The file records that, too, and the next start treats the ledgers as
+unverified.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ REASON = (
     "was false"
 )
 SYNC_FAILED = b"a sync failed"
-"""In that file: what the journal acknowledged before may be gone, though the machine is up."""
+"""Content of the file: acknowledged entries may be lost although the machine did not stop."""
 REASON_SYNC_FAILED = "the journal failed while journal_sync_data was false"
 REASON_EMPTIED = (
     "the bookie was started with empty directories, in a cluster that has ledgers of its id"
@@ -46,7 +45,8 @@ _SYNC_S_MAX = 20.0
 
 
 def doubt_of(found: bytes | None, boot: str) -> str | None:
-    """Why a start doubts that finds this in the file, or no file; None if it does not."""
+    """Returns why entries may be lost, given the content of the file (None: no file), or None if
+    they are not."""
     return None if found in (None, boot.encode()) else _REASONS.get(found or b"", REASON)
 
 
@@ -54,8 +54,11 @@ def doubt_of(found: bytes | None, boot: str) -> str | None:
 async def noticing_power_loss(
     config: BookieConfig, disk: Disk, storage: BookieStorage, boot: str
 ) -> AsyncIterator[None]:
-    """Around serving, after the replay and before doubts are settled. `boot`: the machine's
-    boot id; "" if it never stops. Raises OSError, StorageFailed: the bookie must not serve."""
+    """Encloses serving, after the replay and before the data integrity check.
+
+    `boot` is the boot id of the machine; "" if it never stops. Raises OSError and StorageFailed:
+    then the bookie must not serve.
+    """
     is_owing = bool(boot) and not config.journal_sync_data
     for number, directory in enumerate(config.journal_directories):
         path = f"{directory}/{UNSYNCED_FILE}"
@@ -67,7 +70,7 @@ async def noticing_power_loss(
             for ledger_directory in storage.layout.directories_of(number):
                 integrity = storage.directories[ledger_directory].integrity
                 await integrity.set_state(IntegrityState(IntegrityStage.LEDGERS_UNKNOWN, reason))
-        # Not before the doubts are durable.
+        # Not before the states of the directories are durable.
         if is_owing:
             await disk.replace_file(path, boot.encode())
         elif found is not None:
@@ -89,8 +92,8 @@ async def noticing_power_loss(
 
 
 async def _pay_debts(directory: str, disk: Disk) -> None:
-    """Nothing is written any more. A file is synced before the next one is begun, so only the
-    newest can owe anything."""
+    """Syncs the journal after its last write and removes the file. A journal file is synced before
+    the next one is begun, so only the newest can be unsynced."""
     is_synced = False
     try:
         names = await disk.list_directory(directory)
@@ -105,7 +108,7 @@ async def _pay_debts(directory: str, disk: Disk) -> None:
         await disk.remove(f"{directory}/{UNSYNCED_FILE}")
         await disk.sync_directory(directory)
     except OSError as error:
-        # The file stays, or comes back: then the next start of the machine doubts.
+        # The file stays, or reappears after a crash: then the next start counts entries as lost.
         _log.warning("journal not synced at the end directory=%s cause=%s", directory, error)
     if not is_synced:
         await _note_failure(directory, disk)
@@ -117,8 +120,8 @@ async def _note_failure(directory: str, disk: Disk) -> None:
     except OSError as error:
         _log.warning(
             "a journal failed that had acknowledged entries before syncing them, and that could "
-            "not be noted directory=%s cause=%s. Cure: unless the machine is started again before "
-            "the bookie is, write '%s' to %s there, so that it denies nothing it may have lost",
+            "not be recorded directory=%s cause=%s. Cure: unless the machine is restarted before "
+            "the bookie is, write '%s' to %s there, so that lost entries are not denied",
             directory,
             error,
             SYNC_FAILED.decode(),
@@ -127,7 +130,7 @@ async def _note_failure(directory: str, disk: Disk) -> None:
 
 
 def boot_id() -> str:
-    """Another one after each start of the machine; where nobody tells, after each call."""
+    """Returns an id of the current start of the machine, or a new id where the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     except OSError:

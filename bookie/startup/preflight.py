@@ -1,6 +1,6 @@
-"""What a bookie takes for itself when it starts: its directories, and the address it listens on.
+"""Claims what a bookie needs before it serves: its directories and the address it listens on.
 
-What keeps it from that is in most cases a mistake in its settings, so it is told with its cure.
+Failures are in most cases wrong settings, so each error names the cure.
 """
 
 from __future__ import annotations
@@ -22,21 +22,24 @@ _HOST_CURE = (
 
 
 async def lock_directories(config: BookieConfig, disk: Disk) -> None:
-    """Makes those that are missing, and locks all until the process ends. Raises BookieRuns if a
-    process has one of them, InvalidArgument if one cannot be a directory, and OSError."""
+    """Creates missing directories, and locks all until the process ends.
+
+    Raises BookieRuns if another process uses one of them, InvalidArgument if one cannot be created
+    or written, and OSError.
+    """
     directories = (*config.journal_directories, *config.ledger_directories)
     for directory in directories:
         try:
             await disk.make_directory(directory)
         except (FileExistsError, NotADirectoryError) as error:
             raise InvalidArgument(
-                f"directory {directory} cannot be made: {error.filename or directory} is a file. "
-                "Cure: move the file away, or name another directory"
+                f"directory {directory} cannot be created: {error.filename or directory} is a "
+                "file. Cure: move the file away, or name another directory"
             ) from error
         except PermissionError as error:
             raise InvalidArgument(
-                f"directory {directory} cannot be made: {error}. Cure: make it, and let this user "
-                "write in it"
+                f"directory {directory} cannot be created: {error}. Cure: create it, and let this "
+                "user write in it"
             ) from error
     for directory in directories:
         try:
@@ -53,7 +56,7 @@ async def lock_directories(config: BookieConfig, disk: Disk) -> None:
 
 
 async def listen(config: BookieConfig, network: Network) -> Listener:
-    """Raises InvalidArgument if the address cannot be had, and OSError."""
+    """Listens on the bookie's address. Raises InvalidArgument if it cannot be used, and OSError."""
     try:
         return await network.listen(config.host, config.port)
     except OSError as error:
@@ -66,14 +69,14 @@ async def listen(config: BookieConfig, network: Network) -> Listener:
 
 
 def _cure_of(error: OSError) -> str:
-    """ "" if it is no matter of the address."""
+    """Returns the cure for an unusable address, or "" if the error has another cause."""
     if isinstance(error, socket.gaierror):
         return _HOST_CURE
     match error.errno:
         case errno.EADDRINUSE:
-            return "end what listens there, or change port"
+            return "stop the program that listens there, or change port"
         case errno.EADDRNOTAVAIL:
             return _HOST_CURE
         case errno.EACCES:
-            return "choose a port from 1024 on, or allow this user lower ones"
+            return "choose a port of 1024 or above, or allow this user lower ones"
     return ""

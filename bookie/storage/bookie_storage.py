@@ -1,8 +1,9 @@
-"""All journals and ledger directories of a bookie: who has what, starting, running, ending.
+"""All journals and ledger directories of a bookie: starts, runs and ends them, and maps ledgers to
+them.
 
 Ledger `l` has its frames in journal `l mod journals` and its entries in directory `l mod
-directories`. What concerns one ledger goes to its directory; this module only finds it. Pure twin:
-`core/directories.py`.
+directories`. Operations on one ledger are passed to its directory; this module only finds it. The
+pure core is `bookie.core.marks`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import trio
 
 from bookie.core.availability import EntriesHeld
 from bookie.core.buffer_pool import SegmentPool
+from bookie.core.capacity import Capacity
 from bookie.core.compaction import CompactionKind
 from bookie.core.disk_space import WriteGate
 from bookie.core.integrity_state import IntegrityStage, IntegrityState
@@ -39,7 +41,7 @@ HasSpace = Callable[[str, int], Awaitable[bool]]
 
 
 class Shard(NamedTuple):
-    """Where ledgers with the same `id mod shards` go; for the add path."""
+    """The journal and directory of ledgers with the same `id mod shards`; for the add path."""
 
     journal_no: int
     directory_no: int
@@ -48,10 +50,10 @@ class Shard(NamedTuple):
 
 
 class BookieStorage:
-    """`start`, then `run` once; no call but `start` before that.
+    """The storage of a bookie. Call `start`, then `run` once; nothing else before `start`.
 
-    After a failure of any journal or directory `run` raises, and nothing more is acknowledged:
-    the process must exit. Starting is always replaying.
+    After a failure of any journal or directory `run` raises, and nothing more is acknowledged: the
+    process must exit. Every start replays the journals.
     """
 
     def __init__(
@@ -66,9 +68,9 @@ class BookieStorage:
         gate: WriteGate | None = None,
         has_space: HasSpace | None = None,
     ) -> None:
-        """`key_value` opens the index store at a path, one in each of `directories`. `journals`
-        are not replayed yet. `options`: of all directories together. `gate`: what is taken, for
-        who takes it. `has_space`: see `CheckpointTask.has_space`, with the directory before."""
+        """`key_value` opens the index store at a path, one in each of `directories`. `journals` are
+        not replayed yet. `options`: of all directories together. `gate`: what the bookie accepts.
+        `has_space`: see `CheckpointScheduler.has_space`, called with the directory first."""
         options = (options or StorageOptions()).divided(len(directories))
         self.layout = layout = DirectoryMap(len(journals), len(directories))
         self.journals = tuple(journals)
@@ -76,7 +78,7 @@ class BookieStorage:
         self.now_ms = now_ms
         self.gate = gate or WriteGate()
         self.segments = segments = SegmentPool()
-        """Buffers for connections to receive into."""
+        """Buffers that connections receive into."""
         self._trimmer = trimmer = JournalTrimmer(layout, self.journals)
         opened: list[LedgerStorage] = []
         try:
@@ -101,6 +103,12 @@ class BookieStorage:
                 directory.close()
             raise
         self.directories = tuple(opened)
+        self.capacity = Capacity(
+            self.gate,
+            [directory.capacity for directory in opened],
+            [journal.capacity for journal in self.journals],
+        )
+        """Flags that say whether more can be taken."""
         self.shards = tuple(
             Shard(journal, directory, self.journals[journal], opened[directory])
             for shard in range(layout.shards)
@@ -120,7 +128,7 @@ class BookieStorage:
         return journals[ledger_id % len(journals)]
 
     def state(self, ledger_id: int) -> LedgerState | None:
-        """See `LedgerStorage.state`; likewise those below."""
+        """See `LedgerStorage.state`; the same holds for the methods below."""
         return self.directory_of(ledger_id).state(ledger_id)
 
     def create(self, ledger_id: int, master_key: bytes) -> LedgerState:
@@ -155,43 +163,30 @@ class BookieStorage:
     async def entries_held(self, ledger_id: int) -> EntriesHeld:
         return await self.directory_of(ledger_id).entries_held(ledger_id)
 
-    # --- room
+    # --- capacity
 
     @property
     def is_full(self) -> bool:
-        """Adds must wait: a directory has no room. Any one stops all, because nobody knows whom
-        the bytes are for that a socket holds.
-
-        Ask after each chunk of adds: asking also wakes the checkpoint tasks when it is time.
-        """
-        is_full = False
-        for directory in self.directories:  # all of them: each must be asked
-            if directory.is_full:
-                is_full = True
-        # While no add is taken none need wait, and reads must not wait behind adds.
-        return is_full and not (self.gate.is_shut and self.failure is None)
-
-    @property
-    def are_states_over(self) -> bool:
-        """A directory has so many new or changed ledgers that no request may be taken at all."""
-        return any(directory.are_states_over for directory in self.directories)
+        """Whether adds must wait because a directory has no capacity; see `Capacity.is_full`."""
+        return self.capacity.is_full
 
     async def wait_capacity(self) -> None:
-        """Returns when adds may go on. Raises StorageFailed or JournalFailed if never."""
+        """Returns when adds may continue. Raises StorageFailed or JournalFailed if they never
+        may."""
         for directory in self.directories:
             if directory.is_full:
                 await directory.wait_capacity(self.gate)
 
     @property
     def queued_bytes(self) -> int:
-        """Bytes of frames that are not durable yet, in all journals."""
+        """The bytes of frames that are not durable yet, in all journals."""
         if len(self.journals) == 1:
             return self.journals[0].queued_bytes
         return sum(journal.queued_bytes for journal in self.journals)
 
     @property
     def queued_callbacks(self) -> int:
-        """How many wait for the next groups of all journals."""
+        """The number of callbacks that wait for the next groups of all journals."""
         if len(self.journals) == 1:
             return self.journals[0].queued_callbacks
         return sum(journal.queued_callbacks for journal in self.journals)
@@ -200,7 +195,7 @@ class BookieStorage:
 
     @property
     def failure(self) -> FinalError | None:
-        """Why the storage is poisoned: StorageFailed or JournalFailed, or None."""
+        """The reason why the storage is poisoned: StorageFailed or JournalFailed, or None."""
         if self._failure is None:
             return next((one.task.failure for one in self.directories if one.task.failure), None)
         return self._failure
@@ -208,8 +203,7 @@ class BookieStorage:
     async def start(self) -> None:
         """Replays the journals and makes checkpoints of what they held.
 
-        Raises JournalCorrupt, BookieIoError, StorageFailed or OSError: the bookie must not
-        start.
+        Raises JournalCorrupt, BookieIoError, StorageFailed or OSError: the bookie must not start.
         """
         for directory in self.directories:
             await directory.load()
@@ -229,7 +223,8 @@ class BookieStorage:
             await directory.checkpoint()
 
     async def _settle_logs(self) -> None:
-        """What was left over goes before the replay, where whole journals vouch for it."""
+        """Removes unfinished entry logs before the replay, if whole journals prove that this is
+        safe."""
         layout = self.layout
         strange = [n for n, one in enumerate(self.directories) if one.inventory.has_strays]
         frames: dict[int, int | None] = {}
@@ -245,7 +240,8 @@ class BookieStorage:
             await self.directories[one].inventory.settle_early(total)
 
     async def _require_integrity_check(self, number: int, end: Mark, found: Mark) -> None:
-        """Before anything is made durable that would look as if nothing were missing."""
+        """Puts the directories of a journal into the state that requires an integrity check, before
+        anything is made durable that would look as if nothing were missing."""
         reason = (
             f"the end of journal {number} is lost: it was acknowledged up to offset {end.offset} "
             f"of {file_name(end.file_id)}, and ends at offset {found.offset} of "
@@ -257,7 +253,7 @@ class BookieStorage:
             await integrity.set_state(IntegrityState(IntegrityStage.LEDGERS_UNKNOWN, reason))
 
     async def run(self) -> None:
-        """Journals and checkpoints until cancelled. Raises JournalFailed or StorageFailed."""
+        """Runs journals and checkpoints until cancelled. Raises JournalFailed or StorageFailed."""
 
         async def guarded(task: Callable[[], Awaitable[None]]) -> None:
             try:
@@ -276,15 +272,15 @@ class BookieStorage:
             raise self._failure
 
     def _poison(self, failure: FinalError) -> None:
-        """Nothing is taken any more, whatever it needs. The first failure counts."""
+        """Accepts nothing more. The first failure is the one that is raised."""
         if self._failure is None:
             self._failure = failure
             for directory in self.directories:
                 directory.task.poison(failure)
 
     async def checkpoint(self) -> None:
-        """Makes all that is in memory now durable in entry logs and indexes. Not cancellable:
-        half a checkpoint would be a failed one. Raises StorageFailed."""
+        """Makes everything that is in memory now durable in entry logs and indexes. Not
+        cancellable: half a checkpoint would be a failed one. Raises StorageFailed."""
         for directory in self.directories:
             await directory.checkpoint()
 
@@ -295,8 +291,8 @@ class BookieStorage:
         compaction: CompactionKind = CompactionKind.MAJOR,
         is_forced: bool = False,
     ) -> list[GarbageCollectionReport]:
-        """One round in each directory, all at once: each has a disk of its own, or should have.
-        See `GarbageCollector.collect`."""
+        """Runs one round in each directory, all at once: each should have a disk of its own. See
+        `GarbageCollector.collect`."""
         rounds: dict[str, GarbageCollectionReport] = {}
 
         async def collect(directory: LedgerStorage) -> None:
@@ -310,7 +306,7 @@ class BookieStorage:
         return [rounds[directory.directory] for directory in self.directories]
 
     def suspend_compaction(self, kind: CompactionKind) -> None:
-        """In all directories; see `GarbageCollector.suspend`."""
+        """Suspends compaction in all directories; see `GarbageCollector.suspend`."""
         for directory in self.directories:
             directory.garbage.suspend(kind)
 
@@ -322,10 +318,10 @@ class BookieStorage:
         return any(directory.garbage.is_suspended(kind) for directory in self.directories)
 
     def close(self) -> None:
-        """Closes files and indexes. Nothing is written: stopping is crashing."""
+        """Closes files and indexes. Nothing is written: a stop is a crash."""
         for directory in self.directories:
             directory.close()
 
     def statistics(self) -> StorageStatistics:
-        """Of all directories together; each has its own, too."""
+        """Returns the statistics of all directories together; each has its own, too."""
         return StorageStatistics.total([one.statistics() for one in self.directories])

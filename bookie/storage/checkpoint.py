@@ -1,8 +1,9 @@
-"""A checkpoint: the write cache goes to entry log and index, then the journals' marks move.
+"""Makes a checkpoint: writes the write cache to entry log and index, then moves the journals'
+marks.
 
-The order is the promise: marks and caches are taken with no await between; runs are durable
-before the index points to them; the index is durable before the marks move; the marks are
-durable before a journal lets files go. Any failure poisons: what is on disk is then unknown.
+The order is the guarantee: marks and caches are taken with no await between; runs are durable
+before the index points to them; the index is durable before the marks move; the marks are durable
+before journal files are trimmed. Any failure poisons: what is on disk is then unknown.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class Checkpointer:
 
     _FREE_ENTRIES = 2000
     _SMALL_RUNS = 10
-    """So many in one step are small ones. With large ones each step writes, in which others run."""
+    """Up to this number of runs in a step are small ones. With large ones each step writes, and
+    other tasks run meanwhile."""
 
     def __init__(
         self,
@@ -48,7 +50,7 @@ class Checkpointer:
         logs: EntryLogs,
         states: LedgerStates,
     ) -> None:
-        """`number`: which of the bookie's directories it is. `trimmer`: of the journals."""
+        """`number`: the place of this directory among the bookie's. `trimmer`: of the journals."""
         self._disk = disk
         self._directory = directory
         self._mark_path = f"{directory}/lastmark"
@@ -72,14 +74,14 @@ class Checkpointer:
         return StoredMarks(checkpoint_no, marks, self._number, layout.directories, layout.journals)
 
     async def load_marks(self) -> None:
-        """Reads where replay begins; without the file, that is the beginning. Raises
-        BookieIoError if the index or the directory does not go with it."""
+        """Reads where replay begins; without the file, that is the beginning. Raises BookieIoError
+        if index or directory do not match the file."""
         try:
             data = await self._disk.read_file(self._mark_path)
         except FileNotFoundError:
             return
-        # A process killed after the rename may have left the new name in memory only. Journal
-        # files go because of this mark, so it must not come back older after a power loss.
+        # A process killed after the rename may have left the new name in memory only. Journal files
+        # are trimmed because of this mark, so a loss of power must not restore an older one.
         await self._disk.sync_directory(self._directory)
         try:
             found = decode_marks(data)
@@ -100,16 +102,11 @@ class Checkpointer:
             raise BookieIoError(
                 f"the index has checkpoint {indexed}, but {self._mark_path} says "
                 f"{found.checkpoint_no}: the index directory is not the one that was used "
-                "last. Cure: bring it back; or make one from the entry logs: `ledgerstream bookie "
+                "last. Cure: restore it; or rebuild one from the entry logs: `ledgerstream bookie "
                 "rebuild-index CONFIG`"
             )
         self.stored = found
         self._trimmer.loaded(self._number, found.marks)
-
-    @property
-    def is_due(self) -> bool:
-        """As much is in memory as may be there before a checkpoint."""
-        return self._cache.is_active_full or self._states.are_changes_many
 
     @property
     def has_work(self) -> bool:
@@ -122,7 +119,7 @@ class Checkpointer:
 
     @property
     def bytes_to_write(self) -> int:
-        """What the next checkpoint takes of the disk, at most."""
+        """The largest number of bytes that the next checkpoint writes to the disk."""
         logs = self._logs
         sealed = sum(map(len, logs.sealed_ledgers.values()))
         return checkpoint_bytes(
@@ -133,14 +130,14 @@ class Checkpointer:
         )
 
     async def make(self, *, moves_mark: bool, on_swapped: trio.Event, leisure_s: float = 0) -> None:
-        """One checkpoint. `on_swapped` is set as soon as the cache has room again.
+        """Makes one checkpoint. `on_swapped` is set as soon as the cache has capacity again.
 
-        `moves_mark` is False during replay: the journals must not let go of what is read.
-        `leisure_s`: so long it may take its time, unless memory fills.
+        `moves_mark` is False during replay: the journals must keep what is being read. `leisure_s`:
+        how long it may run in the background, unless memory fills.
         """
         self._began_at, self._leisure_s = trio.current_time(), leisure_s
-        # No await between these three: an add enters the cache before the journal, so all
-        # that is durable before a mark is in the half swapped out, or was flushed before.
+        # No await between these three: an add enters the cache before the journal, so all that is
+        # durable before a mark is in the half that is swapped out, or was flushed before.
         marks = {no: journal.mark for no, journal in self._journals.items()}
         changed = self._states.take_changed()
         metrics = self.metrics
@@ -162,8 +159,8 @@ class Checkpointer:
         checkpoint_no = self._index.checkpoint_no
         await self._free(half, runs, self._cache.flushed())
         metrics.flushing_bytes = 0
-        # Also without news: what garbage collection wrote must not come undone by a crash once
-        # the journal is gone. It costs nothing if there is nothing.
+        # Even if nothing changed: what garbage collection wrote must survive a crash once the
+        # journal is gone. It costs nothing if there is nothing.
         await self._index.flush()
         self._states.saved()
         if moves_mark and marks != self.stored.marks:
@@ -212,8 +209,8 @@ class Checkpointer:
     def _states_to_store(
         self, half: Half, changed: dict[int, LedgerState], first_seen: set[int]
     ) -> Iterator[LedgerState]:
-        """Changed ones, and those of all ledgers with new entries, because of their LAC. Which of
-        them have no record in the index yet is noted in `first_seen`."""
+        """Yields the changed states, and those of all ledgers with new entries, because of their
+        LAC. Those that have no record in the index yet are added to `first_seen`."""
         for state in changed.values():
             if not state.is_stored:
                 first_seen.add(state.ledger_id)
@@ -226,8 +223,8 @@ class Checkpointer:
                 yield known
 
     async def _free(self, half: Half, runs: list[PlacedRun], segments: list[memoryview]) -> None:
-        """Gives back a million ints and a hundred MiB in steps: at once it would delay
-        acknowledgements by tens of milliseconds. With many ledgers there are as many runs."""
+        """Frees a million ints and a hundred MiB in steps: at once it would delay acknowledgements
+        by tens of milliseconds. With many ledgers there are as many runs."""
         while runs:
             del runs[-self._FREE_ENTRIES :]
             await self._yield()

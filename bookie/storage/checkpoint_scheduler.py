@@ -1,7 +1,7 @@
-"""When checkpoints are made, who waits for room meanwhile, and what a failure means.
+"""Decides when checkpoints are made, lets adds wait meanwhile, and handles a failure.
 
-Its twin `checkpoint` says how one is made. After a failed checkpoint what is on disk is
-unknown: nothing may change entry logs or index any more, and the process must exit.
+`bookie.storage.checkpoint` makes them. After a failed checkpoint what is on disk is unknown:
+nothing may change entry logs or index any more, and the process must exit.
 """
 
 from __future__ import annotations
@@ -11,33 +11,41 @@ from contextlib import asynccontextmanager
 
 import trio
 
+from bookie.core.capacity import DirectoryCapacity
 from bookie.core.disk_space import WriteGate
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.options import StorageFailed
 from ledger.errors import BookieIoError, FinalError
 
 ASK_DISK_S = 0.5
-"""How often a disk without room for a checkpoint is asked: nobody tells when there is some."""
+"""How often a disk without space for a checkpoint is checked: no event announces free space."""
 
 
 class CheckpointScheduler:
     """Makes a checkpoint when one is due, and at an interval."""
 
-    def __init__(self, checkpointer: Checkpointer, interval_s: float) -> None:
+    def __init__(
+        self, checkpointer: Checkpointer, capacity: DirectoryCapacity, interval_s: float
+    ) -> None:
+        """`capacity`: of the directory; it shows when a checkpoint is due, and is notified when
+        none can begin."""
         self._checkpointer = checkpointer
+        self._capacity = capacity
         self.has_space: Callable[[int], Awaitable[bool]] | None = None
-        """Whether the disk has room for so many bytes, which are then kept for this directory
-        until it asks for none; None: always. Set it before `run`."""
+        """Returns whether the disk has this many bytes free, and reserves them for this directory
+        until it asks for 0; None: always. Set it before `run`."""
         self.is_waiting_for_disk = False
-        """What is in memory stays there: the disk has no room for it."""
+        """A checkpoint waits until the disk has space for it; memory is not freed meanwhile."""
         self.metrics = checkpointer.metrics
         self._interval_s = interval_s
+        self._is_running = False
+        capacity.on_due = self._ask_if_running
         self._write_lock = trio.Lock()
         self._is_checkpointing = False
         self._wanted = trio.Event()
         self._swapped = trio.Event()
         self._begun = self._ended = 0
-        """Of the checkpoints of `run`."""
+        """How many checkpoints `run` has begun and ended."""
         self._one_ended = trio.Event()
         self.failure: FinalError | None = None
         self.checkpoints = 0
@@ -45,24 +53,23 @@ class CheckpointScheduler:
 
     @property
     def is_full(self) -> bool:
-        """Requests must wait: the active half is full, or too many ledgers are new or changed,
-        and a checkpoint holds the other half.
-
-        Asking wakes the task when a checkpoint is due, so ask after each chunk of requests.
-        """
-        if not self._checkpointer.is_due:
-            return False
-        self._wanted.set()
-        return self._is_checkpointing or self.is_waiting_for_disk or self.failure is not None
+        """Whether requests must wait: the active half is full, or too many ledgers are new or
+        changed, and a checkpoint uses the other half."""
+        return self._capacity.is_full
 
     @property
     def is_due(self) -> bool:
-        """As much is in memory as may be there before a checkpoint."""
-        return self._checkpointer.is_due
+        """Whether memory holds as much as it may before a checkpoint."""
+        return self._capacity.is_due
+
+    def _report(self) -> None:
+        has_failed = self.failure is not None
+        is_blocked = self._is_checkpointing or self.is_waiting_for_disk or has_failed
+        self._capacity.report_checkpoint(is_blocked=is_blocked, is_failed=has_failed)
 
     async def wait_capacity(self, gate: WriteGate | None = None) -> None:
-        """Returns when adds may go on, or none is taken any more (`gate`). Raises the failure if
-        they never may."""
+        """Returns when adds may continue, or when `gate` accepts none. Raises the failure if they
+        never may."""
         await trio.lowlevel.checkpoint()
         if not self.is_full:
             return
@@ -76,20 +83,26 @@ class CheckpointScheduler:
 
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
-        """Only one task at a time changes entry logs and index, and none after a failure."""
+        """Lets only one task at a time change entry logs and index, and none after a failure."""
         async with self._write_lock:
             if self.failure is not None:
                 raise self.failure
             yield
 
     def ask(self) -> None:
-        """A checkpoint is wanted soon. Cheap; may be said often."""
+        """Requests a checkpoint soon. Cheap; may be called often."""
         self._wanted.set()
 
+    def _ask_if_running(self) -> None:
+        # A replay makes its checkpoints itself.
+        if self._is_running:
+            self._wanted.set()
+
     async def made(self) -> None:
-        """Returns when `run` has made a checkpoint of all that is in memory now, which it does when
-        the disk has room: that may take as long as the disk is full. Raises the failure."""
-        number = self._begun + 1  # one that is under way may have left something behind
+        """Returns when `run` has made a checkpoint of everything that is in memory now. It makes
+        one when the disk has space, which may take as long as the disk is full. Raises the
+        failure."""
+        number = self._begun + 1  # one in progress may have begun before the latest changes
         self.ask()
         while self._ended < number:
             if self.failure is not None:
@@ -97,14 +110,18 @@ class CheckpointScheduler:
             await self._one_ended.wait()
 
     def poison(self, failure: FinalError) -> None:
-        """Nothing works any more; whoever waits is told. The first failure counts."""
+        """Ends all work with a failure, and wakes all waiting callers. The first failure counts."""
         if self.failure is None:
             self.failure = failure
+            self._report()
         self._swapped.set()
         self._one_ended.set()
 
     async def run(self) -> None:
-        """Until cancelled. Raises StorageFailed."""
+        """Makes checkpoints until cancelled. Raises StorageFailed."""
+        self._is_running = True
+        if self._capacity.is_due:
+            self._capacity.on_due()  # it was not heard before
         while True:
             with trio.move_on_after(self._interval_s):
                 await self._wanted.wait()
@@ -119,30 +136,33 @@ class CheckpointScheduler:
                 await self.has_space(0)
 
     async def _wait_disk(self) -> None:
-        """Returns when the disk has room for a checkpoint: nothing is begun that could end in the
-        middle. Holds no lock meanwhile, for garbage collection may be what makes the room."""
+        """Returns when the disk has space for a checkpoint, so that none ends in the middle. Holds
+        no lock meanwhile, because garbage collection may be what frees the space."""
         has_space = self.has_space
         try:
             while has_space is not None and self._checkpointer.has_work and self.failure is None:
                 if await has_space(self._checkpointer.bytes_to_write):
                     return
                 self.is_waiting_for_disk = True
-                self._swapped.set()  # whoever waits looks whether adds are taken at all
+                self._report()
+                self._swapped.set()  # waiting callers check whether adds are accepted at all
                 self._swapped = trio.Event()
                 await trio.sleep(ASK_DISK_S)
         finally:
             self.is_waiting_for_disk = False
+            self._report()
 
     async def make(self, *, moves_mark: bool = True, leisure_s: float = 0) -> None:
-        """A checkpoint now, if there is anything to write; see `Checkpointer.make`. Raises
+        """Makes a checkpoint now, if there is anything to write; see `Checkpointer.make`. Raises
         StorageFailed.
 
-        Cancelling it is a failure, too: caches and logs are then in the middle of something.
+        Cancelling it is a failure, too: caches and logs are then in an intermediate state.
         """
         async with self.writing():
             if not self._checkpointer.has_work:
                 return
             self._is_checkpointing = True
+            self._report()
             started = trio.current_time()
             swapped, self._swapped = self._swapped, trio.Event()
             try:
@@ -151,16 +171,17 @@ class CheckpointScheduler:
                 )
             except (OSError, BookieIoError) as error:
                 failure = StorageFailed(
-                    f"checkpoint failed: {error}. Nothing more is taken. Cure: see to the disk, "
+                    f"checkpoint failed: {error}. Nothing more is accepted. Cure: check the disk, "
                     "then start again; the journal is replayed"
                 )
                 self.poison(failure)
                 raise failure from error
             except BaseException as error:
-                self.poison(StorageFailed(f"checkpoint was broken off: {error!r}"))
+                self.poison(StorageFailed(f"checkpoint was interrupted: {error!r}"))
                 raise
             finally:
                 self._is_checkpointing = False
+                self._report()
             self.checkpoints += 1
             self.seconds_last = trio.current_time() - started
             self.metrics.checkpoint_made(self.seconds_last)

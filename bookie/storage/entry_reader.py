@@ -1,14 +1,13 @@
-"""Reading entries: write cache, read cache, index, entry log, in this order.
+"""Reads entries: from write cache, read cache, index and entry log, in this order.
 
-Must never turn doubt into absence: whatever is wrong with stored bytes is a BookieIoError.
-Between finding nothing in the caches and asking the index there is no await, because a
-checkpoint moves entries from the one to the other.
+Must never report an entry as absent if it may exist: whatever is wrong with stored bytes is a
+BookieIoError. Between a miss in the caches and the look-up in the index there is no await, because
+a checkpoint moves entries from the one to the other.
 
-Which entries of a ledger are stored, from write cache and index, in small steps.
-
-A ledger may have a hundred million entries: others run between the steps, and what is built is
-bounded. The cache is looked at first, so that an entry on its way into the index is seen in one
-of them; entries added meanwhile may be left out. Reads no entry.
+It also lists which entries of a ledger are stored. A ledger may have a hundred million entries, so
+other tasks run between the steps, and what is built is bounded. The cache is read first, so that an
+entry that moves into the index is seen in one of them; entries added meanwhile may be missing. No
+entry is read.
 """
 
 from __future__ import annotations
@@ -34,15 +33,16 @@ from ledger.errors import BookieIoError
 _ids_of_entry = struct.Struct(">qq").unpack_from
 _ENTRY_BYTES_MIN = 16
 _ENTRIES_PER_SLICE = 2000
-"""A long batch lets others run now and then: it may come from memory whole."""
+"""After this number of entries a long batch yields to other tasks: all of it may come from
+memory."""
 
 BATCH_OVERHEAD_BYTES = 24 + 8 + 4
-"""What Apache's bookie counts for a batch read's answer before the first entry."""
+"""What Apache's bookie counts for the reply to a batch read before the first entry."""
 BATCH_ENTRY_OVERHEAD_BYTES = 4
 
 
 class _UnderWay:
-    """A read that waits for the disk: whoever wants one of its entries waits with it."""
+    """A read in flight: callers that want one of its entries wait for it."""
 
     __slots__ = ("block", "end", "ended", "first", "generation")
 
@@ -51,18 +51,18 @@ class _UnderWay:
         self.end = end
         self.generation = generation
         self.block: Block | None = None
-        """None if it failed: then whoever waited tries by itself."""
+        """None if the read failed: then each waiting caller tries by itself."""
         self.ended = trio.Event()
 
 
 class EntryReader:
-    """Reads of one ledger directory. `None` means that the entry is surely not stored here."""
+    """Reads of one ledger directory. `None` means that the entry is certainly not stored here."""
 
     _ATTEMPTS_MAX = 3
     _NARROWER = 16
-    """A piece that cannot be read is read again with so many times fewer entries. A bad place may
-    take a disk seconds each time: it is asked three or four times for the entry before it, and not
-    once for each of the thousands that lie in the piece."""
+    """A piece that cannot be read is read again with a fraction of its entries: one in this number.
+    A bad sector may take a disk seconds each time, so it is read three or four times for the entry
+    before it, not once for each of the thousands in the piece."""
 
     def __init__(
         self,
@@ -79,14 +79,15 @@ class EntryReader:
         self._logs = logs
         self._ahead = read_ahead
         self._under_way: dict[int, list[_UnderWay]] = {}
-        """By ledger; no more than reads are under way at once."""
+        """By ledger; no more than the reads that are in flight."""
         self._reuse = ReuseTracker()
         self.metrics = ReadMetrics()
         self.disk_reads = 0
-        """Reads that had to wait for the disk."""
+        """The number of reads that had to wait for the disk."""
 
     def read_cached(self, ledger_id: int, entry_id: int) -> memoryview | None:
-        """The entry if it is in memory. Raises BookieIoError if a block holds wrong bytes."""
+        """Returns the entry if it is in memory. Raises BookieIoError if a block holds wrong
+        bytes."""
         entry = self._cache.get(ledger_id, entry_id)
         if entry is not None:
             self.metrics.write_cache_hits += 1
@@ -99,7 +100,7 @@ class EntryReader:
         return entry
 
     async def read(self, ledger_id: int, entry_id: int) -> memoryview | None:
-        """The entry as stored, or None. Raises BookieIoError on any doubt."""
+        """Returns the entry as stored, or None. Raises BookieIoError if that cannot be decided."""
         entry = self._cache.get(ledger_id, entry_id)
         if entry is not None:
             self.metrics.write_cache_hits += 1
@@ -114,11 +115,12 @@ class EntryReader:
     async def read_batch(
         self, ledger_id: int, first: int, count_max: int, size_max: int
     ) -> list[Buffer]:
-        """Entries `first`, `first + 1`, ... while they are here and fit; [] if `first` is not.
+        """Returns entries `first`, `first + 1`, ... while they are here and fit; [] if `first` is
+        not.
 
         Args:
-            count_max: at most so many; 0 or less for no bound but `size_max`.
-            size_max: bytes of the answer, counted as Apache's bookie does. The first entry
+            count_max: the largest number of entries; 0 or less for no bound but `size_max`.
+            size_max: bytes of the reply, counted as Apache's bookie does. The first entry
                 is returned even if it alone is larger.
 
         Raises:
@@ -163,11 +165,11 @@ class EntryReader:
         return found
 
     def last_entry_id(self, ledger_id: int) -> int:
-        """The highest entry id stored, or -1."""
+        """Returns the highest entry id stored, or -1."""
         return max(self._cache.last_entry_id(ledger_id), self._index.last_entry_id(ledger_id))
 
     def _end_in_block(self, block: Block, entry_id: int, count_max: int, room: int) -> int:
-        """One past the last entry to take from `block`, beginning with `entry_id`."""
+        """Returns one past the last entry to take from `block`, beginning with `entry_id`."""
         i = entry_id - block.first
         before = block.ends[i - 1] if i else 0
         fits = bisect_right(
@@ -176,7 +178,7 @@ class EntryReader:
             key=lambda j: block.ends[j] - before + BATCH_ENTRY_OVERHEAD_BYTES * (j - i + 1),
         )
         end = entry_id + min(fits, count_max)
-        if self._cache.holds(block.ledger_id):  # what was added again is newer
+        if self._cache.holds(block.ledger_id):  # an entry that was added again is newer
             for held in range(entry_id, end):
                 if self._cache.get(block.ledger_id, held) is not None:
                     return held
@@ -185,7 +187,7 @@ class EntryReader:
     async def _block_with(
         self, ledger_id: int, entry_id: int, wanted_bytes: int = 0
     ) -> Block | None:
-        """A block that holds the entry, read if need be, with what follows it in its run:
+        """Returns a block that holds the entry, read if necessary, with what follows it in its run:
         `wanted_bytes`, or what is read ahead."""
         for attempt in range(self._ATTEMPTS_MAX):
             block = self._blocks.find(ledger_id, entry_id)
@@ -206,8 +208,8 @@ class EntryReader:
                 try:
                     return await self._read_block(run, entry_id, ends, generation)
                 except BookieIoError:
-                    # The place may have changed while the read waited, and the log be gone: look
-                    # it up again.
+                    # The place may have changed during the read, and the log may be gone: look it
+                    # up again.
                     is_same = self._blocks.is_current(
                         ledger_id, generation
                     ) and run == self._index.find(ledger_id, entry_id)
@@ -215,12 +217,13 @@ class EntryReader:
                         break
                     if len(ends) == 1:
                         raise
-                    # What is wrong may lie in what is read ahead.
+                    # What is wrong may be in what is read ahead.
                     ends = ends[: max(1, len(ends) // self._NARROWER)]
         raise AssertionError("unreachable")
 
     def _ends_of_piece(self, run: PlacedRun, entry_id: int, wanted_bytes: int) -> list[int]:
-        """Where the entry ends, and those of the run behind it that are read with it."""
+        """Returns where the entry ends, and where those of the run after it end that are read with
+        it."""
         ends = entry_ends(run.lengths[entry_id - run.first :])
         ahead = self._ahead
         bytes_max = max(ahead.piece_bytes(run.ledger_id, entry_id), wanted_bytes)
@@ -270,7 +273,7 @@ class EntryReader:
         return block
 
     def _under_way_with(self, ledger_id: int, entry_id: int) -> _UnderWay | None:
-        """A read of a disk that will bring the entry."""
+        """Returns a read in flight that will return the entry, or None."""
         for one in self._under_way.get(ledger_id, ()):
             if one.first <= entry_id < one.end:
                 return one
@@ -278,12 +281,13 @@ class EntryReader:
 
 
 def _checked(block: Block, entry_id: int) -> memoryview:
-    """The entry in the block. Raises BookieIoError unless its bytes begin with its own ids."""
+    """Returns the entry in the block. Raises BookieIoError unless its bytes begin with its own
+    ids."""
     return _checked_entries(block, entry_id, entry_id + 1)[0]
 
 
 def _checked_entries(block: Block, entry_id: int, end: int) -> list[memoryview]:
-    """Entries from `entry_id` up to, not including, `end`. About 0.4 us each."""
+    """Returns the entries from `entry_id` up to, not including, `end`. About 0.4 us each."""
     data, ends, ledger_id = block.data, block.ends, block.ledger_id
     i = entry_id - block.first
     begin = ends[i - 1] if i else 0
@@ -291,8 +295,8 @@ def _checked_entries(block: Block, entry_id: int, end: int) -> list[memoryview]:
     for stop in ends[i : end - block.first]:
         if stop - begin < _ENTRY_BYTES_MIN or _ids_of_entry(data, begin) != (ledger_id, entry_id):
             raise BookieIoError(
-                f"entry {entry_id} of ledger {ledger_id}: other bytes lie in its place in the "
-                "entry log. Read it from another bookie; this one's disk needs looking after"
+                f"entry {entry_id} of ledger {ledger_id}: other bytes are stored in its place in "
+                "the entry log. Read it from another bookie; check the disk of this one"
             )
         entries.append(data[begin:stop])
         begin = stop
@@ -301,13 +305,14 @@ def _checked_entries(block: Block, entry_id: int, end: int) -> list[memoryview]:
 
 
 LIST_BYTES_MAX = 4 * 1024 * 1024
-"""A longer list would not fit into the frame of its answer."""
+"""A longer list would not fit into the frame of its reply."""
 _IDS_PER_STEP = 10_000
 _RUNS_PER_STEP = 100
 
 
 async def list_entries(cache: WriteCache, index: Index, ledger_id: int) -> EntriesHeld:
-    """Raises BookieIoError for a damaged index, and for a list above LIST_BYTES_MAX."""
+    """Lists the entries of a ledger that are stored. Raises BookieIoError for a damaged index, and
+    for a list above LIST_BYTES_MAX."""
     held = EntriesHeld()
     cached = await _cached_ranges(cache, ledger_id)
     taken = at = 0
@@ -331,20 +336,20 @@ async def _add(held: EntriesHeld, ranges: Iterable[tuple[int, int]], ledger_id: 
             held.add(first, last)
         if held.nbytes > LIST_BYTES_MAX:
             raise BookieIoError(
-                f"ledger {ledger_id} has so many gaps here that its list of entries would "
+                f"ledger {ledger_id} has too many gaps here: its list of entries would "
                 f"exceed {LIST_BYTES_MAX} bytes: read the entries instead"
             )
         await trio.lowlevel.checkpoint()
 
 
 def _ranges_from(index: Index, ledger_id: int, at: int) -> Iterator[tuple[int, int]]:
-    """What the index holds from entry `at` on. Not to be kept over an await."""
+    """Yields what the index holds from entry `at` on. Must not be kept over an await."""
     for run in index.runs(ledger_id, at):
         yield max(run.first, at), run.last
 
 
 async def _cached_ranges(cache: WriteCache, ledger_id: int) -> list[tuple[int, int]]:
-    """In order of their first entries. No more of them than there are entries in the cache."""
+    """Returns ranges in the order of their first entries: no more than the cache has entries."""
     ids: list[int] = []
     for half in (cache.flushing, cache.active):
         ids += (half or {}).get(ledger_id, ())

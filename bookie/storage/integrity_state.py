@@ -1,4 +1,4 @@
-"""What a ledger directory may not know: the record in its index, and ledgers in limbo."""
+"""The record in an index that it may lack entries, and the ledgers in limbo of a directory."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _RANGES_PER_STEP = 5000
 
 
 def read_integrity_state(pairs: KeyValue) -> IntegrityState | None:
-    """None if there is none. Raises BookieIoError."""
+    """Returns the record, or None if there is none. Raises BookieIoError."""
     value = pairs.get(_KEY)
     return None if value is None else decode_integrity_state(value)
 
 
 def write_integrity_state(pairs: KeyValue, state: IntegrityState | None) -> None:
-    """None removes it. Durable after a flush. Raises BookieIoError."""
+    """Writes the record; None removes it. Durable after a flush. Raises BookieIoError."""
     if state is None:
         pairs.write([], [_KEY])
     else:
@@ -37,7 +37,7 @@ def write_integrity_state(pairs: KeyValue, state: IntegrityState | None) -> None
 
 
 class DirectoryIntegrity:
-    """Of one ledger directory of a bookie that runs."""
+    """The integrity state of one ledger directory of a running bookie."""
 
     def __init__(self, pairs: KeyValue, changes: IndexChanges) -> None:
         self._pairs = pairs
@@ -47,11 +47,11 @@ class DirectoryIntegrity:
 
     @property
     def state(self) -> IntegrityState | None:
-        """Raises BookieIoError."""
+        """The record, or None. Raises BookieIoError."""
         return read_integrity_state(self._pairs)
 
     async def set_state(self, state: IntegrityState | None) -> None:
-        """Durably. Raises StorageFailed."""
+        """Stores the record durably. Raises StorageFailed."""
         async with self._changes.making("writing what the index does not know"):
             write_integrity_state(self._pairs, state)
             await self._index.flush()
@@ -59,7 +59,8 @@ class DirectoryIntegrity:
             self.statistics.ledgers = 0
 
     async def ledgers_in_limbo(self, after: int, count_max: int) -> list[int]:
-        """The next ones, in order, as the index knows them. Raises BookieIoError."""
+        """Returns the next ledgers in limbo, in order, as the index has them. Raises
+        BookieIoError."""
         found: list[int] = []
         while len(found) < count_max and (ids := self._index.ledger_ids(after, _STEP)):
             for ledger_id in ids:
@@ -71,7 +72,7 @@ class DirectoryIntegrity:
         return found
 
     async def count_in_limbo(self) -> int:
-        """All of them. Raises BookieIoError."""
+        """Returns the number of all ledgers in limbo. Raises BookieIoError."""
         count, after = 0, -1
         while ids := await self.ledgers_in_limbo(after, _STEP):
             count += len(ids)
@@ -79,7 +80,7 @@ class DirectoryIntegrity:
         return count
 
     def missing(self, ledger_id: int, expected: Iterable[Range], count_max: int) -> list[Range]:
-        """The first of the ranges that the index does not have; the cache may have them. Not more
-        than so many. Raises BookieIoError."""
+        """Returns the first ranges, at most `count_max`, that the index does not have; the cache
+        may have them. Raises BookieIoError."""
         held = ((run.first, run.last) for run in self._index.runs(ledger_id))
         return list(islice(missing_ranges(expected, held), count_max))

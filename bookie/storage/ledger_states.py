@@ -6,47 +6,54 @@ stop adds that are checked against the other.
 
 from __future__ import annotations
 
-import struct
 import weakref
 from collections import OrderedDict
 
 from bookie.core.caches import WriteCache
+from bookie.core.capacity import DirectoryCapacity
 from bookie.core.ledger_state import LedgerState
 from bookie.storage.index.index import Index
-
-_lac_of_entry = struct.Struct(">q").unpack_from
-_LAC_OFFSET = 16
+from ledger.wire.v2 import lac_of_entry
 
 
 class LedgerStates:
-    """`held` may be read directly by the add path; everything else goes through here.
+    """The states in memory. The add path may read `held` directly; everything else goes through
+    here.
 
-    When there are more than `states_max`, the least recently asked for are let go, but none
-    with watchers, with changes not yet in the index, or with entries in the write cache. So
-    the true bound is `states_max` plus what the write cache holds, and a quarter more.
+    When there are more than `states_max`, the least recently used are evicted, but none with
+    watchers, with changes not yet in the index, or with entries in the write cache. So the true
+    bound is `states_max` plus what the write cache holds, and a quarter more.
     """
 
     _EVICT_STEPS = 32
     _MORE_AFTER_NONE_EVICTED = 8
-    """Where none of the states looked at could be let go, so many more are held before as many are
-    looked at again: four steps for each, while a checkpoint is awaited."""
+    """If none of the states examined could be evicted, this many more are held before as many are
+    examined again: four steps for each, while a checkpoint is awaited."""
 
-    def __init__(self, index: Index, cache: WriteCache, states_max: int) -> None:
-        # Ordered: to find the first key of a dict takes a step per key that was there before it.
+    def __init__(
+        self,
+        index: Index,
+        cache: WriteCache,
+        states_max: int,
+        capacity: DirectoryCapacity | None = None,
+    ) -> None:
+        """`capacity`: notified when there are too many changes."""
+        # Ordered: finding the first key of a dict takes a step per key that was there before it.
         self.held: OrderedDict[int, LedgerState] = OrderedDict()
         self._index = index
         self._cache = cache
         self._states_max = states_max
+        self._capacity = capacity or DirectoryCapacity()
         self._looked_at = states_max
-        """With no more than these in `held` there is nothing to let go."""
-        # A connection may keep a state that was let go: whoever asks next must get the same.
+        """With no more than these in `held` there is nothing to evict."""
+        # A connection may still use an evicted state: the next caller must get the same object.
         self._alive: weakref.WeakValueDictionary[int, LedgerState] = weakref.WeakValueDictionary()
         self._dirty: dict[int, LedgerState] = {}
         self._saving: dict[int, LedgerState] = {}
 
     def get(self, ledger_id: int) -> LedgerState | None:
-        """The state, or None if the ledger was never seen. A deleted ledger has one, too, as
-        long as its tombstone is kept. Raises BookieIoError if the index record is damaged."""
+        """Returns the state, or None if the ledger was never seen. A deleted ledger has one, too,
+        as long as its tombstone is kept. Raises BookieIoError if the index record is damaged."""
         state = self.held.get(ledger_id)
         if state is None:
             state = self._alive.get(ledger_id)
@@ -61,9 +68,9 @@ class LedgerStates:
         return state
 
     def create(self, ledger_id: int, master_key: bytes) -> LedgerState:
-        """The state of a ledger seen for the first time, for which `get` found none just now;
-        stored by the next checkpoint."""
-        # That `get` has asked the index: to ask it twice made a new ledger a third dearer.
+        """Creates the state of a ledger for which `get` has just returned None; the next checkpoint
+        stores it."""
+        # `get` has read the index: reading it twice made a new ledger cost a third more.
         is_known = ledger_id in self.held or ledger_id in self._alive
         assert not is_known, f"ledger {ledger_id} has a state already"
         state = LedgerState(ledger_id, bytes(master_key))
@@ -73,13 +80,17 @@ class LedgerStates:
         return state
 
     def changed(self, state: LedgerState) -> None:
-        """Something in `state` must outlive the process: the next checkpoint stores it."""
+        """Has the next checkpoint store `state`, because it must outlive the process."""
         self._dirty[state.ledger_id] = state
+        if len(self._dirty) >= self._states_max:
+            self._report()
 
     def take_changed(self) -> dict[int, LedgerState]:
-        """What the checkpoint that begins now must store; `saved` when it is durable."""
+        """Returns what the checkpoint that begins now must store; call `saved` when it is
+        durable."""
         assert not self._saving, "the states taken before are not saved yet"
         self._saving, self._dirty = self._dirty, {}
+        self._report()
         return self._saving
 
     @property
@@ -88,46 +99,43 @@ class LedgerStates:
 
     @property
     def changes(self) -> int:
-        """So many states the next checkpoint must store, whatever else is in memory."""
+        """The number of states that the next checkpoint must store, whatever else is in memory."""
         return len(self._dirty)
 
     @property
-    def are_changes_many(self) -> bool:
-        """So many states cannot be let go that a checkpoint must come first: fences and explicit
-        LACs of ever new ledgers fill no cache."""
-        return self.changes_filled >= 1
-
-    @property
     def changes_filled(self) -> float:
-        """How many there are of as many as may be."""
+        """The share of the allowed changes that are in memory; 1 makes a checkpoint due."""
         return len(self._dirty) / self._states_max
 
-    @property
-    def are_changes_over(self) -> bool:
-        """There are twice as many: nothing that could change another may be taken."""
-        return len(self._dirty) >= 2 * self._states_max
+    def _report(self) -> None:
+        # Fences and explicit LACs of ever new ledgers fill no cache. With as many changes as states
+        # may be in memory a checkpoint is due; with twice as many, nothing that could change
+        # another state may be accepted.
+        count, states_max = len(self._dirty), self._states_max
+        self._capacity.report_states(count >= states_max, count >= 2 * states_max)
 
     def saved(self) -> None:
-        """What `take_changed` gave is durable in the index."""
+        """Records that what `take_changed` returned is durable in the index."""
         self._saving = {}
         self._looked_at = self._states_max
         self._evict()
 
     def deleted(self, state: LedgerState) -> None:
-        """The ledger is gone from the index; its state must not be stored again."""
-        assert not self._saving, "a checkpoint is under way"
+        """Records that the ledger is gone from the index; its state must not be stored again."""
+        assert not self._saving, "a checkpoint is in progress"
         state.delete()
         self._dirty.pop(state.ledger_id, None)
+        self._report()
 
     def drop_deleted(self, ledger_id: int) -> None:
-        """A deleted ledger's tombstone is in the index: memory need not keep its state, which
-        hardly anybody asks for again."""
+        """Evicts a deleted ledger whose tombstone is in the index: its state is rarely needed
+        again."""
         state = self.held.get(ledger_id)
         if state is not None and state.is_deleted and not state.is_watched:
             self._release(self.held.pop(ledger_id))
 
     def forget(self, ledger_id: int) -> None:
-        """A tombstone was dropped: from now on the ledger was never seen."""
+        """Forgets a ledger whose tombstone was dropped, as if it had never been seen."""
         self.held.pop(ledger_id, None)
         self._alive.pop(ledger_id, None)
 
@@ -145,7 +153,7 @@ class LedgerStates:
         last = self._cache.last_entry_id(ledger_id)
         entry = self._cache.get(ledger_id, last) if last >= 0 else None
         if entry is not None:
-            state.lac = max(state.lac, _lac_of_entry(entry, _LAC_OFFSET)[0])
+            state.lac = max(state.lac, lac_of_entry(entry))
         return state
 
     def _evict(self) -> None:
@@ -153,7 +161,7 @@ class LedgerStates:
         if len(held) <= self._looked_at:
             return
         before = len(held)
-        # All but the newest, which somebody just asked for.
+        # All but the newest, which was requested just now.
         for _ in range(min(self._EVICT_STEPS, before - 1)):
             if len(held) <= states_max:
                 break
@@ -172,6 +180,7 @@ class LedgerStates:
         self._looked_at = before + more if is_fruitless else states_max
 
     def _release(self, state: LedgerState) -> None:
-        """`state` is no longer in `held`. Only now a weak reference is made: it is gone at once
-        with the state if nobody keeps that, and the garbage collector never sees it."""
+        """Releases a `state` that is no longer in `held`. Only now a weak reference is made: if
+        nothing else uses the state, both are freed at once, and the garbage collector never sees
+        them."""
         self._alive[state.ledger_id] = state

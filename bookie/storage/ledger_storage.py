@@ -1,9 +1,9 @@
 """The storage engine of one ledger directory: add, read, fence, checkpoint.
 
-Answers for what a bookie promised: whatever was acknowledged is read back with the same bytes,
-and a fence holds, over any crash. The parts decide how; here is what is called when. Adds do
-not pass through here: `bookie.core.adds` writes cache and journal group itself. The journals
-belong to all directories of a bookie: `bookie_storage` replays and runs them.
+It keeps what a bookie promises: whatever was acknowledged is read back with the same bytes, and a
+fence holds, over any crash. The parts decide how; this module calls them in the right order. Adds
+do not pass through here: `bookie.core.adds` writes the cache and `Journal.queue` the group. The
+journals belong to all directories of a bookie: `bookie_storage` replays and runs them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import trio
 from bookie.core.availability import EntriesHeld
 from bookie.core.buffer_pool import SegmentPool
 from bookie.core.caches import ReadCache, WriteCache
+from bookie.core.capacity import DirectoryCapacity
 from bookie.core.disk_space import WriteGate
 from bookie.core.journal import Mark
 from bookie.core.journal_frames import encode_explicit_lac, encode_fence
@@ -42,9 +43,9 @@ from ledger.errors import NoSuchEntry, NoSuchLedger, UnknownLedgerState
 
 
 class LedgerStorage:
-    """Call `load`, replay into `replay_target`, `checkpoint`, then `task.run`: each once, and nothing
-    else before. After a failed checkpoint it raises, and nothing more is taken: the process must exit.
-    """
+    """One ledger directory. Call `load`, replay into `replay_target`, `checkpoint`, then
+    `task.run`: each once, and nothing else before. After a failed checkpoint it raises and takes
+    nothing more: the process must exit."""
 
     def __init__(
         self,
@@ -58,11 +59,10 @@ class LedgerStorage:
         options: StorageOptions,
         spares: SegmentPool,
     ) -> None:
-        """`number`: which of the bookie's ledger directories it is, from 0. `pairs` is the index
-        store that belongs to it. `trimmer`: of the bookie's journals. `spares`: for its cache."""
+        """`number`: its place among the bookie's, from 0. `pairs`: its index store."""
         self.directory = directory
-        self._journals = trimmer.journals
-        self.cache = cache = WriteCache(options.write_cache_bytes // 2, spares)
+        self._journals, self.capacity = trimmer.journals, (capacity := DirectoryCapacity())
+        self.cache = cache = WriteCache(options.write_cache_bytes // 2, spares, capacity)
         self._read_cache = blocks = ReadCache(options.read_cache_bytes)
         self._index = index = Index(pairs)
         self._logs = logs = EntryLogs(
@@ -71,10 +71,10 @@ class LedgerStorage:
             log_bytes_max=options.entry_log_bytes_max,
             flush_bytes=options.flush_entrylog_bytes,
         )
-        self._states = states = LedgerStates(index, cache, options.states_max)
-        self.states = states.held  # for the add path; `state` also asks the index
+        self._states = states = LedgerStates(index, cache, options.states_max, capacity)
+        self.states = states.held  # for the add path; `state` also reads the index
         self._reader = EntryReader(cache, blocks, index, logs, read_ahead=options.read_ahead())
-        self._checkpointer = Checkpointer(
+        self._checkpointer = checkpoints = Checkpointer(
             disk,
             directory,
             number,
@@ -85,12 +85,11 @@ class LedgerStorage:
             logs=logs,
             states=states,
         )
-        self.task = task = CheckpointScheduler(self._checkpointer, options.checkpoint_interval_s)
+        self.task = task = CheckpointScheduler(checkpoints, capacity, options.checkpoint_interval_s)
         trimmer.join(number, task.ask)
         self.replay_target = ReplayTarget(cache, states)
-        self.integrity = DirectoryIntegrity(
-            pairs, changes := IndexChanges(task.writing, task.poison)
-        )
+        changes = IndexChanges(task.writing, task.poison)
+        self.integrity = DirectoryIntegrity(pairs, changes)
         self.scrubber = Scrubber(disk, index, pairs, logs, changes, options.scrub_bytes_per_s)
         self.garbage = GarbageCollector(
             disk,
@@ -114,22 +113,24 @@ class LedgerStorage:
         return self._journals[ledger_id % len(self._journals)]
 
     def state(self, ledger_id: int) -> LedgerState | None:
-        """What is known of a ledger, from memory or index; None if it was never seen.
+        """Returns the state of a ledger, from memory or index; None if it was never seen.
 
         The state of a deleted ledger has `is_deleted`. Raises BookieIoError on a damaged record.
         """
         return self._states.get(ledger_id)
 
     def create(self, ledger_id: int, master_key: bytes) -> LedgerState:
-        """Of a ledger seen for the first time; its first frame in the journal keeps the key."""
+        """Creates the state of a ledger that was never seen; its first frame in the journal keeps
+        the key."""
         return self._states.create(ledger_id, master_key)
 
     def state_changed(self, state: LedgerState) -> None:
-        """Limbo was set or cleared: the next checkpoint stores it."""
+        """Has the next checkpoint store a state whose limbo was set or cleared."""
         self._states.changed(state)
 
     def fence(self, state: LedgerState, on_durable: Callable[[], None]) -> None:
-        """Fences at once; `on_durable` is called when the fence is durable, maybe at once."""
+        """Fences at once. `on_durable` is called when the fence is durable, which may be at
+        once."""
         if state.is_fence_durable:
             on_durable()
             return
@@ -139,41 +140,41 @@ class LedgerStorage:
             on_durable()
 
         journal = self.journal_of(state.ledger_id)
-        group = journal.open_group
         if state.is_fenced:
             # Its frame is in this group or an earlier one, so it is durable when this one is.
-            group.on_durable.append(durable)
+            journal.with_group(on_durable=durable)
         else:
             state.fence()
             self._states.changed(state)
-            group.add(encode_fence(state.ledger_id, state.master_key), durable)
-        journal.kick()
+            frame = encode_fence(state.ledger_id, state.master_key)
+            journal.queue(frame, on_durable=durable)
 
     def set_explicit_lac(
         self, state: LedgerState, lac: int, packet: Buffer, on_durable: Callable[[], None] | None
     ) -> None:
         """Stores the writer's LAC packet, unless a higher one is known, and journals it.
 
-        It goes with the next group: whoever waits for `on_durable` sees to it that one comes.
+        It goes with the next group: a caller that waits for `on_durable` must cause one.
         """
         state.set_explicit_lac(lac, packet)
         self._states.changed(state)
         frame = encode_explicit_lac(state.ledger_id, state.master_key, lac, packet)
-        self.journal_of(state.ledger_id).open_group.add(frame, on_durable)
+        journal = self.journal_of(state.ledger_id)
+        journal.queue(frame, on_durable=on_durable, is_urgent=False)
 
     # --- entries
 
     def read_cached(self, ledger_id: int, entry_id: int) -> memoryview | None:
-        """The entry if it is in memory; None says nothing about whether it exists."""
+        """Returns the entry if it is in memory; None does not mean that it does not exist."""
         return self._reader.read_cached(ledger_id, entry_id)
 
     async def read(self, ledger_id: int, entry_id: int) -> Buffer:
-        """The entry as stored.
+        """Returns the entry as stored.
 
         Raises:
-            NoSuchEntry, NoSuchLedger: it is surely not stored here.
+            NoSuchEntry, NoSuchLedger: it is certainly not stored here.
             UnknownLedgerState: it is not here, but the ledger is in limbo.
-            BookieIoError: any doubt.
+            BookieIoError: whether it is stored cannot be decided.
         """
         state = self._live_state(ledger_id)
         entry = await self._reader.read(ledger_id, entry_id)
@@ -182,14 +183,14 @@ class LedgerStorage:
     async def read_batch(
         self, ledger_id: int, first: int, count_max: int, size_max: int
     ) -> list[Buffer]:
-        """Consecutive entries from `first` on, at least one; see `EntryReader.read_batch`.
-        Raises as `read` does for the first of them; later ones only end the batch."""
+        """Returns consecutive entries from `first` on, at least one; see `EntryReader.read_batch`.
+        Raises as `read` does for the first of them; a later failure only ends the batch."""
         state = self._live_state(ledger_id)
         entries = await self._reader.read_batch(ledger_id, first, count_max, size_max)
         return entries or self._absent(state, first)
 
     def last_entry_id(self, ledger_id: int) -> int:
-        """The highest entry id stored here, or -1 (also for limbo, unknown and deleted)."""
+        """Returns the highest entry id stored here, or -1 (also for limbo, unknown and deleted)."""
         return self._reader.last_entry_id(ledger_id)
 
     def _live_state(self, ledger_id: int) -> LedgerState:
@@ -199,7 +200,7 @@ class LedgerStorage:
         return state
 
     def _absent(self, state: LedgerState, entry_id: int) -> NoReturn:
-        if state.is_deleted:  # while the read waited
+        if state.is_deleted:  # during the read
             raise NoSuchLedger(f"ledger {state.ledger_id} was deleted")
         if state.is_limbo:
             raise UnknownLedgerState(
@@ -208,45 +209,41 @@ class LedgerStorage:
         raise NoSuchEntry(f"entry {entry_id} of ledger {state.ledger_id} is not on this bookie")
 
     async def entries_held(self, ledger_id: int) -> EntriesHeld:
-        """Which entries of the ledger are here; see `entry_listing`. Raises BookieIoError."""
+        """Returns which entries of the ledger are stored; see `list_entries`. Raises
+        BookieIoError."""
         return await list_entries(self.cache, self._index, ledger_id)
 
-    # --- room
+    # --- capacity
 
     @property
     def is_full(self) -> bool:
-        """Adds must wait: the active half is full and the other is still being flushed.
-
-        Ask after each chunk of adds: asking also wakes the checkpoint task when it is time.
-        """
-        return self.task.is_full
-
-    @property
-    def are_states_over(self) -> bool:
-        return self._states.are_changes_over
+        """Whether adds must wait: the active half is full and the other one is still being
+        flushed."""
+        return self.capacity.is_full
 
     async def wait_capacity(self, gate: WriteGate | None = None) -> None:
-        """Returns when adds may go on, or `gate` takes none. Raises `task.failure` if never."""
+        """Returns when adds may continue, or `gate` accepts none. Raises `task.failure` if they
+        never may."""
         await self.task.wait_capacity(gate)
 
     # --- life
 
     async def load(self) -> None:
         """Reads the marks and finds the entry logs. Raises BookieIoError or OSError. A start that
-        is refused up to its first checkpoint, here or in the replay, has changed nothing that
-        anything but these files has."""
+        is refused before its first checkpoint, here or in the replay, has changed nothing but files
+        that nothing else uses."""
         await self._checkpointer.load_marks()
         await self.inventory.find()
 
     async def checkpoint(self) -> None:
-        """Makes all that is in memory now durable in entry log and index. Not cancellable:
+        """Makes everything that is in memory now durable in entry log and index. Not cancellable:
         half a checkpoint would be a failed one. Raises StorageFailed."""
         with trio.CancelScope(shield=True):
             await self.task.make()
             await self.inventory.settle()  # the journals were replayed
 
     def close(self) -> None:
-        """Closes files and index. Nothing is written: stopping is crashing."""
+        """Closes files and index. Nothing is written: a stop is a crash."""
         self._logs.close()
         self._index.close()
 
@@ -267,7 +264,7 @@ class LedgerStorage:
         )
 
     def details(self) -> DirectoryStatistics:
-        """All that operators look at."""
+        """Returns everything that operators look at."""
         return DirectoryStatistics(
             directory=self.directory,
             write_cache_limit_bytes=2 * self.cache.bytes_max,
@@ -282,14 +279,15 @@ class LedgerStorage:
 
     @property
     def stored_marks(self) -> Mapping[int, Mark]:
-        """Where replay would begin, by journal number, as far as this directory is concerned."""
+        """The marks where a replay would begin for this directory, by journal number."""
         return self._checkpointer.stored.marks
 
     @property
     def index_changes(self) -> int:
-        """Another number whenever the index may hold other ledgers than before."""
+        """A number that changes whenever the index may hold other ledgers than before."""
         return self.task.checkpoints + self.garbage.metrics.rounds
 
     def ledger_ids(self, after: int, count_max: int) -> list[int]:
-        """Up to `count_max` ledgers of the index, in order, beginning after ledger `after`."""
+        """Returns up to `count_max` ledgers of the index, in order, beginning after ledger
+        `after`."""
         return self._index.ledger_ids(after, count_max)

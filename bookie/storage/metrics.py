@@ -1,9 +1,7 @@
-"""What the storage of one ledger directory counts for its operators.
+"""Counts what operators need to know of the storage of one ledger directory.
 
-Plain numbers that a scrape reads. Once per read of an entry log, per wait, per checkpoint or
-per round of garbage collection; for each entry read at most an addition.
-
-What garbage collection did: in one round, and since the process began.
+Plain numbers that a scrape reads. They change once per read of an entry log, per wait, per
+checkpoint or per round of garbage collection; per entry read by at most one addition.
 """
 
 from __future__ import annotations
@@ -24,53 +22,53 @@ _NOT_IN_SUMMARY = ("set_aside", "index_problem")
 
 @dataclass(slots=True)
 class GarbageCollectionReport:
-    """What one round did. Bytes are sizes of files."""
+    """What one round of garbage collection did. Bytes are sizes of files."""
 
     ledgers_asked: int = 0
     ledgers_deleted: int = 0
     asks_failed: int = 0
-    """Asked without an answer; these ledgers were left alone."""
+    """Ledgers whose query got no answer; they were left alone."""
     logs_removed: int = 0
     """Entry logs whose ledgers were all deleted."""
     bytes_reclaimed_by_deletion: int = 0
     compaction: CompactionKind = CompactionKind.NONE
-    """What was done, whether or not it found anything."""
+    """The compaction that was done, whether or not it found anything."""
     seconds: float = 0.0
-    """What the compaction took."""
+    """The time that the compaction took."""
     ended_early: str = ""
     """Why the compaction ended before it was done; "" if it was done."""
     is_time_up: bool = False
-    """It ended early because it took long, and is due again."""
+    """It ended early because it took too long, and is due again."""
     logs_compacted: int = 0
-    """Entry logs removed because what lived in them was moved, or was added again elsewhere."""
+    """Entry logs removed because their live entries were moved, or were added again elsewhere."""
     logs_without_room: int = 0
-    """Left alone because the disk has no room for what lives in them."""
+    """Entry logs left alone because the disk has no space for their live entries."""
     entries_moved: int = 0
     bytes_moved: int = 0
-    """Of entries, into new logs."""
+    """Bytes of entries moved into new logs."""
     bytes_written: int = 0
-    """Into new logs that stay: what was reclaimed is this much less in the end."""
+    """Bytes written into new logs that stay: the net gain is smaller by this."""
     bytes_reclaimed_by_compaction: int = 0
     set_aside: tuple[str, ...] = ()
     """Damaged entry logs found in this round for the first time: path, and what is wrong."""
     index_problem: str = ""
-    """What of the index could not be read first, and the cure; "" if all could. What it concerns
+    """What of the index could not be read first, and the cure; "" if all could. What depends on it
     was left as it is."""
 
     @contextmanager
     def noting_unreadable(self) -> Iterator[None]:
-        """What cannot be done within because of the index is left for a later round."""
+        """Leaves to a later round what cannot be done within because the index cannot be read."""
         try:
             yield
         except IndexUnreadable as error:
             self.unreadable(error)
 
     def unreadable(self, error: IndexUnreadable) -> None:
-        """The first of them is told."""
+        """Records the first of these errors."""
         self.index_problem = self.index_problem or str(error)
 
     def __str__(self) -> str:
-        """One line for a log: what is not nothing."""
+        """Returns one line for a log, without the fields that are zero."""
         return " ".join(
             f"{field.name}={value.name if isinstance(value, CompactionKind) else value}"
             for field in fields(self)
@@ -92,8 +90,8 @@ class GarbageCollectionReport:
 
 @dataclass(slots=True)
 class CompactionStatistics:
-    """What became of the space: since the process began, but for what is said to be of now or of
-    the last survey."""
+    """How compaction used the space: since the process began, unless a field says now or at the
+    last survey."""
 
     bytes_reclaimed_by_deletion: int = 0
     minor_compactions: int = 0
@@ -106,15 +104,15 @@ class CompactionStatistics:
     bytes_written: int = 0
     bytes_reclaimed_by_compaction: int = 0
     logs_set_aside: int = 0
-    """Now: damaged logs, which are not compacted. What is whole in them is read as ever."""
+    """Now: damaged logs, which are not compacted. What is whole in them is still read."""
     is_compacting: bool = False
     """Now."""
     log_bytes: int = 0
-    """At the last survey: sizes of all sealed entry logs."""
+    """At the last survey: the sizes of all sealed entry logs."""
     live_bytes: int = 0
-    """At the last survey: what is needed of them."""
+    """At the last survey: the live bytes in them."""
     logs_by_live_ratio: tuple[int, ...] = (0,) * RATIO_STEPS
-    """At the last survey: sealed logs that are needed to less than 10 %, 20 %, ..., 100 %."""
+    """At the last survey: sealed logs whose live share is below 10 %, 20 %, ..., 100 %."""
 
     def add(self, round_: GarbageCollectionReport) -> None:
         """Counts one round."""
@@ -132,7 +130,7 @@ class CompactionStatistics:
 
 @contextmanager
 def timed(histogram: Histogram) -> Iterator[None]:
-    """Counts how long the block takes, also if it fails."""
+    """Measures how long the block takes, also if it fails."""
     started = trio.current_time()
     try:
         yield
@@ -142,7 +140,7 @@ def timed(histogram: Histogram) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class ReadStatistics:
-    """Entries read, by where they were found."""
+    """The entries read, by where they were found."""
 
     write_cache_hits: int
     write_cache_misses: int
@@ -150,15 +148,15 @@ class ReadStatistics:
     read_cache_misses: int
     """Each of them reads a part of an entry log."""
     read_ahead_entries: int
-    """Read with the entry that was asked for."""
+    """Entries read along with the requested one."""
     entry_log_bytes: int
-    """Read from entry logs."""
+    """Bytes read from entry logs."""
     disk_seconds: Distribution
-    """Of reads that had to wait for the disk."""
+    """The time of reads that had to wait for the disk."""
 
 
 class ReadMetrics:
-    """Counted by the reader of entries."""
+    """Counted by `EntryReader`."""
 
     def __init__(self) -> None:
         self.entries = self.write_cache_hits = 0
@@ -166,7 +164,8 @@ class ReadMetrics:
         self.disk_seconds = Histogram(SECONDS)
 
     def block_read(self, entries: int, nbytes: int) -> None:
-        """A stretch of an entry log with so many entries was read for the first of them."""
+        """Counts a read of a stretch of an entry log with `entries` entries, for the first of
+        them."""
         self._blocks += 1
         self._read_ahead_entries += entries - 1
         self._entry_log_bytes += nbytes
@@ -176,7 +175,7 @@ class ReadMetrics:
         return ReadStatistics(
             write_cache_hits=self.write_cache_hits,
             write_cache_misses=misses,
-            # A block that was read, but whose entry was not given out, is no negative hit.
+            # A block that was read, but whose entry was not returned, is no negative hit.
             read_cache_hits=max(0, misses - self._blocks),
             read_cache_misses=self._blocks,
             read_ahead_entries=self._read_ahead_entries,
@@ -187,28 +186,28 @@ class ReadMetrics:
 
 @dataclass(frozen=True, slots=True)
 class FlushStatistics:
-    """Checkpoints, and who waited for them."""
+    """Checkpoints, and the connections that waited for them."""
 
     seconds: Distribution
-    """Of whole checkpoints."""
+    """The time of whole checkpoints."""
     entry_log_seconds: Distribution
-    """Of writing and syncing entry logs, a part of that."""
+    """The part of it for writing and syncing entry logs."""
     index_seconds: Distribution
-    """Of writing and syncing the index, a part of that."""
+    """The part of it for writing and syncing the index."""
     nbytes: Distribution
     """Bytes of frames in the half that was written."""
     flushing_bytes: int
-    """Of the half that is being written now."""
+    """Bytes of the half that is being written now."""
     ended_s_ago: float | None
-    """Since the last checkpoint; None before the first."""
+    """Seconds since the last checkpoint; None before the first."""
     throttled_seconds: Distribution
-    """How long connections waited for room in the write cache."""
+    """How long connections waited for capacity in the write cache."""
     throttled_now: int
-    """Connections that wait for room now."""
+    """Connections that wait for capacity now."""
 
 
 class FlushMetrics:
-    """Counted by checkpoints."""
+    """Counted by the checkpoints."""
 
     def __init__(self) -> None:
         self.entry_log_seconds = Histogram(SECONDS)
@@ -221,13 +220,13 @@ class FlushMetrics:
         self._throttled_now = 0
 
     def checkpoint_made(self, seconds: float) -> None:
-        """A checkpoint ended just now, after so long."""
+        """Counts a checkpoint that ended just now, after `seconds`."""
         self._seconds.observe(seconds)
         self._ended_at = trio.current_time()
 
     @contextmanager
     def throttled(self) -> Iterator[None]:
-        """Around a wait for room in the write cache."""
+        """Measures a wait for capacity in the write cache."""
         self._throttled_now += 1
         try:
             with timed(self._throttled_seconds):
@@ -251,10 +250,10 @@ class FlushMetrics:
 
 @dataclass(frozen=True, slots=True)
 class GarbageStatistics:
-    """What all rounds of garbage collection together did."""
+    """What all rounds of garbage collection did together."""
 
     seconds: Distribution
-    """Of whole rounds."""
+    """The time of whole rounds."""
     ledgers_asked: int
     ledgers_deleted: int
     asks_failed: int
@@ -291,34 +290,34 @@ class GarbageMetrics:
 
 @dataclass(slots=True)
 class ScrubStatistics:
-    """Since the process began."""
+    """What the scrubber did since the process began."""
 
     rounds: int = 0
-    """Through all sealed entry logs."""
+    """Rounds through all sealed entry logs."""
     logs: int = 0
     bytes_read: int = 0
     damaged_logs: int = 0
-    """Found by the scrubber for the first time."""
+    """Damaged logs found by the scrubber for the first time."""
 
 
 @dataclass(slots=True)
 class LimboStatistics:
-    """Of ledgers of which entries may have been lost, since the process began."""
+    """Ledgers whose entries may have been lost, since the process began."""
 
     ledgers: int | None = None
-    """In limbo; None before they were counted."""
+    """Ledgers in limbo; None before they were counted."""
     ledgers_repaired: int = 0
     entries_copied: int = 0
-    """From other bookies."""
+    """Entries copied from other bookies."""
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryStatistics:
-    """All that operators look at, of one ledger directory."""
+    """Everything that operators look at, of one ledger directory."""
 
     directory: str
     write_cache_limit_bytes: int
-    """Both halves together."""
+    """Of both halves together."""
     storage: StorageStatistics
     reads: ReadStatistics
     flushes: FlushStatistics

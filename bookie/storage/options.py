@@ -1,4 +1,4 @@
-"""What ledger directories may be told, what they tell, and how they fail."""
+"""The options, statistics and failure of ledger directories."""
 
 from __future__ import annotations
 
@@ -21,22 +21,24 @@ class StorageOptions:
     """How a ledger directory behaves, or several together. Sizes in bytes, times in seconds."""
 
     write_cache_bytes: int = 128 * MIB
-    """Both halves together. The larger, the longer the runs in entry logs."""
+    """Of both halves together. The larger, the longer the runs in entry logs."""
     read_cache_bytes: int = 64 * MIB
     read_ahead_bytes: int = 256 * 1024
-    """How much of a run is read with the entry that was asked for."""
+    """How much of a run is read along with the requested entry."""
     read_ahead_entries_max: int = 4096
-    """And how many entries of it at most."""
+    """The largest number of entries that are read with it."""
     entry_log_bytes_max: int = 1024 * MIB
-    """When an entry log is sealed. The smaller, the sooner deleted ledgers give space back."""
+    """The size at which an entry log is sealed. The smaller, the sooner deleted ledgers free
+    space."""
     flush_entrylog_bytes: int = 16 * MIB
-    """An entry log is synced each time so much was written: then no sync takes long. 0 is off."""
+    """An entry log is synced each time this much was written, so that no sync takes long. 0 is
+    off."""
     checkpoint_interval_s: float = 10.0
-    """The longer, the more there is to replay when the bookie starts."""
+    """The longer, the more must be replayed when the bookie starts."""
     scrub_bytes_per_s: float = 0.0
-    """What is read in each directory to look for damage; 0 is off."""
+    """How much is read in each directory per second to look for damage; 0 is off."""
     states_max: int = 100_000
-    """Ledgers known in memory, beside those with entries in the write cache. So many new or
+    """Ledgers known in memory, besides those with entries in the write cache. This many new or
     changed ones cause a checkpoint."""
     garbage: GarbageOptions = field(default_factory=GarbageOptions)
 
@@ -53,7 +55,7 @@ class StorageOptions:
             raise InvalidArgument(f"checkpoint_interval_s {self.checkpoint_interval_s}: give > 0")
 
     def read_ahead(self) -> ReadAhead:
-        """How much one directory with these options reads ahead."""
+        """Returns the read-ahead of one directory with these options."""
         return ReadAhead(
             self.read_cache_bytes,
             bytes_max=self.read_ahead_bytes,
@@ -61,7 +63,7 @@ class StorageOptions:
         )
 
     def divided(self, directories: int) -> StorageOptions:
-        """The options of one of so many directories: what is in memory is shared out."""
+        """Returns the options of one of `directories` directories, which share the memory."""
         return replace(
             self,
             write_cache_bytes=self.write_cache_bytes // directories,
@@ -72,27 +74,28 @@ class StorageOptions:
 
 @dataclass(frozen=True, slots=True)
 class StorageStatistics:
-    """Of one ledger directory, or of all of a bookie, see `total`."""
+    """The statistics of one ledger directory, or of all of a bookie, see `total`."""
 
     checkpoints: int
     checkpoint_seconds_last: float
     entries_flushed: int
     entry_log_bytes_written: int
     write_cache_bytes: int
-    """In the active half."""
+    """Bytes in the active half."""
     read_cache_bytes: int
     disk_reads: int
     states: int
     frames_replayed: int
     entry_logs: int
     entry_logs_missing: int
-    """The index points into these, but their files are gone: damage. Reads say so."""
+    """Entry logs that the index points into, but whose files are gone: damage. Reads of them
+    fail."""
     entry_logs_stray: int
-    """The index did not know these at a start, and they were kept under another name."""
+    """Entry logs that the index did not know at a start, and that were kept under another name."""
 
     @classmethod
     def total(cls, statistics: Sequence[StorageStatistics]) -> StorageStatistics:
-        """Of all directories: sums, but the longest of the last checkpoints."""
+        """Returns those of all directories: sums, but the longest of the last checkpoints."""
         if len(statistics) == 1:
             return statistics[0]
         sums = {name: sum(getattr(one, name) for one in statistics) for name in cls.__slots__}

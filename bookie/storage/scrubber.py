@@ -1,8 +1,8 @@
-"""Reading entry logs again, slowly, to find damage while there are other copies.
+"""Reads entry logs again, slowly, to find damage while there are other copies.
 
-Verifies the checksums of every record that living entries lie in, and that the entries are those
-the index says. Damage sets the log aside, as compaction does: it is told once, and entries in it
-that are whole are read as ever. Nothing here stops the bookie but an index that cannot be written.
+It verifies the checksums of every record with live entries, and that the entries are those of the
+index. Damage sets the log aside, as compaction does: it is reported once, and entries in it that
+are whole are still read. Nothing here stops the bookie but an index that cannot be written.
 """
 
 from __future__ import annotations
@@ -28,18 +28,19 @@ from ledger.errors import BookieIoError
 _log = logging.getLogger(__name__)
 
 PAUSE_S = 60.0
-"""Before the first round, and between two: with few logs a round is short."""
+"""The pause before the first round, and between two: with few logs a round is short."""
 _RUNS_PER_STEP = 50
 _LOOKUPS_PER_STEP = 8
-"""In the index, before others have a turn: about half a millisecond. With small entries a piece of
-a log that is read at once holds thousands of records."""
+"""Look-ups in the index before other tasks run: about half a millisecond. With small entries a
+piece of a log that is read at once holds thousands of records."""
 _RECORD_BYTES_MIN = 1024
-"""What a record counts for in the bound, and a ledger that is looked for behind the last one:
-looking it up takes as long as reading so much."""
+"""What a record counts in the bound, and a ledger that is searched for after the last record:
+looking it up takes as long as reading this much."""
 
 
 class Scrubber:
-    """Of one ledger directory; `run` once. Where it stopped is not remembered over a restart."""
+    """The scrubber of one ledger directory; `run` once. A restart begins again with the first
+    log."""
 
     def __init__(
         self,
@@ -50,8 +51,8 @@ class Scrubber:
         changes: IndexChanges,
         bytes_per_s: float,
     ) -> None:
-        """`index`: the one that is changed, for it knows which logs there are now. `bytes_per_s`:
-        what it reads at most, each record counting for a KiB or more; 0: it does nothing."""
+        """`index`: the one that is changed, because it knows the current logs. `bytes_per_s`: the
+        largest rate, where each record counts for a KiB or more; 0: it does nothing."""
         self._disk = disk
         self._index = index
         self._places = CompactionIndex(index, pairs)
@@ -62,23 +63,23 @@ class Scrubber:
         self.statistics = ScrubStatistics()
 
     async def run(self) -> None:
-        """Until cancelled. Raises StorageFailed."""
+        """Scrubs until cancelled. Raises StorageFailed."""
         while self._bytes_per_s > 0:
             await trio.sleep(PAUSE_S)
             await self.round()
 
     async def round(self) -> None:
-        """All logs that are sealed now, but for those set aside. Raises StorageFailed."""
+        """Reads all logs that are sealed now, except those set aside. Raises StorageFailed."""
         unread: dict[int, IndexUnreadable] = {}
         for log_id in self._index.log_ids():
             try:
                 await self._look_at(log_id)
-            except IndexUnreadable as error:  # it says nothing of the log, nor of the others
+            except IndexUnreadable as error:  # this is not about the log, nor about the others
                 unread[log_id] = error
                 await yield_to_tasks()
         for log_id, cause in islice(unread.items(), 1):
             _log.error(
-                "entry logs not looked at: the index cannot be read logs=%d first=%s cause=%s",
+                "entry logs not scrubbed: the index cannot be read logs=%d first=%s cause=%s",
                 len(unread),
                 self._logs.path(log_id),
                 cause,
@@ -102,7 +103,7 @@ class Scrubber:
         _log.error("damaged entry log found path=%s damage=%s", self._logs.path(log_id), damage)
 
     async def _damage_in(self, log_id: int) -> str:
-        """What is wrong with the log; "" if nothing is. Raises IndexUnreadable."""
+        """Returns what is wrong with the log; "" if nothing is. Raises IndexUnreadable."""
         try:
             file = await self._disk.open(self._logs.path(log_id))
         except OSError as error:
@@ -138,16 +139,16 @@ class Scrubber:
             problem = _strangers(record.run, await scan.body(record))
         except BookieIoError as error:
             problem = str(error)
-        # Looked up again: what was moved or deleted meanwhile is nobody's loss.
+        # Looked up again: an entry that was moved or deleted meanwhile is not lost.
         return problem if problem and self._places.parts_of(record.run) else ""
 
     async def _needed_behind(self, log_id: int, scan: LogScanner) -> str:
-        """Whether the index needs anything after the last whole record."""
+        """Returns whether the index needs anything after the last whole record."""
         for looked_up, ledger_id in enumerate(self._index.log_ledger_ids(log_id), 1):
             at = 0
             while runs := list(islice(self._index.runs(ledger_id, at), _RUNS_PER_STEP)):
                 if any(run.log_id == log_id and run.offset >= scan.position for run in runs):
-                    return f"no whole record {scan.end_reason}, but entries lie behind it"
+                    return f"no whole record {scan.end_reason}, but entries are stored after it"
                 at = runs[-1].last + 1
                 await yield_to_tasks()
             if looked_up % _LOOKUPS_PER_STEP == 0:
@@ -155,7 +156,8 @@ class Scrubber:
         return ""
 
     async def _pace_lookups(self, already: int = 0) -> None:
-        """After a step of them. `already`: bytes it read, which were paced."""
+        """Waits after a step of look-ups. `already`: the bytes it read, which were counted
+        before."""
         await yield_to_tasks()
         await self._pace(_LOOKUPS_PER_STEP * _RECORD_BYTES_MIN - already)
 
@@ -175,6 +177,8 @@ def _strangers(run: PlacedRun, body: bytes) -> str:
     begin = 0
     for entry_id, length in enumerate(run.lengths, run.first):
         if not is_entry_of(memoryview(body)[begin : begin + length], run.ledger_id, entry_id):
-            return f"entry {entry_id} of ledger {run.ledger_id}: other bytes lie in its place"
+            return (
+                f"entry {entry_id} of ledger {run.ledger_id}: other bytes are stored in its place"
+            )
         begin += length
     return ""

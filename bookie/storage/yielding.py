@@ -1,10 +1,10 @@
-"""How the loop lets in the threads that somebody waits for; nothing where there are none.
+"""Yields the event loop to other threads and other tasks.
 
-A loop that always has something to do lets go of the interpreter for some microseconds per call of
-the system. A thread that waits for it, such as one with a finished read, is woken each time, comes
-too late each time, and because it was woken never asks that it be handed over (see also `turns`).
+A loop that always has something to do releases the interpreter for some microseconds per system
+call. A thread that waits for it, such as one with a finished read, is woken each time, arrives too
+late each time, and because it was woken never requests that the interpreter be handed over.
 
-How background work of many small steps leaves the process to others.
+Background work of many small steps must never keep the loop from its other tasks.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _let_in_at: Final = trio.lowlevel.RunVar("threads_let_in_at", 0.0)
 
 _AFTER_S: Final = 0.0003
 _FOR_S: Final = 0.00003
-"""With what the system adds to it, some 60 us, a thread has time to wake up."""
+"""Together with what the system adds, some 60 us, this is enough for a thread to wake up."""
 _PATIENCE_S: Final = 0.02
-"""After so long without an end of any call, or a new one, none is let in: a disk that hangs would
-cost everybody else a fifth of the loop."""
+"""After this time without the end of a call, or a new one, the loop no longer yields: a disk that
+hangs would cost all other tasks a fifth of the loop."""
 
 
 class _WaitingForThread:
@@ -39,12 +39,12 @@ class _WaitingForThread:
 
 
 waiting_for_thread: Final = _WaitingForThread()
-"""Within, a task waits for what a thread does, and is in a hurry."""
+"""A context in which a task urgently waits for the result of a thread."""
 
 
 def yield_to_threads() -> None:
-    """To be called in each turn of whatever may keep the loop busy. Now and then, while somebody
-    waits for a thread, the interpreter is free for long enough that one can take it."""
+    """Releases the interpreter now and then, while a task waits for a thread, for long enough that
+    the thread can take it. Call it in each turn of anything that may keep the loop busy."""
     if not _waited_for.get():
         return
     now = trio.current_time()
@@ -57,14 +57,13 @@ _rested_at: Final = trio.lowlevel.RunVar("rested_at", 0.0)
 
 
 async def yield_to_tasks(pace: DutyCycle = FOREGROUND) -> None:
-    """Between two steps, each well under a millisecond: other tasks run, and now and then the loop
-    waits for real, so that other threads run, too.
+    """Lets other tasks run between two steps, each well under a millisecond; now and then the loop
+    really waits, so that other threads run, too.
 
-    A loop that always has something to do lets go of the interpreter for a microsecond per turn. A
-    thread that waits for it, such as one with a finished sync, is woken each time, comes too late
-    each time, and because it was woken never asks that it be handed over: for as long as such work
-    went on, which was up to a third of a second, no add was acknowledged. All such work in a
-    process shares its rests.
+    A loop that always has something to do releases the interpreter for a microsecond per turn. A
+    thread that waits for it, such as one with a finished sync, is woken each time, arrives too late
+    each time, and because it was woken never requests a handover: no add was acknowledged during
+    such work, for up to a third of a second. All such work in a process shares its pauses.
     """
     if trio.current_time() - _rested_at.get() < pace.work_s:
         await trio.lowlevel.checkpoint()

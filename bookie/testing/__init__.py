@@ -1,7 +1,18 @@
-"""A cluster in a bottle: network, disks, metadata and time under one seed, in one process.
+"""A whole simulated cluster (network, disks, metadata and time) from one seed, in one process.
 
-For tests: ours in `tests/sim`, and users' own (docs/testing.md). Never used in production. Names
-are imported on first use: the pytest plugin is loaded by every pytest run.
+For tests: ours in `tests/sim`, and those of users (docs/testing.md). Never for production. Names
+are imported on first use, because every pytest run loads the pytest plugin.
+
+cluster: a simulated cluster: bookies and clients that start, die and restart.
+in_process: a real cluster in a thread, with disks in memory.
+pytest_plugin: fixtures for users' tests.
+scheduler: a seeded order of tasks, and virtual time.
+process: a task tree that can be killed.
+network, transport: the simulated network and its connections.
+disk, file, inode, volumes: the simulated disks.
+key_value: the simulated store of an index.
+memory_key_value: a store in memory.
+metastore: the simulated metadata store.
 """
 
 from __future__ import annotations

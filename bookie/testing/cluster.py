@@ -1,7 +1,7 @@
-"""A simulated cluster: bookies and clients as processes that start, die and come back.
+"""A simulated cluster: bookies and clients as processes that start, die and restart.
 
-Wires the product to simulated doors; the only place that knows how a bookie is put together.
-One seed gives one run.
+It connects the product to the simulated interfaces; only this module knows how a bookie is put
+together. One seed gives one run.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Node:
     disk: SimDisk
     process: SimProcess | None = None
     is_lost: bool = False
-    """Its disk, or a part of it, is gone: it may never serve again."""
+    """Its disk, or a part of it, is gone: it must never serve again."""
 
 
 class SimCluster:
@@ -49,12 +49,12 @@ class SimCluster:
 
     Args:
         simulation: the world, from `run_simulated`.
-        bookies: how many there are at first; they are started on entering.
+        bookies: their number at first; they are started on entering.
         config: gives each bookie its settings; the default is made for quick simulations.
-        network, metadata, disk: how the doors behave at first.
+        network, metadata, disk: how the interfaces behave at first.
 
-    A bookie that fails of its disk dies as a process does, and can be started again. One that
-    dies of anything else is a bug and ends the simulation with its error.
+    A bookie that fails because of its disk dies as a process does, and can be started again. One
+    that dies of anything else is a bug and ends the simulation with its error.
     """
 
     def __init__(
@@ -102,17 +102,17 @@ class SimCluster:
 
     @property
     def bookies(self) -> list[str]:
-        """Names of all bookies, up or down, that have their disks. A bookie's id is
+        """The names of all bookies, up or down, that have their disks. A bookie's id is
         `<name>:3181`."""
         return [name for name, node in self._nodes.items() if not node.is_lost]
 
     @property
     def lost_bookies(self) -> list[str]:
-        """Names of those that `lose_disk` took from the cluster."""
+        """The names of those that `lose_disk` took from the cluster."""
         return [name for name, node in self._nodes.items() if node.is_lost]
 
     def add_bookie(self) -> str:
-        """A further bookie with an empty disk, not started yet; returns its name."""
+        """Adds a bookie with an empty disk, not started yet; returns its name."""
         name = f"bookie-{len(self._nodes)}"
         chance = self.simulation.chance(f"node/{name}")
         disk = SimDisk(self.simulation, name, dataclasses.replace(self._disk_options))
@@ -130,7 +130,7 @@ class SimCluster:
         return process is not None and not process.finished.is_set()
 
     async def start_bookie(self, bookie: str) -> None:
-        """Starts a bookie that is down; returns when it takes requests, or has died again."""
+        """Starts a bookie that is down; returns when it accepts requests, or has died again."""
         process = self.begin_bookie(bookie)
         await process.started.wait()
 
@@ -189,7 +189,7 @@ class SimCluster:
     ) -> None:
         """Kills a bookie, if it is up, and settles its disk. Returns when it is gone.
 
-        `is_silent`: peers hear nothing of it; the default is so when power is lost.
+        `is_silent`: its peers are not notified; the default when power is lost.
         """
         self.kill_bookie_now(bookie, kind, is_silent=is_silent)
         process = self._nodes[bookie].process
@@ -203,7 +203,7 @@ class SimCluster:
         *,
         is_silent: bool | None = None,
     ) -> None:
-        """The same without waiting: from this moment on it can do nothing more."""
+        """Does the same without waiting: from this moment on the bookie can do nothing more."""
         node = self._nodes[bookie]
         self.simulation.trace("kill", bookie, kind.value)
         silent = kind is not CrashKind.PROCESS_KILLED if is_silent is None else is_silent
@@ -216,12 +216,12 @@ class SimCluster:
             node.disk.crash(kind)
 
     async def lose_disk(self, bookie: str, directory: str = "") -> None:
-        """The power of a bookie fails, and its disk does not come back: all of it, or what was
-        mounted at one of its directories. It is started once more, as its operator would before
-        he looks, and must refuse; from then on it is none of `bookies`."""
+        """Cuts the power of a bookie, whose disk is then lost: all of it, or what was mounted at
+        one of its directories. It is started once more, as its operator would before checking, and
+        must refuse; from then on it is not in `bookies`."""
         node = self._nodes[bookie]
         await self.kill_bookie(bookie, CrashKind.POWER_LOST_TORN)
-        while self.is_up(bookie):  # somebody has started it meanwhile
+        while self.is_up(bookie):  # another task has started it meanwhile
             await self.kill_bookie(bookie, CrashKind.POWER_LOST_TORN)
         node.disk.wipe(directory)
         node.is_lost = True
@@ -229,7 +229,7 @@ class SimCluster:
         await refused.finished.wait()
 
     def jump_clock(self, node: str, milliseconds: int) -> None:
-        """The wall clock of a bookie or client goes forward or back."""
+        """Moves the wall clock of a bookie or client forward or back."""
         self._skews_ms[node] = self._skews_ms.get(node, 0) + milliseconds
         self.simulation.trace("clock", node, milliseconds)
 
@@ -239,7 +239,7 @@ class SimCluster:
     async def client(
         self, name: str | None = None, options: ClientOptions | None = None
     ) -> AsyncIterator[LedgerClient]:
-        """A client on a node of its own."""
+        """Opens a client on a node of its own."""
         name = name or self._client_name()
         self._incarnations += 1
         # Not the chance of the one before: ids drawn from it must be new.
@@ -262,7 +262,7 @@ class SimCluster:
     ) -> SimProcess:
         """Runs `body` with a client, as a process that can be killed.
 
-        An error `body` ends with ends the simulation, unless the process was killed.
+        An error of `body` ends the simulation, unless the process was killed.
         """
         assert self._nursery is not None, "the cluster is not open"
         node = name or self._client_name()
@@ -324,7 +324,7 @@ def _is_retryable(leaves: list[BaseException]) -> bool:
 
 
 def small_config(name: str, chance: random.Random) -> BookieConfig:
-    """Settings for quick simulations, the same for every bookie: small files and caches."""
+    """Returns settings for quick simulations, the same for every bookie: small files and caches."""
     del chance
     return BookieConfig(
         metadata_uri="memory:",
@@ -346,8 +346,8 @@ def small_config(name: str, chance: random.Random) -> BookieConfig:
 
 
 def random_config(name: str, chance: random.Random) -> BookieConfig:
-    """Any legal settings, tiny ones above all: each bookie of a cluster draws its own, and
-    what clients see may not depend on them."""
+    """Returns any legal settings, above all tiny ones: each bookie of a cluster draws its own, and
+    what clients see must not depend on them."""
     choice = chance.choice
     frame_bytes_max = choice((8 * KIB, 16 * KIB, 64 * KIB))
     journals, directories = choice((1, 1, 2, 3)), choice((1, 1, 2, 3))

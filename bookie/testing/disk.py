@@ -1,8 +1,8 @@
-"""The disk door, simulated: what was not synced may be lost, kept or torn when power fails.
+"""Simulated disks: what was not synced may be lost, kept or torn when power fails.
 
-`SimDisk` is the device and outlives its users; `mount` gives each incarnation of a process a
-door of its own, and after `crash` the old door never touches the device again. A sector of
-512 bytes is written whole or not at all; names of files are as durable as their directory.
+`SimDisk` is the device and outlives its users; `mount` gives each incarnation of a process an
+interface of its own, which after `crash` never changes the device again. A sector of 512 bytes is
+written whole or not at all; names of files are as durable as their directory.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class SimDisk:
         self.power_losses = 0
         self.on_operation: Callable[[str, str], None] | None = None
         """Called with kind and path in the middle of every operation, before it takes effect: a
-        place to die at."""
+        point at which the process may die."""
         self.inodes: dict[str, Inode] = {}
         """Names as a running process sees them."""
         self.durable_inodes: dict[str, Inode] = {}
-        """Names as they would be after losing power with nothing else kept."""
+        """Names as they would be after a loss of power that keeps nothing else."""
         self.pending_names: dict[str, list[dict[str, Inode | None]]] = {}
         """Per directory, changes of names not yet synced, oldest first; None is a removal."""
         self.directories: dict[str, None] = {"": None, "/": None}
@@ -61,7 +61,7 @@ class SimDisk:
 
     @property
     def options(self) -> DiskOptions:
-        """Of the volume that has all that no other has."""
+        """The options of the volume for all paths that are on no other."""
         return self.volumes.options[""]
 
     @options.setter
@@ -69,24 +69,24 @@ class SimDisk:
         self.volumes.options[""] = options
 
     def separate(self, directories: Sequence[str]) -> None:
-        """Each of them is a disk of its own from now on, with options of its own."""
+        """Makes each of them a disk of its own, with its own options."""
         assert not self.inodes, f"disk {self.name} is in use and cannot be separated"
         self.volumes.separate(directories)
 
     def mount(self) -> MountedDisk:
-        """The door for a new incarnation; an earlier one is frozen."""
+        """Returns the interface for a new incarnation; an earlier one is frozen."""
         self.freeze()
         self._mounted = MountedDisk(self)
         return self._mounted
 
     def freeze(self) -> None:
-        """From now on the mounted door, if any, changes nothing and every call on it fails."""
+        """From now on the mounted interface, if any, changes nothing and every call on it fails."""
         if self._mounted is not None:
             self._mounted.is_frozen = True
             self._mounted = None
 
     def crash(self, kind: CrashKind) -> None:
-        """Freezes the door and settles what is left of all that was not synced."""
+        """Freezes the interface and settles what is left of everything that was not synced."""
         self.freeze()
         self.simulation.trace("disk crash", self.name, kind.value)
         chance = self.chance
@@ -103,8 +103,8 @@ class SimDisk:
             states.settle(0 if kind is CrashKind.POWER_LOST_ALL else None, chance)
 
     def wipe(self, directory: str = "") -> None:
-        """The disk was replaced by an empty one; or only what was mounted at `directory`. Freeze
-        or crash first."""
+        """Replaces the disk by an empty one; or only what was mounted at `directory`. Freeze or
+        crash first."""
         assert self._mounted is None, f"disk {self.name} is in use and cannot be wiped"
         self.simulation.trace("disk wipe", self.name, directory)
         below = f"{directory}/" if directory else ""
@@ -119,7 +119,7 @@ class SimDisk:
         self.directories = {"": None, "/": None, **_without(self.directories, below)}
 
     def flip_bit(self, path: str, offset: int, bit: int = 0) -> None:
-        """Rots one bit of a file, in memory and on the platter."""
+        """Flips one bit of a file, in memory and on the platter."""
         self.inodes[path].flip_bit(offset, bit)
         self.simulation.trace("disk rot", self.name, path, offset)
 
@@ -128,7 +128,7 @@ class SimDisk:
         return sum(inode.size for inode in self.inodes.values())
 
     def used_bytes_of(self, volume: str) -> int:
-        """Of one of `volumes`."""
+        """Returns the used bytes of one of `volumes`."""
         of = self.volumes.of
         return sum(inode.size for path, inode in self.inodes.items() if of(path) == volume)
 
@@ -177,7 +177,7 @@ class MountedDisk:
     async def open(
         self, path: str, *, is_new: bool = False, has_own_thread: bool = False
     ) -> SimFile:
-        await self.operate("open", path, self.options.read_max_s)
+        await self.operate("open", path)
         inode = self.disk.inodes.get(path)
         if is_new:
             if inode is not None:
@@ -190,7 +190,7 @@ class MountedDisk:
         return SimFile(self, path, inode)
 
     async def read_file(self, path: str) -> bytes:
-        await self.operate("read", path, self.options.read_max_s)
+        await self.operate("read", path)
         inode = self.disk.inodes.get(path)
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
@@ -207,20 +207,20 @@ class MountedDisk:
         await self.sync_directory(parent_of(path))
 
     async def list_directory(self, path: str) -> list[str]:
-        await self.operate("list", path, self.options.read_max_s)
+        await self.operate("list", path)
         directory = path.rstrip("/")
         names = [name for name in self.disk.inodes if parent_of(name) == directory]
         below = [name for name in self.disk.directories if name and parent_of(name) == directory]
         return sorted({name.rpartition("/")[2] for name in [*names, *below]} - {""})
 
     async def make_directory(self, path: str) -> None:
-        await self.operate("sync", path, self.options.sync_max_s)
+        await self.operate("sync", path)
         parts = path.rstrip("/").split("/")
         for depth in range(1, len(parts) + 1):
             self.disk.directories["/".join(parts[:depth])] = None
 
     async def rename(self, old: str, new: str) -> None:
-        await self.operate("rename", old, self.options.write_max_s)
+        await self.operate("rename", old)
         inode = self.disk.inodes.get(old)
         if inode is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", old)
@@ -229,7 +229,7 @@ class MountedDisk:
         self.disk.change_names({old: None, new: inode})
 
     async def remove(self, path: str) -> None:
-        await self.operate("remove", path, self.options.write_max_s)
+        await self.operate("remove", path)
         if path not in self.disk.inodes:
             raise FileNotFoundError(errno.ENOENT, "no such file", path)
         self.disk.change_names({path: None})
@@ -237,12 +237,12 @@ class MountedDisk:
     async def sync_directory(self, path: str) -> None:
         directory = path.rstrip("/")
         count = len(self.disk.pending_names.get(directory, []))
-        self.disk.syncs += 1
-        await self.operate("sync", path, self.options.sync_max_s)
+        self.count_sync()
+        await self.operate("sync", path)
         self.disk.settle_directory(directory, count)
 
     async def space(self, path: str) -> tuple[int, int]:
-        await self.operate("list", path, self.options.read_max_s)
+        await self.operate("list", path)
         volume, capacity = self.disk.volumes.of(path), self.disk.volumes.at(path).capacity_bytes
         return capacity, max(0, capacity - self.disk.used_bytes_of(volume))
 
@@ -251,8 +251,8 @@ class MountedDisk:
         return self.disk.volumes.number_of(path)
 
     async def lock(self, path: str) -> None:
-        # One door per device is live at a time, so only this door can hold a lock.
-        await self.operate("open", path, self.options.read_max_s)
+        # One interface per device is live at a time, so only this one can hold a lock.
+        await self.operate("open", path)
         if path in self._locks:
             raise BlockingIOError(errno.EAGAIN, "locked", path)
         self._locks[path] = None
@@ -261,12 +261,12 @@ class MountedDisk:
         self._locks = {}
 
     def open_key_value(self, path: str) -> SimKeyValue:
-        """The key-value store kept at `path`, made empty if there is none."""
+        """Opens the key-value store at `path`, which is empty if it did not exist."""
         self.check()
         return SimKeyValue(self, path, self.disk.key_values.setdefault(path, KeyValueStates()))
 
     def check(self) -> None:
-        """Raises OSError if the process of this door is dead."""
+        """Raises OSError if the process of this interface is dead."""
         if self.is_frozen:
             raise OSError(errno.ESHUTDOWN, f"the process using disk {self.disk.name} is dead")
 
@@ -278,15 +278,23 @@ class MountedDisk:
         if used + growth > self.disk.volumes.at(path).capacity_bytes:
             raise OSError(errno.ENOSPC, f"disk {self.disk.name}{volume} is full")
 
-    async def operate(self, kind: str, path: str, time_max_s: float) -> None:
-        """Takes the time of one operation, and fails it if chance or death says so.
+    def is_cached(self, path: str) -> bool:
+        """Returns whether a read of `path` finds its bytes in memory, by chance."""
+        return self.disk.chance.random() < self.disk.volumes.at(path).cached_read_probability
+
+    def count_sync(self) -> None:
+        """Notes one sync of a file or a directory."""
+        self.disk.syncs += 1
+
+    async def operate(self, kind: str, path: str) -> None:
+        """Takes the time of one operation, and fails it if chance or death decides so.
 
         Not cancellable, as a call on a thread is not; the effect comes after it returned.
         """
         self.check()
         options, chance = self.disk.volumes.at(path), self.disk.chance
-        with trio.CancelScope(shield=True):
-            await trio.sleep(chance.uniform(0, time_max_s) * options.slow_factor)
+        delay_s = chance.uniform(0, self._time_max_s(kind)) * options.slow_factor
+        await self.disk.simulation.sleep_shielded(delay_s)
         self.check()
         if self.disk.on_operation is not None:
             self.disk.on_operation(kind, path)
@@ -300,6 +308,12 @@ class MountedDisk:
             self.disk.simulation.trace("disk error", self.disk.name, kind, path)
             raise OSError(errno.EIO, f"simulated {kind} error", path)
         self.disk.simulation.trace("disk", self.disk.name, kind, path)
+
+    def _time_max_s(self, kind: str) -> float:
+        if kind == "sync":
+            return self.options.sync_max_s
+        is_read = kind in ("open", "read", "list")
+        return self.options.read_max_s if is_read else self.options.write_max_s
 
     def _check_directory(self, path: str) -> None:
         if parent_of(path) not in self.disk.directories:

@@ -1,22 +1,19 @@
-"""An open file of the simulated disk: its operations take time, fail, and are places to die at."""
+"""An open file of the simulated disk: its operations take time, may fail, and are points to die
+at."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
 from bookie.storage.disk.disk import Buffer
-from bookie.testing.inode import Inode, PendingWrite
-
-if TYPE_CHECKING:
-    from bookie.testing.disk import MountedDisk
+from bookie.testing.inode import Inode, Mount, PendingWrite
 
 
 class SimFile:
     """An open file of one incarnation; implements `File`."""
 
-    def __init__(self, mounted: MountedDisk, path: str, inode: Inode) -> None:
-        self._mounted = mounted
+    def __init__(self, mount: Mount, path: str, inode: Inode) -> None:
+        self._mount = mount
         self._path = path
         self._inode = inode
         self._is_closed = False
@@ -37,7 +34,7 @@ class SimFile:
         pending = PendingWrite(offset, data)
         self._inode.in_flight.append(pending)
         try:
-            await self._mounted.operate("write", self._path, self._mounted.options.write_max_s)
+            await self._mount.operate("write", self._path)
         finally:
             if pending in self._inode.in_flight:
                 self._inode.in_flight.remove(pending)
@@ -59,12 +56,12 @@ class SimFile:
     async def sync(self, *, drops_cache: bool = False) -> None:
         self._check()
         dirty = self._inode.begin_sync()
-        self._mounted.disk.syncs += 1
+        self._mount.count_sync()
         try:
-            await self._mounted.operate("sync", self._path, self._mounted.options.sync_max_s)
+            await self._mount.operate("sync", self._path)
         except OSError:
             # As Linux does: the pages count as clean, and what became of them is unknown.
-            if not self._mounted.is_frozen:
+            if not self._mount.is_frozen:
                 self._inode.fail_sync(dirty)
             raise
         self._inode.finish_sync(dirty)
@@ -73,25 +70,24 @@ class SimFile:
         self, offset: int, size: int, *, drops_cache: bool = False
     ) -> bytes | bytearray | None:
         self._check()
-        options = self._mounted.disk.volumes.at(self._path)
-        if self._mounted.disk.chance.random() >= options.cached_read_probability:
+        if not self._mount.is_cached(self._path):
             return None
         return self._inode.read(offset, size)
 
     async def read(self, offset: int, size: int, *, drops_cache: bool = False) -> bytes:
         self._check()
-        await self._mounted.operate("read", self._path, self._mounted.options.read_max_s)
+        await self._mount.operate("read", self._path)
         return self._inode.read(offset, size)
 
     async def allocate(self, size: int) -> None:
         self._check()
-        self._mounted.check_space(self._path, size - self._inode.size)
-        await self._mounted.operate("write", self._path, self._mounted.options.write_max_s)
+        self._mount.check_space(self._path, size - self._inode.size)
+        await self._mount.operate("write", self._path)
         self._inode.extend(size)
 
     async def truncate(self, size: int) -> None:
         self._check()
-        await self._mounted.operate("write", self._path, self._mounted.options.write_max_s)
+        await self._mount.operate("write", self._path)
         self._inode.truncate(size)
 
     def close(self) -> None:
@@ -100,10 +96,10 @@ class SimFile:
     def _begin_write(self, offset: int, views: Sequence[Buffer]) -> bytes:
         self._check()
         data = b"".join(views)
-        self._mounted.check_space(self._path, offset + len(data) - self._inode.size)
+        self._mount.check_space(self._path, offset + len(data) - self._inode.size)
         return data
 
     def _check(self) -> None:
         if self._is_closed:
             raise ValueError(f"{self._path} is closed")
-        self._mounted.check()
+        self._mount.check()

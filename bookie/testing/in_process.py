@@ -1,8 +1,8 @@
 """A real cluster inside the process of a test: real bookie code and sockets, disks in memory.
 
-Runs in a thread of its own, so that blocking, asyncio and trio programs, and other processes too,
-can use it by its address; metadata is one SQLite file. Never for data that matters: the disks
-live as long as the object.
+It runs in a thread of its own, so that blocking, asyncio and trio programs, and other processes
+too, can use it by its address; the metadata is one SQLite file. Never for data that matters: the
+disks live as long as the object.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ class _Node:
 
 
 class InProcessCluster:
-    """Bookies for tests; a context manager. Its methods may be called from any thread and from
-    any kind of program; they block until what they do is done, which takes milliseconds.
+    """Bookies for tests; a context manager. Its methods may be called from any thread and from any
+    kind of program; they block until they have finished, which takes milliseconds.
 
     Args:
-        directory: where the SQLite file of the metadata lies.
-        bookies: how many there are.
+        directory: where the SQLite file of the metadata is stored.
+        bookies: their number.
 
-    A bookie that dies of anything but `crash` is a bug: leaving the block raises what it was.
+    A bookie that dies of anything but `crash` is a bug: leaving the block raises its error.
     """
 
     def __init__(self, directory: Path | str, *, bookies: int = 3) -> None:
@@ -83,7 +83,7 @@ class InProcessCluster:
         if not directory.is_dir():
             raise InvalidArgument(f"there is no directory {directory} for the cluster's metadata")
         self.uri = f"sqlite://{directory / 'cluster.db'}"
-        """The cluster's address, as any program may use it."""
+        """The cluster's address for any program."""
         world = Simulation(0, time_limit_s=math.inf, trace_file=None)
         self._nodes = {
             node.bookie_id: node
@@ -99,7 +99,7 @@ class InProcessCluster:
         )
 
     def __enter__(self) -> Self:
-        """Returns when all bookies take requests."""
+        """Returns when all bookies accept requests."""
         self._thread.start()
         self._is_ready.wait()
         if self._failure is not None:
@@ -116,23 +116,23 @@ class InProcessCluster:
             try:
                 self._token.run_sync_soon(self._nursery.cancel_scope.cancel)
             except trio.RunFinishedError:
-                pass  # a bookie has failed, and the others have gone with it
+                pass  # a bookie has failed, and the others have ended with it
         self._thread.join()
         if self._failure is not None and error is None:
             raise self._failure
 
     @property
     def bookies(self) -> list[str]:
-        """Ids of all bookies, up or down."""
+        """The ids of all bookies, up or down."""
         return list(self._nodes)
 
     def is_up(self, bookie: str) -> bool:
-        """Whether this bookie runs."""
+        """Returns whether this bookie runs."""
         return self._node(bookie).is_up
 
     def crash(self, bookie: str, kind: CrashKind = CrashKind.PROCESS_KILLED) -> None:
-        """Kills a bookie as `kill -9` does, or as a power cut does; `kind` says what its disk
-        keeps of what was not synced. Nothing happens if it is down."""
+        """Kills a bookie as `kill -9` does, or as a power cut does; `kind` is what its disk keeps
+        of what was not synced. Does nothing if it is down."""
         node = self._node(bookie)
 
         async def kill() -> None:
@@ -146,7 +146,7 @@ class InProcessCluster:
         self._call(kill)
 
     def restart(self, bookie: str) -> None:
-        """Starts a bookie that is down, on the disk it left; returns when it takes requests."""
+        """Starts a bookie that is down, on the disk it left; returns when it accepts requests."""
         node = self._node(bookie)
         if node.is_up:
             raise InvalidArgument(f"bookie {bookie} is up; crash it first")
@@ -164,8 +164,8 @@ class InProcessCluster:
         return self._nodes[bookie]
 
     def _call(self, async_fn: Callable[[], Awaitable[None]]) -> None:
-        """Runs it in the cluster's thread and waits; from a thread with a loop of its own too,
-        which `trio.from_thread` refuses: what it waits for never needs that loop."""
+        """Runs `async_fn` in the cluster's thread and waits. It also works in a thread with a loop
+        of its own, which `trio.from_thread` refuses: what it waits for never needs that loop."""
         if self._token is None or self._nursery is None:
             raise InvalidArgument("the cluster does not run: use it inside its `with` block")
         nursery, done = self._nursery, threading.Event()
@@ -175,7 +175,7 @@ class InProcessCluster:
             try:
                 await async_fn()
             except trio.Cancelled:
-                raise  # the cluster has failed or ended; its thread tells why, and then ends
+                raise  # the cluster has failed or ended; its thread reports why, and then ends
             except BaseException as error:
                 errors.append(error)
                 done.set()
@@ -204,7 +204,7 @@ class InProcessCluster:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._token = trio.lowlevel.current_trio_token()
-            # The first one makes the metadata; together they would only wait for each other.
+            # The first one creates the metadata; together they would only wait for each other.
             for node in self._nodes.values():
                 await self._start(node).started.wait()
             self._is_ready.set()

@@ -1,13 +1,14 @@
 """The bytes of one simulated file: as processes see them, and as they are on the platter.
 
-Keeps track of which ranges were written since the last sync, and settles what is left of
-them after a crash, sector by sector.
+It records which ranges were written since the last sync, and settles what is left of them after a
+crash, sector by sector.
 """
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from typing import Protocol
 
 SECTOR_BYTES = 512
 
@@ -15,13 +16,42 @@ Range = tuple[int, int]
 
 
 def parent_of(path: str) -> str:
-    """The directory of `path`, without a slash at its end."""
+    """Returns the directory of `path`, without a slash at its end."""
     return path.rstrip("/").rpartition("/")[0]
+
+
+class Mount(Protocol):
+    """What open files and key-value stores of one incarnation ask of its disk."""
+
+    @property
+    def is_frozen(self) -> bool:
+        """The process is dead: nothing may change any more."""
+        ...
+
+    def check(self) -> None:
+        """Raises OSError if the process is dead."""
+        ...
+
+    def check_space(self, path: str, growth: int) -> None:
+        """Raises OSError if the disk of `path` has less than `growth` bytes free."""
+        ...
+
+    def is_cached(self, path: str) -> bool:
+        """Returns whether a read of `path` finds its bytes in memory, by chance."""
+        ...
+
+    def count_sync(self) -> None:
+        """Notes one sync of a file or a directory."""
+        ...
+
+    async def operate(self, kind: str, path: str) -> None:
+        """Takes the time of one operation; raises OSError if chance or death fails it."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
 class PendingWrite:
-    """A write under way: a crash may leave any of its sectors."""
+    """A write in progress: a crash may leave any of its sectors."""
 
     offset: int
     data: bytes
@@ -86,10 +116,10 @@ class Inode:
         return part
 
     def finish_sync(self, part: DirtyPart) -> None:
-        """Makes `part` durable, and parts of syncs that began earlier and are still under way:
-        a sync promises all writes that were finished when it began."""
+        """Makes `part` durable, and parts of syncs that began earlier and are still in progress: a
+        sync promises all writes that were finished when it began."""
         if part not in self._syncing:
-            return  # a later sync has taken it along
+            return  # a later sync has included it
         count = self._syncing.index(part) + 1
         for done in self._syncing[:count]:
             self._resize_durable(done.size)
@@ -105,7 +135,8 @@ class Inode:
             self._doubtful += part.spans()
 
     def settle_kill(self, chance: random.Random) -> None:
-        """The process died: finished writes stay, those under way may be there in part."""
+        """Settles the death of the process: finished writes stay, those in progress may be there in
+        part."""
         for pending in self.in_flight:
             self._tear(self.data, pending, chance)
             self._dirty.append((pending.offset, pending.offset + len(pending.data)))
@@ -114,8 +145,9 @@ class Inode:
         self.in_flight, self._syncing = [], []
 
     def settle_power_loss(self, chance: random.Random, *, is_torn: bool) -> None:
-        """The machine died: the platter's bytes stay, and with `is_torn` chance decides for
-        each sector not synced, and for the size, whether the newer form is there too."""
+        """Settles the death of the machine: the platter's bytes stay, and with `is_torn` chance
+        decides for each sector not synced, and for the size, whether the newer form is there
+        too."""
         if is_torn:
             self.settle_kill(chance)
             self._tear_size(chance)
@@ -153,6 +185,6 @@ class Inode:
 
 
 def _sectors(first: int, end: int) -> list[Range]:
-    """The range [first, end) cut at the borders of sectors."""
+    """Returns the range [first, end) cut at the borders of sectors."""
     cuts = list(range(first - first % SECTOR_BYTES + SECTOR_BYTES, end, SECTOR_BYTES))
     return list(zip([first, *cuts], [*cuts, end], strict=True)) if first < end else []

@@ -1,4 +1,4 @@
-"""The index's door in memory."""
+"""The store of an index in memory."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import trio
 
 
 class MemoryKeyValue:
-    """KeyValue in memory, for tests and for clusters that need not outlive their process.
+    """A KeyValue in memory, for tests and for clusters that need not outlive their process.
 
-    `after_crash` gives the map a new process would find.
+    `after_crash` returns the map that a new process would find.
     """
 
     def __init__(self, pairs: Iterable[tuple[bytes, bytes]] = ()) -> None:
@@ -55,11 +55,11 @@ class MemoryKeyValue:
 
     @property
     def unflushed(self) -> int:
-        """Batches a crash may lose."""
+        """The number of batches that a crash may lose."""
         return len(self._unflushed)
 
     def after_crash(self, batches_kept: int = 0) -> MemoryKeyValue:
-        """The last flushed state plus the first `batches_kept` batches written since."""
+        """Returns the last flushed state plus the first `batches_kept` batches written since."""
         pairs = dict(self._durable)
         _apply(pairs, self._unflushed[:batches_kept])
         return MemoryKeyValue(pairs.items())

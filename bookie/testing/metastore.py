@@ -1,4 +1,4 @@
-"""The metadata door, simulated: delays, lost answers, lost sessions, unreachable for some nodes.
+"""The simulated metadata store: delays, lost answers, lost sessions, unreachable for some nodes.
 
 One tree in memory; each incarnation of a node has a session of its own. A change that raised
 MetadataUnavailable has happened, has not, or will: chance decides, as with a real store.
@@ -25,10 +25,10 @@ ResultT = TypeVar("ResultT")
 class MetadataOptions:
     """How the store behaves; may be changed while it runs.
 
-    Each call takes up to `delay_max_s` there and as long back. An error comes, with the
-    probability given, before or after the change took effect, after up to `timeout_s`; or the
-    change takes effect up to `late_max_s` after the error came: it waited in a buffer of a server
-    that stood still, while its client connected anew.
+    Each call takes up to `delay_max_s` there and as long back. An error occurs, with the given
+    probability, before or after the change took effect, after up to `timeout_s`; or the change
+    takes effect up to `late_max_s` after the error: it waited in a buffer of a server that was
+    suspended, while its client connected again.
     """
 
     delay_max_s: float = 0.005
@@ -40,7 +40,7 @@ class MetadataOptions:
 
 
 class SimMetadata:
-    """The store all nodes share. `connect(node)` gives a session to an incarnation."""
+    """The store that all nodes share. `connect(node)` gives a session to an incarnation."""
 
     def __init__(self, simulation: Simulation, options: MetadataOptions | None = None) -> None:
         self.simulation = simulation
@@ -51,13 +51,13 @@ class SimMetadata:
         self._unreachable: dict[str, bool] = {}
 
     def connect(self, node: str) -> SimMetadataStore:
-        """A new session for a new incarnation of `node`; the old one, if any, is frozen."""
+        """Returns a new session for a new incarnation of `node`; the old one, if any, is frozen."""
         self.freeze(node)
         self._sessions[node] = SimMetadataStore(self, node)
         return self._sessions[node]
 
     def freeze(self, node: str, *, session_timeout_s: float = 2.0) -> None:
-        """Death of `node`: its session can do nothing more, and ends some time later."""
+        """The death of `node`: its session can do nothing more, and ends some time later."""
         store = self._sessions.pop(node, None)
         if store is not None:
             store.is_frozen = True
@@ -72,7 +72,7 @@ class SimMetadata:
             self._sessions[node].inner.expire_session()
 
     def cut_off(self, node: str) -> None:
-        """Calls of `node` reach the store no more, until `heal`."""
+        """Calls of `node` no longer reach the store, until `heal`."""
         self._unreachable[node] = True
         self.simulation.trace("metadata cut off", node)
 
@@ -131,7 +131,7 @@ class SimMetadataStore:
         return self._watch("watch children", path, self.inner.watch_children(path))
 
     async def aclose(self) -> None:
-        """Ends the session, unless its process is dead: then only time ends it."""
+        """Ends the session, unless its process is dead: then it times out."""
         if not self.is_frozen:
             await self.inner.aclose()
 
@@ -142,10 +142,10 @@ class SimMetadataStore:
         call: Callable[[], Awaitable[ResultT]],
         changes: Sequence[Change] = (),
     ) -> ResultT:
-        """One round trip. The change itself happens at one instant, or not at all."""
+        """Makes one round trip. The change itself happens at one instant, or not at all."""
         metadata = self._metadata
         options, chance = metadata.options, metadata.chance
-        await trio.sleep(chance.uniform(0, options.delay_max_s))
+        await metadata.simulation.sleep(chance.uniform(0, options.delay_max_s))
         self._check_alive()
         is_cut_off = metadata.is_unreachable(self.node)
         if is_cut_off or chance.random() < options.error_before_probability:
@@ -154,7 +154,7 @@ class SimMetadataStore:
             await self._maybe_late(kind, path, changes)
         result = await self._instantly(call)
         metadata.simulation.trace("metadata", self.node, kind, path)
-        await trio.sleep(chance.uniform(0, options.delay_max_s))
+        await metadata.simulation.sleep(chance.uniform(0, options.delay_max_s))
         is_cut_off = metadata.is_unreachable(self.node)
         if is_cut_off or chance.random() < options.error_after_probability:
             await self._fail(kind, path, "after")
@@ -175,7 +175,7 @@ class SimMetadataStore:
                 self.inner.apply(changes)
             except LedgerError as error:
                 metadata.simulation.trace(
-                    "metadata late in vain", self.node, kind, path, str(error)
+                    "metadata late without success", self.node, kind, path, str(error)
                 )
             else:
                 metadata.simulation.trace("metadata late", self.node, kind, path)
@@ -191,7 +191,7 @@ class SimMetadataStore:
 
     async def _fail(self, kind: str, path: str, when: str) -> None:
         metadata = self._metadata
-        await trio.sleep(metadata.chance.uniform(0, metadata.options.timeout_s))
+        await metadata.simulation.sleep(metadata.chance.uniform(0, metadata.options.timeout_s))
         metadata.simulation.trace("metadata error", self.node, kind, path, when)
         raise MetadataUnavailable(f"{kind} {path}: the metadata store did not answer")
 
@@ -202,7 +202,9 @@ class SimMetadataStore:
         metadata = self._metadata
         async with aclosing(source) as values:
             async for value in values:
-                await trio.sleep(metadata.chance.uniform(0, metadata.options.delay_max_s))
+                await metadata.simulation.sleep(
+                    metadata.chance.uniform(0, metadata.options.delay_max_s)
+                )
                 self._check_alive()
                 if metadata.is_unreachable(self.node):
                     await self._fail(kind, path, "before")

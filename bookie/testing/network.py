@@ -1,19 +1,19 @@
-"""The network door, simulated: delays, segments, cuts, partitions, full buffers.
+"""The simulated network: delays, segments, cuts, partitions, full buffers.
 
-Bytes of one direction of a connection keep their order and are never invented; everything
-else about them is up to chance. Like TCP, a partition holds bytes back until it heals, and a
-peer that died without a word is noticed only by timeouts. The ends are in `transport`.
+Bytes of one direction of a connection keep their order and are never invented; everything else
+about them is up to chance. Like TCP, a partition holds bytes back until it heals, and a peer that
+died silently is noticed only by timeouts. The ends are in `transport`.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
 
 import trio
 
 from bookie.testing.scheduler import Simulation
+from bookie.testing.transport import NetworkOptions as NetworkOptions
 from bookie.testing.transport import SimTransport, joined_pair
 from ledger.errors import BookieUnavailable
 
@@ -22,25 +22,6 @@ _FIRST_EPHEMERAL_PORT = 40_000
 _CONNECT_RETRY_S = 1.0
 _CONNECT_GIVE_UP_S = 127.0
 """As Linux does it: a first packet without an answer is repeated for about two minutes."""
-
-
-@dataclass(slots=True)
-class NetworkOptions:
-    """How the network behaves; may be changed while it runs.
-
-    Latency is drawn per message, uniformly from its range, and now and then (with
-    `spike_probability`) up to `spike_s` longer. A write is cut into segments with
-    `split_probability`; `buffer_bytes` bounds what one direction holds in flight and unread.
-    """
-
-    latency_min_s: float = 0.0002
-    latency_max_s: float = 0.002
-    spike_probability: float = 0.01
-    spike_s: float = 0.05
-    bytes_per_second: float = 1e9
-    split_probability: float = 0.1
-    early_wake_probability: float = 0.02
-    buffer_bytes: int = 256 * 1024
 
 
 class SimListener:
@@ -54,7 +35,7 @@ class SimListener:
         self.is_closed = False
 
     async def accept(self) -> SimTransport:
-        """The next connection. Raises trio.ClosedResourceError once closed."""
+        """Returns the next connection. Raises trio.ClosedResourceError once closed."""
         await trio.lowlevel.checkpoint()
         while not self.backlog:
             if self.is_closed:
@@ -91,8 +72,8 @@ class NodeNetwork:
     async def connect(self, host: str, port: int) -> SimTransport:
         """Connects to `port` of the node named `host`.
 
-        Raises BookieUnavailable: at once if the node is up and refuses, after about two
-        minutes if it does not answer at all. Callers bring their own timeout.
+        Raises BookieUnavailable: at once if the node is up and refuses, after about two minutes if
+        it does not answer at all. Callers use their own timeout.
         """
         return await self.network._connect(self, host, port)
 
@@ -111,7 +92,7 @@ class NodeNetwork:
 
 
 class SimNetwork:
-    """All links of one simulated world. `of(node)` is the door given to a node."""
+    """All links of one simulated world. `of(node)` is the network that a node gets."""
 
     def __init__(self, simulation: Simulation, options: NetworkOptions | None = None) -> None:
         self.simulation = simulation
@@ -127,7 +108,7 @@ class SimNetwork:
         self._connections = 0
 
     def of(self, node: str) -> NodeNetwork:
-        """A fresh door for a new incarnation of `node`; the old one, if any, is frozen."""
+        """Returns a new network for a new incarnation of `node`; the old one, if any, is frozen."""
         if node in self._nodes:
             self.freeze(node)
         self._nodes[node] = NodeNetwork(self, node)
@@ -135,10 +116,10 @@ class SimNetwork:
             self._resume()
         return self._nodes[node]
 
-    # Torments.
+    # Faults.
 
     def block(self, source: str, target: str) -> None:
-        """Nothing gets from `source` to `target` any more (the other way it still does)."""
+        """Stops everything from `source` to `target` (the other direction still works)."""
         self._blocked[source, target] = True
         self.simulation.trace("net block", source, target)
 
@@ -170,10 +151,10 @@ class SimNetwork:
         return len(hit)
 
     def freeze(self, node: str, *, is_silent: bool = False) -> None:
-        """Death of a node: its door and connections do nothing any more, at once.
+        """The death of a node: its network and connections do nothing any more, at once.
 
-        Peers are told by a reset, as the kernel does for a killed process; with `is_silent`
-        (the machine lost power) they hear nothing until the node is back.
+        Peers are notified by a reset, as the kernel does for a killed process; with `is_silent`
+        (the machine lost power) they receive nothing until the node is back.
         """
         door = self._nodes.pop(node, None)
         if door is None:
@@ -186,7 +167,7 @@ class SimNetwork:
         for address in [address for address in self.listeners if address[0] == node]:
             self.listeners[address].close()
 
-    # What transports ask.
+    # The methods of `Link`, for transports.
 
     def is_blocked(self, source: str, target: str) -> bool:
         return (source, target) in self._blocked or target in self._silent
@@ -195,7 +176,8 @@ class SimNetwork:
         return node in self._nodes
 
     def delay_s(self, source: str, target: str, size: int) -> float:
-        """Seconds until `size` bytes sent now arrive, without regard to earlier ones."""
+        """Returns the seconds until `size` bytes sent now arrive, without regard to earlier
+        ones."""
         options, chance = self.options, self.chance
         delay_s = chance.uniform(options.latency_min_s, options.latency_max_s)
         delay_s += size / options.bytes_per_second
@@ -207,7 +189,8 @@ class SimNetwork:
         return delay_s
 
     def notify_reset(self, source: str, transport: SimTransport) -> None:
-        """Tells `transport` that its other end, at `source`, is gone; repeated until heard."""
+        """Notifies `transport` that its other end, at `source`, is gone; repeated until it
+        arrives."""
 
         def arrive() -> None:
             if transport.is_broken:
@@ -234,7 +217,8 @@ class SimNetwork:
         return self._last_port
 
     async def _connect(self, door: NodeNetwork, host: str, port: int) -> SimTransport:
-        """The handshake. A lost packet is repeated every second, as long as the caller waits."""
+        """Performs the handshake. A lost packet is repeated every second, as long as the caller
+        waits."""
         source, give_up_s = door.node, self.simulation.now_s + _CONNECT_GIVE_UP_S
         while self.simulation.now_s < give_up_s:
             await trio.sleep(self.delay_s(source, host, 0))
@@ -247,7 +231,7 @@ class SimNetwork:
             if listener is not None and not door.is_frozen:
                 self._connections += 1
                 name = f"c{self._connections}"
-                here, there = joined_pair(self, name, door, self._nodes[host], port)
+                here, there = joined_pair(self, name, source, host, port)
                 self._transports += [here, there]
                 listener.arrive(there)
             try:

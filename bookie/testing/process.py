@@ -1,6 +1,6 @@
-"""Something that lives and dies in the simulated world: a task tree that can be killed.
+"""A process of the simulated world: a task tree that can be killed.
 
-Death freezes the doors first and cancels second: a cancelled task runs its `finally` blocks,
+Death freezes the interfaces first and cancels second: a cancelled task runs its `finally` blocks,
 and dying code must not flush, reply or register.
 """
 
@@ -12,9 +12,9 @@ import trio
 
 
 class SimProcess:
-    """One incarnation of a process. `freeze` takes its doors away; see `kill`.
+    """One incarnation of a process. `freeze` takes its interfaces away; see `kill`.
 
-    `error` is what it died of by itself, after `finished` is set.
+    `error` is the error of which it died by itself, after `finished` is set.
     """
 
     def __init__(self, name: str, freeze: Callable[[], None]) -> None:
@@ -31,13 +31,13 @@ class SimProcess:
         return not self.is_dead and not self.finished.is_set()
 
     async def run(self, body: Callable[[], Awaitable[None]]) -> None:
-        """Runs `body` until it ends, fails or is killed. What it fails of stays in `error`."""
+        """Runs `body` until it ends, fails or is killed. Its error is stored in `error`."""
         try:
             with self._scope:
-                if not self.is_dead:  # killed before it ran: its doors are gone already
+                if not self.is_dead:  # killed before it ran: its interfaces are gone already
                     await body()
         except BaseExceptionGroup as group:
-            # A cancellation from outside may come together with what it made fail.
+            # A cancellation from outside may arrive together with the failures it caused.
             errors, cancellations = group.split(Exception)
             if errors is not None:
                 self._failed(errors)
@@ -57,7 +57,7 @@ class SimProcess:
             self.error = error
 
     def kill(self) -> None:
-        """Takes the doors away and cancels all tasks. `await finished.wait()` afterwards."""
+        """Freezes the interfaces and cancels all tasks. `await finished.wait()` afterwards."""
         if self.is_dead:
             return
         self.is_dead = True
@@ -66,7 +66,7 @@ class SimProcess:
 
 
 def leaves_of(error: BaseException) -> Iterator[BaseException]:
-    """The errors inside nested groups."""
+    """Yields the errors inside nested groups."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from leaves_of(inner)

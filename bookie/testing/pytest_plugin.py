@@ -1,7 +1,7 @@
 """Fixtures for tests of programs that use ledgerstream; pytest finds them by itself.
 
-Loaded by every pytest run in which ledgerstream is installed: nothing heavy may be imported here
-before a fixture is asked for. Told in docs/testing-your-application.md.
+Every pytest run in which ledgerstream is installed loads this module: nothing heavy may be imported
+here before a fixture is used. Described in docs/testing-your-application.md.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def ledgerstream_cluster(tmp_path: Path) -> Iterator[InProcessCluster]:
     """Three real bookies in this process, ready in milliseconds; `.uri` is their address.
 
-    For programs of any kind: trio, blocking, asyncio, other processes. `.crash(bookie)` and
-    `.restart(bookie)` do what they say.
+    For programs of any kind: trio, blocking, asyncio, other processes. See also `.crash(bookie)`
+    and `.restart(bookie)`.
     """
     from bookie.testing.in_process import InProcessCluster
 
@@ -50,7 +50,7 @@ class SimulatedCluster:
 
     Args:
         seed: all chance comes from it: the same seed gives the same run.
-        bookies: how many there are.
+        bookies: their number.
         time_limit_s: virtual seconds after which a run counts as stuck.
     """
 
@@ -59,17 +59,17 @@ class SimulatedCluster:
         self._bookies = bookies
         self._time_limit_s = time_limit_s
 
-    def run(self, story: Callable[[SimCluster], Awaitable[ResultT]]) -> ResultT:
-        """Runs `story(cluster)` in a new simulated world and returns what it returns.
+    def run(self, scenario: Callable[[SimCluster], Awaitable[ResultT]]) -> ResultT:
+        """Runs `scenario(cluster)` in a new simulated world and returns its result.
 
-        Called from a plain test function, not from within trio or asyncio. What the story raises
-        leaves here, with a note that tells how to repeat the run.
+        Called from a plain test function, not from within trio or asyncio. What the scenario
+        raises is raised here, with a note how to repeat the run.
         """
         from bookie.testing.cluster import simulate
 
         try:
             return simulate(
-                story, self.seed, bookies=self._bookies, time_limit_s=self._time_limit_s
+                scenario, self.seed, bookies=self._bookies, time_limit_s=self._time_limit_s
             )
         except BaseException as error:
             error.add_note(
@@ -79,7 +79,7 @@ class SimulatedCluster:
 
 
 class MakeSimulatedCluster:
-    """What the fixture `simulated_cluster` gives: call it with a seed."""
+    """The value of the fixture `simulated_cluster`: call it with a seed."""
 
     def __init__(self, seed: int | None) -> None:
         self._only_seed = seed
@@ -87,25 +87,25 @@ class MakeSimulatedCluster:
     def __call__(
         self, seed: int = 0, *, bookies: int = 3, time_limit_s: float = 3600.0
     ) -> SimulatedCluster:
-        """A cluster whose whole run is a function of `seed` (or of --ledgerstream-seed)."""
+        """Returns a cluster whose whole run is a function of `seed` (or of --ledgerstream-seed)."""
         chosen = seed if self._only_seed is None else self._only_seed
         return SimulatedCluster(chosen, bookies=bookies, time_limit_s=time_limit_s)
 
     def run_seeds(
         self,
         seeds: Iterable[int],
-        story: Callable[[SimCluster], Awaitable[object]],
+        scenario: Callable[[SimCluster], Awaitable[object]],
         *,
         bookies: int = 3,
     ) -> None:
-        """Runs the story once with each seed, or only with --ledgerstream-seed. The first
-        failure ends it, and says its seed."""
+        """Runs the scenario once with each seed, or only with --ledgerstream-seed. The first
+        failure ends it, and names its seed."""
         for seed in seeds if self._only_seed is None else [self._only_seed]:
-            SimulatedCluster(seed, bookies=bookies, time_limit_s=3600.0).run(story)
+            SimulatedCluster(seed, bookies=bookies, time_limit_s=3600.0).run(scenario)
 
 
 @pytest.fixture
 def simulated_cluster(request: pytest.FixtureRequest) -> MakeSimulatedCluster:
-    """`simulated_cluster(seed=7).run(story)`: a cluster in virtual time with faults on demand."""
+    """A cluster in virtual time, with faults on demand: `simulated_cluster(seed=7).run(...)`."""
     seed: int | None = request.config.getoption(SEED_OPTION)
     return MakeSimulatedCluster(seed)

@@ -6,24 +6,69 @@ A pipe keeps the order of its bytes, holds at most its buffer, and delivers by e
 
 from __future__ import annotations
 
+import random
 import zlib
 from collections import deque
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 
-if TYPE_CHECKING:
-    from bookie.testing.network import NodeNetwork, SimNetwork
+from bookie.testing.scheduler import Simulation
 
 _ACK_OVERHEAD_S = 1e-6
 """Keeps segments of one pipe apart, so that two never arrive at the same instant by rounding."""
 
 
+@dataclass(slots=True)
+class NetworkOptions:
+    """How the network behaves; may be changed while it runs.
+
+    Latency is drawn per message, uniformly from its range, and now and then (with
+    `spike_probability`) up to `spike_s` longer. A write is cut into segments with
+    `split_probability`; `buffer_bytes` bounds what one direction holds in flight and unread.
+    """
+
+    latency_min_s: float = 0.0002
+    latency_max_s: float = 0.002
+    spike_probability: float = 0.01
+    spike_s: float = 0.05
+    bytes_per_second: float = 1e9
+    split_probability: float = 0.1
+    early_wake_probability: float = 0.02
+    buffer_bytes: int = 256 * 1024
+
+
+class Link(Protocol):
+    """What pipes and transports ask of the network between their nodes."""
+
+    simulation: Simulation
+    chance: random.Random
+    options: NetworkOptions
+    """May be replaced while the network runs."""
+
+    def delay_s(self, source: str, target: str, size: int) -> float:
+        """Returns the seconds until `size` bytes sent now arrive, whatever was sent before."""
+        ...
+
+    def is_blocked(self, source: str, target: str) -> bool:
+        """Returns whether nothing sent now from `source` arrives at `target`."""
+        ...
+
+    def notify_reset(self, source: str, transport: SimTransport) -> None:
+        """Notifies `transport` that its other end, at `source`, is gone."""
+        ...
+
+    def forget(self, transport: SimTransport) -> None:
+        """Drops an end that was closed."""
+        ...
+
+
 class _Pipe:
     """One direction: bytes in flight, bytes arrived and not yet read, and how it ended."""
 
-    def __init__(self, network: SimNetwork, name: str, source: str, target: str) -> None:
-        self.network = network
+    def __init__(self, link: Link, name: str, source: str, target: str) -> None:
+        self.link = link
         self.name = name
         self.source = source
         self.target = target
@@ -38,25 +83,25 @@ class _Pipe:
 
     @property
     def room(self) -> int:
-        return self.network.options.buffer_bytes - self.in_flight_bytes - len(self.arrived)
+        return self.link.options.buffer_bytes - self.in_flight_bytes - len(self.arrived)
 
     @property
     def is_writable(self) -> bool:
-        """As Linux does it: a writer is woken when there is room worth the trip."""
-        return self.room * 4 >= self.network.options.buffer_bytes
+        """As in Linux, a writer is woken only when a quarter of the buffer is free."""
+        return self.room * 4 >= self.link.options.buffer_bytes
 
     def push(self, data: bytes | None) -> None:
-        """Sends one segment (None: the end) on its way, behind all earlier ones."""
+        """Sends one segment (None: the end), after all earlier ones."""
         size = len(data) if data is not None else 0
-        simulation = self.network.simulation
-        arrival_s = simulation.now_s + self.network.delay_s(self.source, self.target, size)
+        simulation = self.link.simulation
+        arrival_s = simulation.now_s + self.link.delay_s(self.source, self.target, size)
         self.last_arrival_s = max(arrival_s, self.last_arrival_s + _ACK_OVERHEAD_S)
         self.in_flight.append(data)
         self.in_flight_bytes += size
         simulation.call_at(self.last_arrival_s, self._arrive)
 
     def _arrive(self) -> None:
-        if self.held or self.network.is_blocked(self.source, self.target):
+        if self.held or self.link.is_blocked(self.source, self.target):
             self.held += 1
         elif self.in_flight:
             self._deliver()
@@ -64,14 +109,14 @@ class _Pipe:
     def resume(self) -> None:
         """Delivers what a partition held back."""
         held, self.held = self.held, 0
-        simulation = self.network.simulation
+        simulation = self.link.simulation
         for _ in range(held):
             self.last_arrival_s = max(simulation.now_s, self.last_arrival_s) + _ACK_OVERHEAD_S
             simulation.call_at(self.last_arrival_s, self._arrive)
 
     def _deliver(self) -> None:
         data = self.in_flight.popleft()
-        trace = self.network.simulation.trace
+        trace = self.link.simulation.trace
         trace("net", self.name, self.source, len(data or b""), zlib.crc32(data or b""))
         if data is None:
             self.is_ended = True
@@ -80,10 +125,10 @@ class _Pipe:
             self.arrived += data
         reader, writer = self.reader, self.writer
         if reader is None or reader.is_broken:
-            # Nobody reads there any more: the peer's kernel answers with a reset.
+            # Nothing reads there any more: the peer's kernel answers with a reset.
             self.arrived.clear()
             if writer is not None and data is not None:
-                self.network.notify_reset(self.target, writer)
+                self.link.notify_reset(self.target, writer)
         else:
             reader.wake_reader()
 
@@ -97,14 +142,14 @@ class _Pipe:
 class SimTransport:
     """One end of a connection; implements `Transport`."""
 
-    def __init__(self, door: NodeNetwork, name: str, peer: str, incoming: _Pipe, outgoing: _Pipe):
+    def __init__(self, link: Link, name: str, peer: str, incoming: _Pipe, outgoing: _Pipe):
         self.peer = peer
         self.node = outgoing.source
         self.peer_node = outgoing.target
         self.incoming = incoming
         self.outgoing = outgoing
         self.is_closed = False
-        self._network = door.network
+        self._link = link
         self._name = name
         self._error: str | None = None
         self._readable: trio.Event | None = None
@@ -122,7 +167,7 @@ class SimTransport:
         size = min(len(data), self.outgoing.room)
         if size <= 0:
             raise BlockingIOError(11, "send buffer full")
-        chance, options = self._network.chance, self._network.options
+        chance, options = self._link.chance, self._link.options
         taken = bytes(memoryview(data)[:size])
         if size > 1 and chance.random() < options.split_probability:
             cut = chance.randrange(1, size)
@@ -142,8 +187,8 @@ class SimTransport:
                 return 0
             raise BlockingIOError(11, "nothing to read")
         size = min(len(buffer), len(arrived))
-        chance = self._network.chance
-        if size > 1 and chance.random() < self._network.options.split_probability:
+        chance = self._link.chance
+        if size > 1 and chance.random() < self._link.options.split_probability:
             size = chance.randrange(1, size)
         buffer[:size] = arrived[:size]
         del arrived[:size]
@@ -181,14 +226,14 @@ class SimTransport:
         self._end()
 
     def reset(self) -> None:
-        """Breaks the connection: this end now, the other one when it hears of it."""
+        """Breaks the connection: this end now, the other one when it is notified."""
         peer = self.outgoing.reader
         self.be_reset()
         if peer is not None:
-            self._network.notify_reset(self.node, peer)
+            self._link.notify_reset(self.node, peer)
 
     def be_reset(self) -> None:
-        """This end learns that the connection broke."""
+        """Breaks this end, because it is notified that the connection broke."""
         if self.is_broken:
             return
         self._error = "connection reset by peer"
@@ -203,7 +248,7 @@ class SimTransport:
             return
         if not is_silent and self._error is None:
             # What the process had sent may still arrive, or be lost to the reset.
-            if self._network.chance.random() < 0.5:
+            if self._link.chance.random() < 0.5:
                 self.outgoing.push(None)
             else:
                 self.reset()
@@ -230,23 +275,23 @@ class SimTransport:
             raise trio.ClosedResourceError("connection was closed")
         if is_ready or self._error is not None:
             return True
-        return self._network.chance.random() < self._network.options.early_wake_probability
+        return self._link.chance.random() < self._link.options.early_wake_probability
 
     def _end(self) -> None:
         self.is_closed = True
         self.incoming.arrived.clear()
-        self._network.forget(self)
+        self._link.forget(self)
         self.wake_reader()
         self.wake_writer()
 
 
 def joined_pair(
-    network: SimNetwork, name: str, door: NodeNetwork, peer: NodeNetwork, port: int
+    link: Link, name: str, node: str, peer: str, port: int
 ) -> tuple[SimTransport, SimTransport]:
-    """The two ends of a new connection from `door` to `peer`."""
-    there = _Pipe(network, name, door.node, peer.node)
-    back = _Pipe(network, name, peer.node, door.node)
+    """Returns the two ends of a new connection from `node` to `port` of `peer`."""
+    there = _Pipe(link, name, node, peer)
+    back = _Pipe(link, name, peer, node)
     return (
-        SimTransport(door, name, f"{peer.node}:{port}", back, there),
-        SimTransport(peer, name, f"{door.node}:{name}", there, back),
+        SimTransport(link, name, f"{peer}:{port}", back, there),
+        SimTransport(link, name, f"{node}:{name}", there, back),
     )

@@ -1,4 +1,4 @@
-"""The disks of a simulated machine that can be slow, full or failing each by itself."""
+"""The disks of a simulated machine, each of which can be slow, full or failing by itself."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class Volumes:
 
     def __init__(self, options: DiskOptions) -> None:
         self.options: dict[str, DiskOptions] = {"": options}
-        """The one at "" has all that no other has."""
+        """The one at "" holds all paths that are on no other."""
 
     def separate(self, directories: Sequence[str]) -> None:
-        """Each of them is a file system of its own, with options of its own."""
+        """Makes each of them a file system of its own, with its own options."""
         self.options |= {directory: replace(self.options[""]) for directory in directories}
 
     @property
     def with_files(self) -> list[str]:
-        """Those in which a bookie has its directories."""
+        """The volumes in which a bookie has its directories."""
         return list(self.options)[1:] or [""]
 
     def of(self, path: str) -> str:
-        """The volume that holds `path`."""
+        """Returns the volume that holds `path`."""
         if len(self.options) == 1:
             return ""
         found = [one for one in self.options if one and f"{path}/".startswith(f"{one}/")]
@@ -49,5 +49,5 @@ class Volumes:
         return self.options[self.of(path)]
 
     def number_of(self, path: str) -> int:
-        """Of the device, from 1."""
+        """Returns the number of the device, from 1."""
         return 1 + list(self.options).index(self.of(path))

@@ -1,7 +1,7 @@
 """Streams in Spark: `spark.read.format("ledgerstream")`, `readStream`, `write`, `writeStream`.
 
-Call `register(spark)` once per session; or let Spark find the source by itself, which it does
-where `ledgerstream[spark]` is installed. Importing this package imports no PySpark.
+Call `register(spark)` once per session. Spark also finds the source by itself where
+`ledgerstream[spark]` is installed. Importing this package does not import PySpark.
 """
 
 from __future__ import annotations

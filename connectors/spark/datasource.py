@@ -1,8 +1,8 @@
-"""`format("ledgerstream")`: what Spark asks for, handed on to the readers and the sink.
+"""`format("ledgerstream")`: the entry point for Spark, which creates the readers and the sink.
 
-Spark pickles this class by its name: whoever plans or executes must be able to import it. What can
-be wrong with options and names is found here, on the driver, before any task. The heavy parts are
-imported only when they are asked for.
+Spark pickles this class by name, so that every process that plans or executes must be able to
+import it. Errors in options and names are found here, on the driver, before any task starts. The
+readers and the sink are imported only when they are needed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from connectors.spark.error_messages import plain_errors
+from connectors.spark.error_messages import errors_without_traceback
 from connectors.spark.options.options import ReadOptions, Selection, WriteOptions
 from connectors.spark.schema import read_schema
 from connectors.spark.version import check_pyarrow, check_pyspark
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from connectors.spark.sink.sink import LedgerstreamStreamWriter, LedgerstreamWriter
     from connectors.spark.source.batch_reader import LedgerstreamReader
 
-_found: set[tuple[str, str]] = set()
-"""Targets of streaming writes this process has seen: Spark asks anew for every micro-batch."""
-_FOUND_MAX = 1000
+_known_targets: set[tuple[str, str]] = set()
+"""Targets of streaming writes that exist: Spark asks again for every micro-batch."""
+_KNOWN_TARGETS_MAX = 1000
 
 
-@plain_errors
+@errors_without_traceback
 class LedgerstreamDataSource(DataSource):
-    """Streams of ledgerstream as a source and a sink of Spark."""
+    """Makes streams of ledgerstream a source and a sink of Spark."""
 
     @classmethod
     def name(cls) -> str:
         return "ledgerstream"
 
     def schema(self) -> StructType:
-        """The columns of the option `columns`, or all; asked for if the user gave no schema."""
+        """Returns the columns of the option `columns`, or all, if the user gave no schema."""
         _check_here()
         options = ReadOptions.parse(self.options, os.environ, is_streaming=None)
-        # A query that may lose records goes on without a stream that is gone; a new one, and a
-        # batch, are refused later.
+        # A query that may lose records continues without a deleted stream. A new query and a
+        # batch are refused later.
         may_be_gone = not options.fail_on_data_loss
         _check_exist(options.cluster, options.selection, may_be_gone=may_be_gone)
         return read_schema(None, options.columns)
@@ -63,7 +63,7 @@ class LedgerstreamDataSource(DataSource):
             options = ReadOptions.parse(self.options, os.environ, is_streaming=True)
             return LedgerstreamStreamReader(options, read_schema(schema))
         except LedgerError as error:
-            return _Refusing(error)
+            return _FailingReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> LedgerstreamWriter:
         _check_here()
@@ -72,7 +72,7 @@ class LedgerstreamDataSource(DataSource):
         if overwrite:
             raise InvalidArgument(
                 'mode("overwrite"): a stream is appended to, never overwritten. Use '
-                'mode("append"), and truncate or delete the stream if its records are to go'
+                'mode("append"), and truncate or delete the stream to remove its records'
             )
         options = WriteOptions.parse(self.options, os.environ, is_streaming=False)
         _check_target(options)
@@ -92,9 +92,12 @@ class LedgerstreamDataSource(DataSource):
         return LedgerstreamStreamWriter(options, schema, overwrite)
 
 
-@plain_errors
-class _Refusing(DataSourceStreamReader):
-    """Fails when it is asked anything: PySpark loses the error of a reader it does not get."""
+@errors_without_traceback
+class _FailingReader(DataSourceStreamReader):
+    """A reader whose methods all raise one error.
+
+    PySpark loses an error that is raised instead of returning a reader.
+    """
 
     def __init__(self, error: LedgerError) -> None:
         self._error = error
@@ -129,12 +132,12 @@ def _check_exist(
 
 
 def _check_target(options: WriteOptions) -> None:
-    """The stream that rows without a stream of their own go to is there, or is to be made."""
+    """Checks that the default target exists or will be created. Raises NoSuchStream."""
     if options.stream is None or options.create_streams:
         return
     target = (options.cluster, options.stream)
-    if options.is_streaming and target in _found:
+    if options.is_streaming and target in _known_targets:
         return
     _check_exist(options.cluster, Selection(streams=(options.stream,)))
-    if len(_found) < _FOUND_MAX:
-        _found.add(target)
+    if len(_known_targets) < _KNOWN_TARGETS_MAX:
+        _known_targets.add(target)

@@ -1,8 +1,8 @@
-"""Errors that Spark shows with their own words first, instead of a traceback of its workers.
+"""Shows errors of ledgerstream in Spark by their message alone, without a traceback of its workers.
 
-Spark prints what a Python worker raised below `Traceback (most recent call last)` and many frames
-that are nobody's business. Errors of ours name the cause, the numbers and the cure: they are shown
-alone. All others keep their traceback. Must change nothing for anybody else in the process.
+Spark prints an exception of a Python worker below `Traceback (most recent call last)` and many
+frames of its own. A LedgerError names the cause, the numbers and the cure, so that its message is
+enough. All other errors keep their traceback. Must never affect other code in the process.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from ledger.errors import LedgerError
 C = TypeVar("C", bound=type)
 
 HIDE_VARIABLE = "SPARK_HIDE_TRACEBACK"
-"""PySpark reads it when it writes down an error, as the last act of a worker process."""
+"""PySpark reads this variable when it reports an error, just before a worker process ends."""
 
 
-def plain_errors(cls: C) -> C:
-    """Class decorator for what Spark calls: readers, writers, the data source."""
+def errors_without_traceback(cls: C) -> C:
+    """Decorates a class whose methods Spark calls: a reader, a writer or the data source."""
     for name, member in list(vars(cls).items()):
         if inspect.isfunction(member) and not name.startswith("_"):
-            setattr(cls, name, _plain(member))
+            setattr(cls, name, _without_traceback(member))
     return cls
 
 
-def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
+def _without_traceback(function: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with _shown_plainly():
+        with _hidden_traceback():
             result = function(*args, **kwargs)
         return _rows(result) if isinstance(result, Iterator) else result
 
@@ -42,27 +42,27 @@ def _plain(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _rows(rows: Iterator[Any]) -> Iterator[Any]:
-    with _shown_plainly():
+    with _hidden_traceback():
         yield from rows
 
 
 @contextmanager
-def _shown_plainly() -> Iterator[None]:
+def _hidden_traceback() -> Iterator[None]:
     try:
         yield
     except BaseExceptionGroup as group:
-        alone = _only(group)
-        if alone is None:
+        single = _single_error(group)
+        if single is None:
             raise
         _hide_traceback()
-        raise alone from None
+        raise single from None
     except LedgerError:
         _hide_traceback()
         raise
 
 
-def _only(group: BaseExceptionGroup[BaseException]) -> LedgerError | None:
-    """The one error of ours in a group that holds nothing else."""
+def _single_error(group: BaseExceptionGroup[BaseException]) -> LedgerError | None:
+    """Returns the LedgerError of a group that holds nothing else, or None."""
     found: BaseException = group
     while isinstance(found, BaseExceptionGroup) and len(found.exceptions) == 1:
         found = found.exceptions[0]
@@ -70,7 +70,7 @@ def _only(group: BaseExceptionGroup[BaseException]) -> LedgerError | None:
 
 
 def _hide_traceback() -> None:
-    """In a process of PySpark's that ends with this error; elsewhere nothing."""
+    """Hides the traceback in a worker process of PySpark. Does nothing in other processes."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is not None and spec.name.startswith("pyspark."):
         os.environ[HIDE_VARIABLE] = "1"

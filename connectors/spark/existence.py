@@ -1,7 +1,7 @@
-"""Are the streams there that somebody named? Asked on the driver, before any task.
+"""Checks on the driver, before any task starts, that the named streams exist.
 
-What is missing is an error with the names that look alike; a cluster that does not answer is one
-that says what was tried and for how long. Reads metadata only, and makes nothing.
+A missing stream is reported with similar names. A cluster that does not answer is reported with
+its address and the time spent. Reads metadata only; must never create anything.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 
 import trio
 
-from connectors.spark.client.client_cache import kept
+from connectors.spark.client.client_cache import cached_cluster
 from connectors.spark.options.options import Selection
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, MetadataUnavailable
-from ledger.metastore import sqlite_path
+from ledger.metastore import ClusterAddress
 from stream.core.names import parse_partition
 from stream.core.stream_patterns import StreamPatterns
 from stream.errors import IsPartitioned, NoSuchNamespace, NoSuchStream
@@ -30,20 +30,22 @@ _SHOWN_MAX = 5
 def check_exist(
     cluster: str, selection: Selection, *, may_be_none: bool = True, may_be_gone: bool = False
 ) -> None:
-    """Raises NoSuchNamespace, NoSuchStream, MetadataUnavailable.
+    """Checks that the selected streams exist.
+
+    Raises NoSuchNamespace, NoSuchStream, MetadataUnavailable.
 
     Args:
-        may_be_none: whether it is fine that no stream matches a pattern.
-        may_be_gone: whether it is fine that streams which are named are not there.
+        may_be_none: whether a pattern may match no stream.
+        may_be_gone: whether streams that are named may be missing.
     """
     _check_file(cluster)
     begun_s = time.monotonic()
     try:
-        kept(cluster).run(_check, selection, may_be_none, may_be_gone)
+        cached_cluster(cluster).run(_check, selection, may_be_none, may_be_gone)
     except trio.TooSlowError:
         raise MetadataUnavailable(
-            f"cluster {cluster}: its metadata store took the connection and did not answer in "
-            f"{ANSWER_TIMEOUT_S:g} s. Cure: look at its log and at what is between"
+            f"cluster {cluster}: its metadata store accepted the connection and did not answer "
+            f"within {ANSWER_TIMEOUT_S:g} s. Cure: check its log and the network"
         ) from None
     except MetadataUnavailable as error:
         waited_s = time.monotonic() - begun_s
@@ -54,11 +56,12 @@ def check_exist(
 
 
 def _check_file(cluster: str) -> None:
-    """A wrong path must not become a new, empty cluster."""
-    if cluster.startswith("sqlite://") and not Path(sqlite_path(cluster)).exists():
+    """Refuses a missing file: opening a wrong path would create a new, empty cluster."""
+    path = ClusterAddress.parse(cluster).sqlite_path
+    if path is not None and not Path(path).exists():
         raise MetadataUnavailable(
-            f"cluster {cluster}: there is no file {Path(sqlite_path(cluster)).absolute()} on the "
-            f"machine of the driver. Cure: the address that `ledgerstream standalone` prints; "
+            f"cluster {cluster}: there is no file {Path(path).absolute()} on the "
+            f"driver's machine. Cure: use the address that `ledgerstream standalone` prints or, "
             f"with executors on other machines, zk://host:2181/ledgers"
         )
 
@@ -71,8 +74,8 @@ async def _check(
         for namespace, patterns in selection.by_namespace().items():
             await _check_namespace(store, namespace)
             for stream in () if may_be_gone else patterns.names:
-                if not await _is_there(store, namespace, stream):
-                    raise await _no_stream(store, namespace, stream)
+                if not await _exists(store, namespace, stream):
+                    raise await _missing_stream(store, namespace, stream)
             if patterns.patterns and not may_be_none:
                 await _check_patterns(store, namespace, patterns)
 
@@ -82,13 +85,14 @@ async def _check_namespace(store: StreamStore, namespace: str) -> None:
         await store.read_namespace(namespace)
     except NoSuchNamespace:
         names = await store.list_namespaces()
+        similar = _similar_names(namespace, names, "namespaces")
         raise NoSuchNamespace(
-            f"there is no namespace {namespace!r}; {_alike(namespace, names, 'namespaces')}. "
-            f"Cure: the right name, or ledgerstream namespace create {namespace}"
+            f"there is no namespace {namespace!r}; {similar}. "
+            f"Cure: correct the name, or create it: ledgerstream namespace create {namespace}"
         ) from None
 
 
-async def _is_there(store: StreamStore, namespace: str, stream: str) -> bool:
+async def _exists(store: StreamStore, namespace: str, stream: str) -> bool:
     try:
         metadata, _ = await store.read_stream(namespace, stream)
     except IsPartitioned:
@@ -98,7 +102,7 @@ async def _is_there(store: StreamStore, namespace: str, stream: str) -> bool:
     return not metadata.is_deleted
 
 
-async def _no_stream(store: StreamStore, namespace: str, stream: str) -> LedgerError:
+async def _missing_stream(store: StreamStore, namespace: str, stream: str) -> LedgerError:
     names = await store.list_streams(namespace)
     partition = parse_partition(stream)
     if partition is not None:
@@ -107,17 +111,18 @@ async def _no_stream(store: StreamStore, namespace: str, stream: str) -> LedgerE
         if numbers:
             return NoSuchStream(
                 f"stream '{namespace}/{partition.stream}' has partitions 0 to {max(numbers)}, "
-                f"and no partition {partition.partition}"
+                f"but no partition {partition.partition}"
             )
         if partition.stream in names:
             return NoSuchStream(
-                f"stream '{namespace}/{partition.stream}' is not partitioned: read it by that name"
+                f"stream '{namespace}/{partition.stream}' is not partitioned: read it under that "
+                f"name"
             )
     whole = sorted({name.partition("#")[0] for name in names})
+    similar = _similar_names(stream, whole, f"streams of {namespace}")
     return NoSuchStream(
-        f"there is no stream '{namespace}/{stream}'; "
-        f"{_alike(stream, whole, f'streams of {namespace}')}. Cure: the right name, or "
-        f"ledgerstream stream create {namespace}/{stream}"
+        f"there is no stream '{namespace}/{stream}'; {similar}. Cure: correct the name, or create "
+        f"it: ledgerstream stream create {namespace}/{stream}"
     )
 
 
@@ -127,18 +132,18 @@ async def _check_patterns(store: StreamStore, namespace: str, patterns: StreamPa
         shown = ", ".join(f"{namespace}/{pattern}" for pattern in patterns.patterns)
         whole = sorted({name.partition("#")[0] for name in names})
         raise NoSuchStream(
-            f"no stream matches {shown}; {_alike('', whole, f'streams of {namespace}')}"
+            f"no stream matches {shown}; {_similar_names('', whole, f'streams of {namespace}')}"
         )
 
 
-def _alike(wanted: str, names: Sequence[str], what: str) -> str:
-    """The names that may have been meant, else some of those there are."""
+def _similar_names(wanted: str, names: Sequence[str], what: str) -> str:
+    """Returns a clause with similar names or, if none is similar, some of the existing names."""
     by_lower = {name.lower(): name for name in names}
     close = difflib.get_close_matches(wanted.lower(), by_lower, n=_SHOWN_MAX, cutoff=0.6)
     if close:
-        return f"alike are {', '.join(by_lower[name] for name in close)}"
+        return f"similar names: {', '.join(by_lower[name] for name in close)}"
     if not names:
         return f"there are no {what}"
     shown = ", ".join(names[:_SHOWN_MAX])
     more = f" and {len(names) - _SHOWN_MAX} more" if len(names) > _SHOWN_MAX else ""
-    return f"there are the {what} {shown}{more}"
+    return f"existing {what}: {shown}{more}"

@@ -1,8 +1,8 @@
-"""`register(spark)`: makes the format "ledgerstream" known to one session.
+"""`register(spark)`: registers the format "ledgerstream" with one session.
 
-It also tells the Python processes that plan in this session how parallel Spark is and which cluster
-is the default, and warns if they are another Python than this one, which is the commonest reason
-why they cannot import us.
+It also passes Spark's default parallelism and the default cluster to the Python processes that
+plan in this session. It warns if those processes run a different Python than this one, which is
+the most common reason why they cannot import this package.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Registers the source and sink; again does no harm.
+    """Registers the source and the sink. A second call is harmless.
 
-    Spark's default parallelism becomes the default of `minTasks`. Raises SparkTooOld if PySpark
-    here, or the Spark that the session runs on, is older than 4.2.
+    Spark's default parallelism becomes the default of `minTasks`. Raises SparkTooOld if the local
+    PySpark or the Spark of the session is older than 4.2.
     """
     check_pyspark()
     check_pyarrow()
@@ -38,15 +38,15 @@ def register(spark: SparkSession) -> None:
         _check_python(context)
         context.environment[TASKS_VARIABLE] = str(context.defaultParallelism)
         if CLUSTER_VARIABLE in os.environ:
-            # Spark's processes have the environment of when the session was made.
+            # Spark's processes have the environment as it was when the session was created.
             context.environment[CLUSTER_VARIABLE] = os.environ[CLUSTER_VARIABLE]
         context.environment[TERMINAL_VARIABLE] = "1" if sys.stderr.isatty() else ""
     spark.dataSource.register(LedgerstreamDataSource)
 
 
 def _check_python(context: SparkContext) -> None:
-    named = context.pythonExec
-    found = shutil.which(named)
+    configured = context.pythonExec
+    found = shutil.which(configured)
     if found is None or not str(context.master).startswith("local"):
         return
     if Path(found).absolute() == Path(sys.executable).absolute():
@@ -54,9 +54,9 @@ def _check_python(context: SparkContext) -> None:
     if Path(found).resolve() == Path(sys.executable).resolve() and sys.prefix == sys.base_prefix:
         return
     warnings.warn(
-        f"Spark runs its Python processes with {named!r}, which is {found}, and not with this "
-        f"Python, {sys.executable}. If that one has no ledgerstream, set the environment variable "
-        f"PYSPARK_PYTHON={sys.executable} before the session is made",
+        f"Spark runs its Python processes with {configured!r}, which is {found}, and not with "
+        f"this Python, {sys.executable}. If ledgerstream is not installed there, set the "
+        f"environment variable PYSPARK_PYTHON={sys.executable} before the session is created",
         RuntimeWarning,
         stacklevel=3,
     )

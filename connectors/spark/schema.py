@@ -1,7 +1,7 @@
-"""The columns of a stream in Spark, their Spark and Arrow types, and what a sink takes.
+"""The columns of a stream in Spark, their Spark and Arrow types, and the columns of a sink.
 
-Names and types are fixed: they are the connector's interface. No connection, no data.
-PySpark is imported when a schema is asked for, so that options can be read without it.
+Names and types must never change: they are the connector's interface. Opens no connection and
+reads no data. PySpark is imported only to build a schema, so that options can be read without it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ COLUMNS = (
 )  # fmt: skip
 NULLABLE = frozenset({"event_time", "key"})
 SORT_COLUMNS = ("event_time", "key", "value")
-"""What the rows of a batch can be ordered by in the sink."""
+"""The columns by which the sink can sort the rows of a batch."""
 
 SINK_COLUMNS: dict[str, str] = {
     "value": "binary or string",
@@ -30,11 +30,11 @@ SINK_COLUMNS: dict[str, str] = {
     "partition": "int: the partition of the target",
     "stream": "string: the target, NAMESPACE/STREAM",
 }
-"""Columns a sink takes, with their types."""
+"""The columns that a sink accepts, with their types."""
 
 
 def spark_schema(columns: tuple[str, ...] | None = None) -> StructType:
-    """The schema of these columns, in this order; None: all."""
+    """Returns the schema of these columns, in this order; None means all columns."""
     from pyspark.sql import types as t
 
     header = t.StructType(
@@ -62,7 +62,7 @@ def spark_schema(columns: tuple[str, ...] | None = None) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """The Arrow schema that batches read under this Spark schema must have, to the flag."""
+    """Returns the exact Arrow schema, nullability included, of batches with this Spark schema."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
@@ -70,7 +70,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def read_schema(wanted: StructType | None, columns: tuple[str, ...] | None = None) -> StructType:
-    """The schema of a read: as the option `columns` says, or as the user's schema wants.
+    """Returns the schema of a read: that of the option `columns`, or the user's own schema.
 
     Raises InvalidArgument for a schema with columns or types that streams do not have.
     """
@@ -82,21 +82,23 @@ def read_schema(wanted: StructType | None, columns: tuple[str, ...] | None = Non
         if own is None:
             raise InvalidArgument(
                 f"schema: streams have no column {field.name!r}. Columns are {', '.join(COLUMNS)}; "
-                f"leave out the ones you do not need, and make others with select"
+                f"leave out those that are not needed, and compute others with select"
             )
         if _plain(field.dataType) != _plain(own.dataType):
             cast = field.dataType.simpleString()
             raise InvalidArgument(
                 f"schema: column {field.name} is {own.dataType.simpleString()}, not {cast}; read "
-                f"it so, and cast: col({field.name!r}).cast({cast!r})"
+                f"it with its own type and cast it: col({field.name!r}).cast({cast!r})"
             )
         if not field.nullable and own.nullable:
-            raise InvalidArgument(f"schema: column {field.name} may be null, not so in the schema")
+            raise InvalidArgument(
+                f"schema: column {field.name} may be null; the schema must declare it nullable"
+            )
     if len(set(wanted.names)) != len(wanted.names) or not wanted.names:
         raise InvalidArgument("schema: name each column once, and at least one")
     return wanted
 
 
 def _plain(kind: DataType) -> Any:
-    """A type without what it says of nulls."""
+    """Returns a type without its nullability."""
     return kind.simpleString()

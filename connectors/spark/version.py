@@ -1,4 +1,4 @@
-"""Which PySpark this connector works with, and the error that says what was found instead."""
+"""Checks that the installed PySpark, pyarrow and Spark are versions that the connector supports."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ _CURE = "pip install 'ledgerstream[spark]'"
 
 
 class SparkTooOld(FinalError, ImportError):
-    """PySpark is missing, or older than 4.2, where Python sources learned to obey limits."""
+    """PySpark is missing or older than 4.2, the first version where Python sources obey limits."""
 
 
 def check_pyspark() -> None:
-    """Raises SparkTooOld unless this Python has a PySpark that will do."""
+    """Raises SparkTooOld unless a supported PySpark is installed."""
     try:
         import pyspark
     except ModuleNotFoundError:
         raise SparkTooOld(
-            f"connectors.spark needs PySpark {_text(SPARK_MIN)} or newer, and this Python has "
-            f"none. Cure: {_CURE}"
+            f"connectors.spark needs PySpark {_text(SPARK_MIN)} or newer, which is not "
+            f"installed. Cure: {_CURE}"
         ) from None
     check_version("PySpark", pyspark.__version__, str(pyspark.__file__))
 
 
 def check_version(what: str, found: str, where: str) -> None:
-    """Raises SparkTooOld for a version like "4.1.2", or one that is none."""
+    """Raises SparkTooOld for a version before 4.2, and for a text that is no version."""
     numbers = re.match(r"(\d+)\.(\d+)", found)
     if numbers is None or (int(numbers[1]), int(numbers[2])) < SPARK_MIN:
         raise SparkTooOld(
             f"connectors.spark needs {what} {_text(SPARK_MIN)} or newer, where Python sources "
-            f"obey limits and AvailableNow; found {found} ({where}). Cure: {_CURE}, and a Spark "
-            f"of the same version"
+            f"obey limits and AvailableNow; found {found} ({where}). Cure: {_CURE}, and use a "
+            f"Spark of the same version"
         )
 
 
 def check_pyarrow() -> None:
-    """Raises SparkTooOld, with the cure, where pyarrow is missing: Spark reads no source so."""
+    """Raises SparkTooOld if pyarrow is missing: without it Spark reads no Python source."""
     try:
         version("pyarrow")
     except PackageNotFoundError:
         raise SparkTooOld(
-            f"connectors.spark needs pyarrow, and this Python has none. Cure: {_CURE}"
+            f"connectors.spark needs pyarrow, which is not installed. Cure: {_CURE}"
         ) from None
 
 
 def is_remote(spark: SparkSession) -> bool:
-    """Whether it is a client of Spark Connect, which has no SparkContext."""
+    """Returns whether the session is a client of Spark Connect, which has no SparkContext."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 

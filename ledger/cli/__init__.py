@@ -1,5 +1,10 @@
-"""The command line's shared parts (`output`) and the sub-command `ledgerstream ledger`.
+"""The parts of the command line that all packages share, and `ledgerstream ledger`.
 
-Nothing here is imported by the library. Sub-commands are loaded by name when they are called, so
-this package stays empty.
+The library imports nothing from here. Sub-commands are imported by name when they are called, so
+importing this package must import nothing else.
+
+- `ledgers`: the sub-command `ledgerstream ledger`.
+- `lines`: records and entries as lines of a file or of stdin.
+- `output`: where the cluster is, and how results and errors are printed.
+- `supervised`: for processes that must end with the one that started them.
 """

@@ -1,7 +1,7 @@
-"""`ledgerstream ledger`: ledgers one by one, the layer below streams.
+"""`ledgerstream ledger`: commands for single ledgers, the layer below streams.
 
-A ledger has one writer for its whole life. `create` makes one that nobody writes yet; the first
-`append` claims it by a compare-and-set of its metadata, and closes it at the end.
+A ledger has one writer for its whole life. `create` makes one without a writer; the first `append`
+claims it by a compare-and-set of its metadata, and closes it at the end.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ async def list_ledgers(
 async def show(
     ledger_id: int, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
-    """Show a ledger: state, quorums, and which bookies hold what."""
+    """Show a ledger: state, quorums, and which bookies hold which entries."""
     async with LedgerClient.connect(cluster.uri) as client:
         metadata = await client.ledger_metadata(ledger_id)
     fragments = [
@@ -121,7 +121,7 @@ async def append(
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """Write a created ledger, an entry per line of FILE or stdin, and close it."""
+    """Write a created ledger, one entry per line of FILE or stdin, and close it."""
     started_s = trio.current_time()
     async with (
         opened(file) as descriptor,
@@ -177,16 +177,16 @@ async def read(
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """Print the entries of a ledger, a payload per line. An open one is left to its writer.
+    """Print the entries of a ledger, one payload per line. The writer of an open one is not fenced.
 
     Parameters
     ----------
     first
         First entry id.
     last
-        Last entry id; default: the last confirmed.
+        Last entry id; default: the last add confirmed.
     digest
-        Of a ledger so old that its metadata does not say.
+        For a ledger whose metadata is too old to name one.
     """
     async with (
         LedgerClient.connect(cluster.uri) as client,
@@ -216,12 +216,12 @@ async def recover(
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """Fence a ledger's writer, find the end, close it. Safe to repeat.
+    """Fence a ledger's writer, find the end, and close it. Safe to repeat.
 
     Parameters
     ----------
     digest
-        Of a ledger so old that its metadata does not say.
+        For a ledger whose metadata is too old to name one.
     """
     async with (
         LedgerClient.connect(cluster.uri) as client,
@@ -236,7 +236,7 @@ async def recover(
 async def delete(
     ledger_id: int, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
-    """Delete a ledger. Bookies give the space back with their next garbage collection."""
+    """Delete a ledger. Bookies reclaim the space with their next garbage collection."""
     async with LedgerClient.connect(cluster.uri) as client:
         await client.delete_ledger(ledger_id)
     if output.json:

@@ -1,7 +1,7 @@
-"""Records and entries as lines of a file or of stdin: bytes in, bytes kept, newline dropped.
+"""Records and entries as lines of a file or of stdin: the bytes of a line without its newline.
 
-Lines that have come are handed on at once, so that a slow producer's line does not wait for the
-next one. Memory is bounded by one chunk and one line.
+Complete lines are passed on at once, so that the line of a slow producer does not wait for the next
+one. Memory is bounded by one chunk and one line.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class LineSplitter:
         self._lines = 0
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Lines that `chunk` completes. Raises InvalidArgument for a line over the limit."""
+        """Returns the lines that `chunk` completes. Raises InvalidArgument for one over the
+        limit."""
         *lines, rest = chunk.split(b"\n")
         if lines:
             lines[0] = b"".join([*self._begun, lines[0]])
@@ -55,20 +56,20 @@ class LineSplitter:
             )
             raise InvalidArgument(
                 f"line {number} is longer than {self._line_bytes_max} bytes, the most one record "
-                f"may have; the lines before it were taken"
+                f"may have; the lines before it were accepted"
             )
         self._lines += len(lines)
         return lines
 
     def end(self) -> list[bytes]:
-        """The last line, if the input does not end with a newline."""
+        """Returns the last line, if the input does not end with a newline."""
         last, self._begun = b"".join(self._begun), []
         return [last] if last else []
 
 
 @asynccontextmanager
 async def opened(source: Path | None) -> AsyncIterator[int]:
-    """A descriptor to read `source` from; None or "-" is stdin."""
+    """Opens a descriptor to read `source`; None or "-" is stdin."""
     if source is None or str(source) == "-":
         yield sys.stdin.fileno()
         return
@@ -80,13 +81,13 @@ async def opened(source: Path | None) -> AsyncIterator[int]:
 
 
 def size_of(descriptor: int) -> int | None:
-    """Bytes to come, if that is known: for a progress bar."""
+    """Returns the bytes to read for a progress bar; None if that is unknown."""
     size = os.fstat(descriptor).st_size
     return size or None
 
 
 async def line_batches(descriptor: int, line_bytes_max: int) -> AsyncGenerator[list[bytes], None]:
-    """The lines of a file or pipe, as many together as one read brought."""
+    """Yields the lines of a file or pipe, those of one read together."""
     splitter = LineSplitter(line_bytes_max)
     while True:
         chunk = await trio.to_thread.run_sync(

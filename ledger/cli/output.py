@@ -1,7 +1,7 @@
-"""What all sub-commands share: where the cluster is, how answers and errors are shown.
+"""Shared by all sub-commands: the cluster's address, and how results and errors are printed.
 
-Data goes to stdout, as tables for people or JSON for programs; remarks and progress go to stderr.
-An error a user can meet is one line and exit code 1, never a traceback.
+Data is written to stdout, as tables for people or JSON for programs; remarks and progress to
+stderr. An error that a user can cause is one line and exit code 1, never a traceback.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _EXIT_OUTPUT_CLOSED = 141  # as a shell shows a program that SIGPIPE ended
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOption:
     cluster: Annotated[str | None, Parameter(env_var=CLUSTER_VARIABLE)] = None
-    """Where the cluster's metadata is: sqlite:///path/cluster.db."""
+    """Where the cluster's metadata is stored: sqlite:///path/cluster.db."""
 
     @property
     def uri(self) -> str:
@@ -42,15 +42,16 @@ class ClusterOption:
 
     @property
     def existing_uri(self) -> str:
-        """For commands that ask of a cluster what is in it. A metadata file that is not there
-        would be made, and be a cluster without anything. Raises InvalidArgument."""
-        from ledger.metastore import sqlite_path
+        """The URI, for commands that inspect a cluster. A metadata file that does not exist would
+        be created, and be an empty cluster. Raises InvalidArgument."""
+        from ledger.metastore import ClusterAddress
 
         uri = self.uri
-        if uri.startswith("sqlite://") and not os.path.exists(path := sqlite_path(uri)):
+        path = ClusterAddress.parse(uri).sqlite_path
+        if path is not None and not os.path.exists(path):
             raise InvalidArgument(
                 f"there is no cluster at {uri}: {os.path.abspath(path)} does not exist. Cure: "
-                "give the metadata_uri of its bookies, or what `ledgerstream standalone` printed"
+                "give the metadata_uri of its bookies, or the URI `ledgerstream standalone` printed"
             )
         return uri
 
@@ -62,22 +63,22 @@ class OutputOption:
     """Print JSON."""
 
     def show(self, data: Mapping[str, Any], *, title: str) -> None:
-        """One thing with named properties. The JSON is one object on one line."""
+        """Prints one object with named properties; as JSON, one object on one line."""
         if self.json:
             print_json(data)
             return
         rows = [[name.replace("_", " "), value] for name, value in data.items()]
         _print_table(title, None, rows)
 
-    def tell(self, done: Mapping[str, Any], remarked: str) -> None:
-        """What was done: the object as JSON, or words for people on stderr."""
+    def report(self, done: Mapping[str, Any], remarked: str) -> None:
+        """Reports what was done: as a JSON object, or as a remark on stderr."""
         if self.json:
             print_json(done)
         else:
             remark(remarked)
 
     def show_list(self, items: Iterable[Mapping[str, Any]], *, title: str, none: str) -> None:
-        """Many things of one kind; `none` says so when there are none. JSON: an array."""
+        """Prints a list of objects, or `none` if it is empty; as JSON, an array."""
         listed = list(items)
         if self.json:
             print_json(listed)
@@ -90,7 +91,7 @@ class OutputOption:
 
 
 def print_json(data: object) -> None:
-    """One line, readable by whoever waits at the other end of a pipe at once."""
+    """Prints one line and flushes it, so that a program at the other end of a pipe gets it."""
     sys.stdout.write(json.dumps(data, default=_plain, ensure_ascii=False) + "\n")
     sys.stdout.flush()
 
@@ -102,7 +103,7 @@ def _plain(value: object) -> object:
 
 
 def text_or_base64(value: bytes) -> str | dict[str, str]:
-    """UTF-8 as a string, other bytes as {"base64": ...}: nothing is lost, nothing guessed."""
+    """Returns UTF-8 as a string, other bytes as {"base64": ...}: lossless, without a guess."""
     try:
         return value.decode("utf-8")
     except UnicodeDecodeError:
@@ -116,7 +117,7 @@ def _print_table(
     from rich.table import Table
     from rich.text import Text
 
-    # In a pipe rich would cut at 80 columns; a program or file has no width.
+    # In a pipe rich would wrap at 80 columns, but a program or file has no width.
     console = Console() if sys.stdout.isatty() else Console(width=10_000)
     table = Table(title=title, title_justify="left", show_header=columns is not None)
     for column in columns or ["", ""]:
@@ -142,13 +143,13 @@ def _shown(value: object) -> str:
 
 
 def remark(text: str) -> None:
-    """A line for a human, beside the data."""
+    """Prints a line for people to stderr."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
 
 
 def time_of(milliseconds: int | None) -> str | None:
-    """Unix milliseconds as ISO 8601 in UTC; None for a time that was never set."""
+    """Returns Unix milliseconds as ISO 8601 in UTC; None for a time that was never set."""
     if milliseconds is None or milliseconds < 0:
         return None
     moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
@@ -156,11 +157,11 @@ def time_of(milliseconds: int | None) -> str | None:
 
 
 class OutputClosed(Exception):
-    """Whoever read our stdout went away: nothing is wrong, but there is no point in going on."""
+    """The reader of our stdout has closed it: this is no error, but the command ends."""
 
 
 def write_output(data: bytes) -> None:
-    """Bytes to stdout, at once. Raises OutputClosed if the reader left."""
+    """Writes bytes to stdout and flushes them. Raises OutputClosed if it was closed."""
     try:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
@@ -169,7 +170,7 @@ def write_output(data: bytes) -> None:
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """The errors inside nested groups, in order."""
+    """Yields the errors inside nested groups, in order."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
             yield from _causes(inner)
@@ -180,8 +181,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def run(main: Callable[[], object]) -> NoReturn:
     """Runs a command and ends the process with its exit code.
 
-    0 done, 1 an error that is explained in one line, 2 wrong usage, 130 interrupted. Bugs keep
-    their traceback.
+    0: done; 1: an error, explained in one line; 2: wrong usage; 130: interrupted. Bugs keep their
+    traceback.
     """
     try:
         code = main()
@@ -204,7 +205,7 @@ def _explain(causes: Sequence[BaseException]) -> int:
     if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
         return 130
     if isinstance(first, OutputClosed | BrokenPipeError):
-        # Python would try to flush once more at exit, and complain.
+        # Python would flush again at exit, and report an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _EXIT_OUTPUT_CLOSED
     remark(f"ledgerstream: {_text_of(first)}")

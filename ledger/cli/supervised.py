@@ -1,7 +1,7 @@
 """For processes that must not outlive the one that started them.
 
-The starter holds the other end of the pipe on our stdin and never writes to it: when it ends,
-the starter is dead, however it died.
+That process holds the other end of the pipe on our stdin and never writes to it: when the pipe
+ends, it has ended, in whatever way.
 """
 
 from __future__ import annotations

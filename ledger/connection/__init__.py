@@ -1,0 +1,9 @@
+"""Connections to bookies: one request and its response, acks of adds, authentication.
+
+- `addresses`: the host and port of a bookie.
+- `authentication`: the AUTH exchange at the beginning of a connection.
+- `connection`: one connection, from connecting to its first failure.
+- `pending_calls`: requests that wait for their responses.
+- `pool`: all connections of a client, with back-off after failures.
+- `responses`: dispatches what a connection receives.
+"""

@@ -1,8 +1,8 @@
-"""Where bookies listen, also while the metadata store is out of reach.
+"""Resolves bookies to addresses, also while the metadata store is unreachable.
 
-Must never lead to another bookie than the one that is meant: what another answers, "no such
-entry" above all, would be believed. So only an address that is the bookie's own name is used
-without asking.
+It must never resolve to a bookie other than the one that is meant: the answers of another one,
+"no such entry" above all, would be trusted. So the registry is bypassed only for a bookie whose
+id is its address.
 """
 
 from __future__ import annotations
@@ -13,55 +13,55 @@ from ledger.errors import BookieUnavailable, MetadataUnavailable
 from ledger.metastore.bookies import BookieRegistry
 
 _ANSWER_S = 1.0
-"""Longer than a store that works takes; shorter than anybody waits for a connection."""
-TOLD_S = 300.0
-"""What others told is believed so long: who plans tells it anew, and a bookie may have moved."""
-_TOLD_MAX = 10_000
-"""Bookies; of more the registry is asked."""
+"""Longer than a working store takes to answer, and shorter than the connect timeout."""
+TRUSTED_S = 300.0
+"""How long a note of another process is trusted: a planner renews it, and a bookie may move."""
+_TRUSTED_MAX = 10_000
+"""Bookies with such a note; for further ones the registry is asked."""
 
 
 class BookieAddresses:
-    """Of one client."""
+    """Resolves bookie ids for one client."""
 
     def __init__(self, registry: BookieRegistry) -> None:
         self._registry = registry
-        self._named_so: dict[str, None] = {}
-        """Bookies that were at `host:port` when last asked, and have this for a name."""
-        self._told: dict[str, float] = {}
-        """Until when the registry is not asked."""
+        self._id_is_address: dict[str, None] = {}
+        """Bookies whose id was their `host:port` when the registry was last asked."""
+        self._trusted_until: dict[str, float] = {}
+        """By bookie, until when the registry is not asked."""
 
-    def note_named_so(self, bookie: str, is_named_so: bool) -> None:
-        """Another process that has asked tells whether the bookie has its address for a name.
+    def note_id_is_address(self, bookie: str, is_address: bool) -> None:
+        """Records what another process learned: whether the bookie's id is its address.
 
-        If so, the registry is not asked here for the next `TOLD_S`, or until somebody tells
-        otherwise. Takes the time of the loop: for tasks only.
+        If it is, the registry is not asked for the next `TRUSTED_S`, or until a note to the
+        contrary. Reads trio's clock, so it must be called from a task.
         """
-        if not is_named_so:
-            self._told.pop(bookie, None)
-        elif bookie in self._told or len(self._told) < _TOLD_MAX:
-            self._told[bookie] = trio.current_time() + TOLD_S
+        if not is_address:
+            self._trusted_until.pop(bookie, None)
+        elif bookie in self._trusted_until or len(self._trusted_until) < _TRUSTED_MAX:
+            self._trusted_until[bookie] = trio.current_time() + TRUSTED_S
 
     async def resolve(self, bookie: str) -> tuple[str, int]:
-        """Host and port of a bookie. Raises BookieUnavailable, MetadataUnavailable."""
-        until_s = self._told.get(bookie)
+        """Returns host and port of a bookie. Raises BookieUnavailable, MetadataUnavailable."""
+        until_s = self._trusted_until.get(bookie)
         if until_s is not None:
             if trio.current_time() < until_s:
                 return _address_in(bookie)
-            del self._told[bookie]
-            self._named_so[bookie] = None
+            del self._trusted_until[bookie]
+            self._id_is_address[bookie] = None
         error: MetadataUnavailable | None = None
-        with trio.move_on_after(_ANSWER_S if bookie in self._named_so else float("inf")):
+        with trio.move_on_after(_ANSWER_S if bookie in self._id_is_address else float("inf")):
             try:
                 host, port = await self._registry.address(bookie)
             except MetadataUnavailable as unavailable:
                 error = unavailable
             else:
                 if bookie == f"{host}:{port}":
-                    self._named_so[bookie] = None
+                    self._id_is_address[bookie] = None
                 else:
-                    self._named_so.pop(bookie, None)
+                    self._id_is_address.pop(bookie, None)
                 return host, port
-        if bookie in self._named_so:
+        if bookie in self._id_is_address:
             return _address_in(bookie)
         raise error or BookieUnavailable(f"bookie {bookie}: its address is unknown")
 

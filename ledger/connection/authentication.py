@@ -1,8 +1,8 @@
-"""Saying who we are to a bookie that asks: the AUTH exchange, first thing on a connection.
+"""Authenticates a client to a bookie: the AUTH exchange, before anything else on a connection.
 
-Apache's plugins are pairs of a name and a conversation in bytes; ours is the client's side. A
-bookie that asks for nothing says so and counts us in. Never goes on after a refusal, and never
-shows a payload in an error.
+One of Apache's plugins is a name and an exchange of byte strings; this is the client's side. A
+bookie without authentication says so and accepts the client. It must never continue after a
+refusal, and never show a payload in an error.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ledger.wire.connection import ReceiveBuffer
 from ledger.wire.messages import AuthRequest, AuthResponse, ErrorResponse, Request
 
 AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"
-"""Plugin name in the answer of a bookie that asks nobody who he is."""
+"""Plugin name in the answer of a bookie that authenticates no clients."""
 
 _ROUNDS_MAX = 32
 
@@ -32,22 +32,22 @@ Result = TypeVar("Result")
 
 
 class AuthExchange(Protocol):
-    """One conversation with one bookie, over one connection."""
+    """One exchange with one bookie, over one connection."""
 
     def first_payload(self) -> bytes:
-        """What to say first; may be empty."""
+        """Returns the payload to send first; it may be empty."""
         ...
 
     def answer(self, challenge: bytes) -> bytes | None:
-        """What to say to the bookie's `challenge`; None once it has let us in.
+        """Returns the payload that answers the bookie's `challenge`; None once it has accepted us.
 
-        Raises Unauthorized to stop: the bookie refused, or is not to be trusted.
+        Raises Unauthorized to stop: the bookie refused, or cannot be trusted.
         """
         ...
 
 
 class AuthProvider(Protocol):
-    """Who we are, as a plugin of Apache's understands it. Given to `LedgerClient`."""
+    """The client's identity, for one of Apache's plugins. Given to `LedgerClient`."""
 
     @property
     def plugin(self) -> str:
@@ -55,26 +55,26 @@ class AuthProvider(Protocol):
         ...
 
     def begin(self, bookie: str) -> AuthExchange:
-        """A new conversation with `bookie`. Called once per connection."""
+        """Begins an exchange with `bookie`. Called once per connection."""
         ...
 
 
 async def authenticate(
     transport: Transport, bookie: str, version: int, provider: AuthProvider
 ) -> None:
-    """Returns when `bookie` takes requests over `transport`, which carries nothing else yet.
+    """Returns when `bookie` accepts requests over `transport`, which carries nothing else yet.
 
-    Raises Unauthorized if it refuses us; RemoteProtocolError, BookieUnavailable, OSError. The
-    caller bounds the time.
+    Raises Unauthorized if it refuses the client; RemoteProtocolError, BookieUnavailable, OSError.
+    The caller bounds the time.
     """
     wire = _Wire(transport, bookie, version, provider.plugin)
-    exchange = wire.ask_ours(partial(provider.begin, bookie))
-    payload = wire.ask_ours(exchange.first_payload)
+    exchange = wire.call_provider(partial(provider.begin, bookie))
+    payload = wire.call_provider(exchange.first_payload)
     for _ in range(_ROUNDS_MAX):
-        answer = await wire.say(AuthRequest(provider.plugin, payload))
+        answer = await wire.exchange(AuthRequest(provider.plugin, payload))
         if answer.plugin == AUTH_DISABLED_PLUGIN:
             return
-        reply = wire.ask_ours(partial(exchange.answer, answer.payload))
+        reply = wire.call_provider(partial(exchange.answer, answer.payload))
         if reply is None:
             return
         payload = reply
@@ -82,6 +82,8 @@ async def authenticate(
 
 
 class _Wire:
+    """Sends and receives the AUTH messages of one connection."""
+
     def __init__(self, transport: Transport, bookie: str, version: int, plugin: str) -> None:
         self._transport = transport
         self._bookie = bookie
@@ -96,26 +98,26 @@ class _Wire:
             "Cure: the plugin and the credentials it is configured with"
         )
 
-    def ask_ours(self, step: Callable[[], Result]) -> Result:
-        """A step of the provider, whose own failure must not end the client."""
+    def call_provider(self, step: Callable[[], Result]) -> Result:
+        """Calls the provider, whose own failure must not end the client."""
         try:
             return step()
         except LedgerError:
             raise
         except Exception as error:
-            # The type alone: the text might tell a secret.
+            # The type alone: the text might contain a secret.
             raise Unauthorized(
                 f"cannot authenticate to bookie {self._bookie} by plugin {self._plugin!r}: the "
                 f"AuthProvider failed with {type(error).__name__}"
             ) from error
 
     def _ended(self, why: str) -> LedgerError:
-        """v2 has no code for a refusal: the connection is closed instead."""
+        """A closed connection is a refusal in v2, which has no status code for one."""
         if self._version == 3:
             return BookieUnavailable(f"bookie {self._bookie}, while it authenticates us: {why}")
         return self.refused(why)
 
-    async def say(self, request: AuthRequest) -> AuthResponse:
+    async def exchange(self, request: AuthRequest) -> AuthResponse:
         self._rounds += 1
         codec = v3 if self._version == 3 else v2
         message = Request(self._version, self._rounds, request)
@@ -150,7 +152,5 @@ class _Wire:
                 raise self._ended("it closed the connection")
             buffer.received(count)
         if buffer.start != buffer.end:
-            raise RemoteProtocolError(
-                f"bookie {self._bookie} said more than AUTH was answered with"
-            )
+            raise RemoteProtocolError(f"bookie {self._bookie} sent more than its answer to AUTH")
         return frame

@@ -1,9 +1,9 @@
-"""One connection to one bookie: its beginning and end, outbox and inbox.
+"""One connection to one bookie: connecting, sending, receiving, and its end.
 
-Sends whatever has gathered in one piece; takes a whole chunk of answers at a time
-(`ledger.connection.responses`). Adds go through `send_adds` and come back to an `AckSink` as runs
-of entries; everything else is a `call`: one request, one answer. Nothing is sent before the bookie
-knows who we are, if it asks. Nothing is retried here: whoever asked decides.
+Bytes that have gathered are sent in one piece, and responses are processed a whole chunk at a time
+(`ledger.connection.responses`). Adds are sent by `send_adds` and acknowledged to an `AckSink` as
+runs of entries; everything else is a `call`: one request, one response. Nothing is sent before the
+client is authenticated, if the bookie asks for that. Nothing is retried here: the caller decides.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import trio
 
 from ledger.connection.authentication import AuthProvider, authenticate
-from ledger.connection.pending_calls import Calls, OnAnswer
-from ledger.connection.responses import AckSink, Answers
+from ledger.connection.pending_calls import OnAnswer, PendingCalls
+from ledger.connection.responses import AckSink, ResponseReader
 from ledger.errors import (
     BookieUnavailable,
     LedgerError,
@@ -24,6 +24,7 @@ from ledger.errors import (
     Unauthorized,
 )
 from ledger.runtime.network import Network, Transport
+from ledger.runtime.parking import ParkingSlot
 from ledger.wire.connection import ReceiveBuffer
 from ledger.wire.messages import Buffer, RequestBody, ResponseBody
 
@@ -37,6 +38,8 @@ Resolve = Callable[[str], Awaitable[tuple[str, int]]]
 
 @dataclass(frozen=True, slots=True)
 class ConnectionStatistics:
+    """Counts of one connection since it was opened, and what waits now."""
+
     sends: int
     receives: int
     bytes_sent: int
@@ -51,9 +54,9 @@ class BookieConnection:
     Args:
         bookie: id, for messages.
         version: 2 or 3.
-        outbox_bytes_max: more waiting bytes than this mean the bookie cannot keep up; the
-            connection is given up, so that a slow bookie never costs unbounded memory.
-        auth: says who we are, right after connecting; None: nothing is said.
+        outbox_bytes_max: with more unsent bytes than this the bookie does not keep up; the
+            connection is closed, so that a slow bookie never costs unbounded memory.
+        auth: authenticates the client right after connecting; None: no AUTH exchange.
     """
 
     def __init__(
@@ -72,22 +75,22 @@ class BookieConnection:
         self._transport: Transport | None = None
         self._outbox: deque[Buffer] = deque()
         self._outbox_bytes = 0
-        self._sender: trio.lowlevel.Task | None = None
+        self._sender = ParkingSlot()
         self._auth = auth
-        self._calls = Calls(version)
-        self._answers = Answers(bookie, self._calls)
-        self.sinks: dict[int, AckSink] = self._answers.sinks
+        self._calls = PendingCalls(version)
+        self._responses = ResponseReader(bookie, self._calls)
+        self.sinks: dict[int, AckSink] = self._responses.sinks
         self._settled = trio.Event()
         self._scope = trio.CancelScope()
         self._sends = self._receives = self._bytes_sent = self._bytes_received = 0
 
     @property
     def bytes_received(self) -> int:
-        """Bytes that came in so far: who waited and got no answer sees whether the peer lives."""
+        """Bytes received so far: shows whether the peer is alive when a response is missing."""
         return self._bytes_received
 
     async def wait_connected(self) -> None:
-        """Returns once requests can be sent; raises BookieUnavailable if that failed."""
+        """Returns once requests can be sent; raises BookieUnavailable if connecting failed."""
         await self._settled.wait()
         if self.error is not None:
             raise lost(self.error)
@@ -95,12 +98,12 @@ class BookieConnection:
     # ---- sending
 
     def send_adds(self, frames: Buffer) -> None:
-        """Queues whole ADD frames; the answers go to `sinks[ledger id]`."""
+        """Queues whole ADD frames; their acks go to `sinks[ledger id]`."""
         self._send(frames)
 
     def _send(self, data: Buffer) -> None:
         if self.error is not None:
-            return  # the sinks were told, calls were failed
+            return  # the sinks were notified and the calls failed already
         if self._transport is not None and not self._outbox:
             try:
                 sent = self._transport.send(data)
@@ -119,7 +122,7 @@ class BookieConnection:
             self._outbox.append(data)
             self._outbox_bytes += len(data)
         if self._outbox_bytes > self.outbox_bytes_max and self._outbox_bytes > (
-            # What writers hold unconfirmed is bounded by their windows, and no excess.
+            # Unconfirmed bytes of writers do not count: their windows bound them.
             self.outbox_bytes_max + sum(sink.bytes_pending for sink in self.sinks.values())
         ):
             self._fail(
@@ -129,16 +132,13 @@ class BookieConnection:
                 )
             )
             return
-        if self._sender is not None:
-            task, self._sender = self._sender, None
-            trio.lowlevel.reschedule(task)
+        self._sender.unpark()
 
     async def _run_sender(self, transport: Transport) -> None:
         outbox = self._outbox
         while True:
             if not outbox:
-                self._sender = trio.lowlevel.current_task()
-                await trio.lowlevel.wait_task_rescheduled(self._stop_sender)
+                await self._sender.park()
                 continue
             await transport.wait_writable()
             while outbox:
@@ -157,12 +157,8 @@ class BookieConnection:
                     break
                 outbox.popleft()
 
-    def _stop_sender(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._sender = None
-        return trio.lowlevel.Abort.SUCCEEDED
-
     def _join_outbox(self) -> None:
-        """Small pieces at the front become one; large ones are never copied again."""
+        """Joins small pieces at the front; large ones are never copied again."""
         pieces: list[Buffer] = []
         size = 0
         outbox = self._outbox
@@ -174,10 +170,10 @@ class BookieConnection:
     # ---- calls
 
     async def call(self, body: RequestBody, timeout_s: float) -> ResponseBody:
-        """Sends one request and waits for its answer.
+        """Sends one request and returns its response.
 
-        Raises BookieUnavailable if the connection is or gets lost, OperationTimeout after
-        `timeout_s` seconds: then the request may or may not have been carried out.
+        Raises BookieUnavailable if the connection is lost, OperationTimeout after `timeout_s`
+        seconds: then the request may or may not have been carried out.
         """
         if self.error is not None:
             raise lost(self.error)
@@ -189,7 +185,7 @@ class BookieConnection:
         with trio.move_on_after(timeout_s):
             return await self._calls.wait(call)
         if self._bytes_received == received:
-            # Not a byte in all that time: the peer is gone and nobody told us.
+            # No byte in all that time: the peer is gone, and the network did not report it.
             self.close(BookieUnavailable(f"bookie {self.bookie} is silent for {timeout_s:g} s"))
         raise OperationTimeout(
             f"no answer from bookie {self.bookie} to {type(body).__name__} in {timeout_s:g} s; "
@@ -197,7 +193,7 @@ class BookieConnection:
         )
 
     def post(self, body: RequestBody, on_answer: OnAnswer) -> None:
-        """Sends one request; no task waits, `on_answer` gets the answer, or None."""
+        """Sends one request; no task waits, `on_answer` is called with the response or None."""
         if self.error is not None or self._calls.waiting >= _POSTED_CALLS_MAX:
             on_answer(None)
             return
@@ -208,8 +204,8 @@ class BookieConnection:
     # ---- receiving
 
     async def run(self, network: Network, resolve: Resolve, connect_timeout_s: float) -> None:
-        """Connects and serves until the connection fails or `close`. Never raises for what
-        the network or the peer did: callers and sinks are told instead."""
+        """Connects and serves until the connection fails or `close`. It never raises for a fault
+        of the network or the peer: callers and sinks are notified instead."""
         try:
             with self._scope:
                 with trio.fail_after(connect_timeout_s):
@@ -265,7 +261,7 @@ class BookieConnection:
 
     async def _receive(self, transport: Transport) -> None:
         buffer = ReceiveBuffer()
-        take = self._answers.take_v3 if self.version == 3 else self._answers.take_v2
+        take = self._responses.take_v3 if self.version == 3 else self._responses.take_v2
         while True:
             await transport.wait_readable()
             try:
@@ -282,7 +278,7 @@ class BookieConnection:
     # ---- end
 
     def _fail(self, error: LedgerError) -> None:
-        """Only the first failure counts: fails all calls, tells all sinks, ends `run`."""
+        """Fails all calls, notifies all sinks and ends `run`. Only the first failure counts."""
         if self.error is not None:
             return
         self.error = error
@@ -297,7 +293,7 @@ class BookieConnection:
         self._scope.cancel()
 
     def close(self, reason: LedgerError) -> None:
-        """Ends the connection; what waits fails with BookieUnavailable for `reason`."""
+        """Ends the connection; everything that waits fails with BookieUnavailable for `reason`."""
         self._fail(reason)
 
     def statistics(self) -> ConnectionStatistics:
@@ -312,6 +308,6 @@ class BookieConnection:
 
 
 def lost(error: LedgerError) -> LedgerError:
-    """What a caller gets for a connection that ended by `error`; a new one each time."""
+    """Returns a new error to raise for a connection that ended by `error`."""
     kind = Unauthorized if isinstance(error, Unauthorized) else BookieUnavailable
     return kind(str(error))

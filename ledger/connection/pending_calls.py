@@ -1,7 +1,7 @@
-"""Requests that wait for their answers on one connection, and which answer is whose.
+"""Requests that wait for their responses on one connection, and the matching of the two.
 
-v3 has transaction ids. v2 has none but in batch reads: its answers are matched by operation,
-ledger and entry, in the order of asking.
+v3 has transaction ids. v2 has none except in batch reads: its responses are matched by operation,
+ledger and entry, in the order of the requests.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-import trio
 from outcome import Error, Value
 
 from ledger.errors import LedgerError, LocalProtocolError, RemoteProtocolError
+from ledger.runtime.parking import ParkingSlot
 from ledger.wire import v2, v3, v3_forms
 from ledger.wire.messages import (
     AddRequest,
@@ -28,7 +28,7 @@ from ledger.wire.messages import (
 )
 
 WRITER_TXN_ID = 1 << 62
-"""Transaction id of all adds of writers in v3: their answers name ledger and entry."""
+"""Transaction id of all adds of writers in v3: their responses name ledger and entry."""
 
 OnAnswer = Callable[[ResponseBody | None], None]
 
@@ -41,62 +41,56 @@ _ANSWER_TYPES: dict[type[RequestBody], type[ResponseBody]] = {
 }
 
 
-class Call:
-    """One request. `task` waits for the answer; None if nobody does (any more).
-
+class PendingCall:
+    """One request. The task that wants its answer waits in `waiter`; where no task waits,
     `on_answer` is called with the answer, or with None if there will be none.
     """
 
-    __slots__ = ("answer_type", "key", "on_answer", "task")
+    __slots__ = ("answer_type", "key", "on_answer", "waiter")
 
     def __init__(self, key: object, answer_type: type[ResponseBody]) -> None:
         self.key = key
         self.answer_type = answer_type
-        self.task: trio.lowlevel.Task | None = None
+        self.waiter: ParkingSlot | None = None
         self.on_answer: OnAnswer | None = None
 
 
-class Calls:
-    """Those of one connection of wire `version`."""
+class PendingCalls:
+    """The pending calls of one connection of wire `version`."""
 
     def __init__(self, version: int) -> None:
         self.waiting = 0
-        """Requests without an answer yet, also those nobody waits for."""
+        """Requests without a response yet, including those for which no task waits any more."""
         self._version = version
         self._codec = v3 if version == 3 else v2
-        self._calls: dict[object, deque[Call]] = {}
+        self._calls: dict[object, deque[PendingCall]] = {}
         self._txn_id = 0
 
-    def begin(self, body: RequestBody) -> tuple[Call, bytes]:
-        """A new call and the frame to send."""
+    def begin(self, body: RequestBody) -> tuple[PendingCall, bytes]:
+        """Returns a new call and the frame to send."""
         self._txn_id += 1
         request = Request(self._version, self._txn_id, body)
         data = self._codec.encode_request(request)
-        call = Call(self._key_of(request), _ANSWER_TYPES[type(body)])
+        call = PendingCall(self._key_of(request), _ANSWER_TYPES[type(body)])
         self._calls.setdefault(call.key, deque()).append(call)
         self.waiting += 1
         return call, data
 
     def is_add(self, ledger_id: int, entry_id: int) -> bool:
-        """Whether the answer to this add belongs to a call (and not to a writer)."""
+        """Whether the response to this add belongs to a call (and not to a writer)."""
         return self.waiting > 0 and (AddRequest, ledger_id, entry_id) in self._calls
 
-    async def wait(self, call: Call) -> ResponseBody:
-        """The answer; raises what `fail_all` was given. May be cancelled."""
-        call.task = trio.lowlevel.current_task()
-
-        def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
-            # A late answer must still be matched to its call, in order: only the task goes.
-            call.task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        answer: ResponseBody = await trio.lowlevel.wait_task_rescheduled(forget)
+    async def wait(self, call: PendingCall) -> ResponseBody:
+        """Returns the response; raises the error that `fail_all` was given. May be cancelled."""
+        # After a cancellation the call stays: its late answer must be matched to it, in order.
+        call.waiter = ParkingSlot()
+        answer: ResponseBody = await call.waiter.park()
         return answer
 
     def deliver(self, frame: memoryview) -> ResponseBody | None:
-        """Hands an answer to its call; one to a writer's add (v3) is returned instead.
+        """Hands a response to its call; the response to a writer's add (v3) is returned instead.
 
-        Raises RemoteProtocolError for one nobody asked for.
+        Raises RemoteProtocolError for a response without a request.
         """
         response = self._codec.decode_response(frame)
         body: ResponseBody = response.body
@@ -115,7 +109,7 @@ class Calls:
         if calls is None:
             raise RemoteProtocolError(f"answer {type(body).__name__} to nothing we asked")
         call = calls[0]
-        # An OK to something else must not be taken for this one's.
+        # The OK to another kind of request must not be taken for the response to this one.
         if not isinstance(body, (call.answer_type, ErrorResponse)):
             raise RemoteProtocolError(
                 f"answer {type(body).__name__} where a {call.answer_type.__name__} was due"
@@ -124,22 +118,20 @@ class Calls:
         if not calls:
             del self._calls[key]
         self.waiting -= 1
-        if call.task is not None:
-            trio.lowlevel.reschedule(call.task, Value(body))
-            call.task = None
+        if call.waiter is not None:
+            call.waiter.unpark(Value(body))
         elif call.on_answer is not None:
             call.on_answer(body)
         return None
 
     def fail_all(self, error: Callable[[], LedgerError]) -> None:
-        """Everybody who waits gets an error of his own."""
+        """Fails each call with an error of its own."""
         calls, self._calls = self._calls, {}
         self.waiting = 0
         for waiting in calls.values():
             for call in waiting:
-                if call.task is not None:
-                    trio.lowlevel.reschedule(call.task, Error(error()))
-                    call.task = None
+                if call.waiter is not None:
+                    call.waiter.unpark(Error(error()))
                 elif call.on_answer is not None:
                     call.on_answer(None)
 

@@ -1,12 +1,12 @@
-"""The client's connections to all bookies: one for v2 and one for v3 each, made when needed.
+"""The client's connections to all bookies: up to one for v2 and one for v3 each, made on demand.
 
-Adds and reads go over v2 (cheap), what v2 cannot say (long poll, explicit LAC, force, info)
-or cannot keep apart (fencing, recovery) over v3; or all over v3, if set so. A bookie that
-failed is not tried again for a short, growing pause, so that nobody spins on it. Whether a
-bookie knows batch reads is found out on a connection of its own: one that does not closes it,
-and nothing else may die with it (docs/adr/0014).
+Adds and reads go over v2, which is cheap. Requests that v2 cannot express (long poll, explicit
+LAC, force, info) or cannot tell apart (fencing, recovery) go over v3; by option all do. After a
+failure a bookie is not tried again during a back-off that grows, so that no caller spins on it.
+Whether a bookie supports batch reads is probed on a separate connection, because a bookie that
+does not closes it, and nothing else may be lost with it (docs/adr/0014).
 
-How much room bookies have, as they say themselves. All are asked at once.
+`ask_space` asks bookies for their disk space.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from ledger.wire.messages import (
 
 @dataclass(slots=True)
 class _Failures:
-    """What the pool remembers of a bookie that failed."""
+    """The failures of one bookie, and when it may be tried again."""
 
     count: int
     next_try_at: float
@@ -55,38 +55,38 @@ class _Failures:
 
 _NOT_UNDERSTOOD = (Status.BAD_REQUEST, Status.BAD_VERSION)
 _PROBES = 2
-"""So many connections must be closed on a batch read before the bookie counts as too old: a
-bookie that is just being stopped closes one."""
+"""Connections that must be closed on a batch read before the bookie counts as too old: a bookie
+that is being stopped closes one."""
 
 
 def version_for(body: RequestBody) -> int:
-    """The wire version a request travels in, unless all go over v3."""
+    """Returns the wire version in which a request is sent, unless all are sent over v3."""
     if isinstance(body, ReadRequest):
-        # v2 has no request id: the answer to a plain read of the same entry would be taken for
-        # the fencing read's, before the fence is durable.
+        # v2 has no request id: the response to a plain read of the same entry would be taken for
+        # that of the fencing read, before the fence is durable.
         is_long_poll = body.previous_lac is not None or body.is_piggyback
         return 3 if is_long_poll or body.is_fencing else 2
     if isinstance(body, BatchReadRequest):
         return 2
     if isinstance(body, AddRequest):
-        # Nor can a recovery's add be told from one of a writer of this client in v2.
+        # Nor does v2 distinguish a recovery's add from that of a writer of this client.
         return 3 if body.is_deferred_sync or body.is_recovery else 2
     return 3
 
 
 Outcome = ResponseBody | LedgerError
-"""What came of a request."""
+"""The outcome of a request."""
 
 
 class BookiePool:
-    """Used inside `async with` of its owner: `start` needs the owner's nursery.
+    """The connections of one client; they live in the nursery given to `start`.
 
     Args:
-        network: the network door.
-        resolve: bookie id to host and port; may raise any LedgerError.
+        network: how bookies are reached.
+        resolve: returns host and port of a bookie id; may raise any LedgerError.
         options: timeouts and bounds.
-        rng: jitter of pauses.
-        auth: who we are, for bookies that ask.
+        rng: jitter of the back-off.
+        auth: the client's identity, for bookies that authenticate clients.
     """
 
     def __init__(
@@ -104,8 +104,8 @@ class BookiePool:
         self._rng = rng
         self._auth = auth
         self._knows_batches: dict[str, bool] = {}
-        """As far as known, for as long as the v2 connection lives: a bookie that becomes
-        another version is restarted for it."""
+        """What was probed, valid as long as the v2 connection lives: a bookie is restarted when
+        its version changes."""
         self._probes: dict[str, tuple[trio.Event, BookieConnection]] = {}
         self._nursery: trio.Nursery | None = None
         self._connections: dict[tuple[str, int], BookieConnection] = {}
@@ -116,8 +116,8 @@ class BookiePool:
         self._nursery = nursery
 
     def connection(self, bookie: str, version: int) -> BookieConnection:
-        """The connection to `bookie`, begun if there is none. Raises BookieUnavailable while
-        the pause after a failure lasts."""
+        """Returns the connection to `bookie`, and begins one if there is none. Raises
+        BookieUnavailable during the back-off after a failure."""
         connection = self._connections.get((bookie, version))
         if connection is not None and connection.error is None:
             return connection
@@ -163,7 +163,7 @@ class BookiePool:
         options = self._options
         now = trio.current_time()
         before = self._failures.get(connection.bookie)
-        # A connection that lived for a while says that the bookie was well: begin anew.
+        # A connection that lived for a while shows that the bookie was well: reset the back-off.
         lived = now - began_at > options.reconnect_wait_max_s
         count = 1 if before is None or lived else before.count + 1
         wait_s = min(options.reconnect_wait_max_s, options.reconnect_wait_s * 2 ** min(count, 10))
@@ -181,19 +181,19 @@ class BookiePool:
         return self.connection(bookie, version)
 
     async def call(self, bookie: str, body: RequestBody, *, timeout_s: float) -> ResponseBody:
-        """One request, one answer; the answer may carry a bad status.
+        """Sends one request and returns its response, which may have an error status.
 
-        Cancelling is safe: a late answer is dropped. Raises BookieUnavailable if the bookie
+        Cancelling is safe: a late response is dropped. Raises BookieUnavailable if the bookie
         cannot be reached or the connection breaks, OperationTimeout after `timeout_s`
-        seconds; in both cases the request may have been carried out. Unauthorized if the
-        bookie did not let us in.
+        seconds; in both cases the request may have been carried out. Raises Unauthorized if the
+        bookie refused to authenticate the client.
         """
         return await self._connection_for(bookie, body).call(body, timeout_s)
 
     async def read_batch(
         self, bookie: str, body: BatchReadRequest, *, timeout_s: float
     ) -> ResponseBody | None:
-        """A `call`, or None if this bookie, or the wire version set, knows no batch reads."""
+        """Like `call`; None if this bookie or the wire version in use has no batch reads."""
         if self._options.wire_version == 3:
             return None
         while (is_known := self._knows_batches.get(bookie)) is None:
@@ -207,7 +207,7 @@ class BookiePool:
         return await self.call(bookie, body, timeout_s=timeout_s) if is_known else None
 
     def knows_batches(self, bookie: str) -> bool:
-        """Whether this bookie was found to know batch reads, on the connection it has now."""
+        """Whether this bookie was found to support batch reads, on its present connection."""
         return self._knows_batches.get(bookie, False)
 
     async def _probe(
@@ -236,8 +236,8 @@ class BookiePool:
             done.set()
 
     def post(self, bookie: str, body: RequestBody, on_answer: OnAnswer) -> None:
-        """Sends a request for which no task waits: `on_answer` is called with the answer, or
-        with None if the bookie is out of reach."""
+        """Sends a request for which no task waits: `on_answer` is called with the response, or
+        with None if the bookie cannot be reached."""
         try:
             connection = self._connection_for(bookie, body)
         except (BookieUnavailable, LedgerClosed, Unauthorized):
@@ -248,11 +248,12 @@ class BookiePool:
     def ask(
         self, bookie: str, body: RequestBody, on_outcome: Callable[[Outcome], None]
     ) -> Callable[[], LedgerError]:
-        """Sends a request as `call` does, but no task waits: `on_outcome` is called with the
-        answer, or with what `call` would raise; perhaps before this returns.
+        """Sends a request like `call`, but no task waits: `on_outcome` is called with the
+        response, or with the error that `call` would raise; possibly before this returns.
 
-        Returns what to call when it took too long: gives the connection up if nothing at all
-        came over it since, and tells the error to report. `on_outcome` may come all the same.
+        Returns a function to call when the response takes too long: it closes the connection if
+        nothing was received over it since, and returns the error to report. `on_outcome` may
+        still be called afterwards.
         """
         try:
             connection = self._connection_for(bookie, body)
@@ -279,19 +280,19 @@ class BookiePool:
         return give_up
 
     def close_all(self) -> None:
-        """Ends all connections; whoever waits gets BookieUnavailable, who comes LedgerClosed."""
+        """Ends all connections; calls in flight get BookieUnavailable, later ones LedgerClosed."""
         self._nursery = None
         probes = [connection for _, connection in self._probes.values()]
         for connection in [*self._connections.values(), *probes]:
             connection.close(BookieUnavailable("the client was closed"))
 
     def statistics(self) -> dict[tuple[str, int], ConnectionStatistics]:
-        """By bookie and wire version."""
+        """The statistics of each connection, by bookie and wire version."""
         return {key: c.statistics() for key, c in self._connections.items()}
 
 
 def _lost(connection: BookieConnection) -> LedgerError:
-    """Why no answer came."""
+    """Returns the error for a request that gets no response."""
     if connection.error is not None:
         return lost(connection.error)
     return BookieUnavailable(f"too many requests to bookie {connection.bookie} wait for answers")
@@ -302,7 +303,7 @@ _TOTAL, _FREE = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class BookieSpace:
-    """Bytes over all directories for entries of one bookie."""
+    """Disk space of one bookie, over all directories for entries."""
 
     total_bytes: int
     free_bytes: int
@@ -311,7 +312,7 @@ class BookieSpace:
 async def ask_space(
     pool: BookiePool, bookies: Iterable[str], *, timeout_s: float
 ) -> dict[str, BookieSpace | LedgerError]:
-    """What each bookie says, in the order of `bookies`; of one that fails, why."""
+    """Asks all bookies at once; returns the space of each, or its error, in the order given."""
     found: dict[str, BookieSpace | LedgerError] = {}
 
     async def ask(bookie: str) -> None:

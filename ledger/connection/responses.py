@@ -1,8 +1,8 @@
-"""What comes back over one connection: acks to the writers, answers to the calls.
+"""Dispatches what one connection receives: acks to the writers, responses to the calls.
 
-Takes a whole chunk of received bytes at a time. Acks leave as runs of entries, straight from
-the receive buffer; a writer is told once per chunk that it is over. Bytes that are no answer
-to anything asked end the connection, by RemoteProtocolError.
+Processes a whole chunk of received bytes at a time. Acks are dispatched as runs of entries,
+straight from the receive buffer, and each writer is notified once at the end of a chunk. Bytes
+that are no response to a request end the connection by a RemoteProtocolError.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Protocol
 
-from ledger.connection.pending_calls import Calls
+from ledger.connection.pending_calls import PendingCalls
 from ledger.errors import (
     LedgerError,
     RemoteProtocolError,
@@ -33,11 +33,11 @@ _RC_AND_ENTRY = struct.Struct(">iqq").unpack_from
 
 
 class AckSink(Protocol):
-    """A ledger being written, as its connections see it. All calls are synchronous."""
+    """A ledger being written, as seen by its connections. All methods are synchronous."""
 
     @property
     def bytes_pending(self) -> int:
-        """Bytes this writer holds unconfirmed, within its own window."""
+        """Bytes that this writer holds unconfirmed, within its own window."""
         ...
 
     def acked(self, bookie: str, first: int, last: int) -> None:
@@ -49,24 +49,24 @@ class AckSink(Protocol):
         ...
 
     def lost(self, bookie: str, error: LedgerError) -> None:
-        """The connection ended: whatever is not acknowledged may or may not be stored."""
+        """The connection ended: entries not acknowledged may or may not be stored."""
         ...
 
     def settle(self) -> None:
-        """The chunk of acks is over."""
+        """All acks of the chunk were reported."""
         ...
 
 
-class Answers:
-    """Those of one connection. `sinks` are the writers by ledger id."""
+class ResponseReader:
+    """Reads the responses of one connection. `sinks` are the writers by ledger id."""
 
-    def __init__(self, bookie: str, calls: Calls) -> None:
+    def __init__(self, bookie: str, calls: PendingCalls) -> None:
         self.sinks: dict[int, AckSink] = {}
         self._bookie = bookie
         self._calls = calls
 
     def take_v3(self, buffer: ReceiveBuffer) -> None:
-        """Answers find their call by transaction id, acks of writers by ledger and entry."""
+        """Processes a chunk of v3: finds calls by transaction id, writers by ledger and entry."""
         touched: dict[int, AckSink] = {}
         ledger_id = first = last = -1
         while (frame := buffer.next_frame()) is not None:
@@ -80,19 +80,19 @@ class Answers:
                 last = entry_id
                 continue
             if first >= 0:
-                self._acked(touched, ledger_id, first, last)
+                self._dispatch_run(touched, ledger_id, first, last)
                 ledger_id = first = -1  # the next ack begins a run
             if body.status is Status.OK:
                 ledger_id, first, last = body.ledger_id, entry_id, entry_id
             else:
                 self._refused(touched, body.status, body.ledger_id, entry_id)
         if first >= 0:
-            self._acked(touched, ledger_id, first, last)
+            self._dispatch_run(touched, ledger_id, first, last)
         for sink in touched.values():
             sink.settle()
 
     def take_v2(self, buffer: ReceiveBuffer) -> None:
-        """Acks of adds as runs, straight from the buffer; everything else by `Calls.deliver`."""
+        """Processes a chunk of v2: acks in place as runs, the rest by `PendingCalls.deliver`."""
         touched: dict[int, AckSink] = {}
         segment = buffer.segment
         while True:
@@ -105,7 +105,7 @@ class Answers:
                     break
                 rc, ledger_id, first, last = _RC_AND_RANGE(segment, start + 8)
                 buffer.start = start + _RANGE_ACK_BYTES
-                self._told(touched, rc, ledger_id, first, last)
+                self._dispatch_ack(touched, rc, ledger_id, first, last)
                 continue
             if header == _ACK_HEADER and length == 24:
                 if end - start < _ACK_BYTES:
@@ -116,12 +116,12 @@ class Answers:
                 rc, ledger_id, entry_id = _RC_AND_ENTRY(segment, start + 8)
                 if not self._calls.is_add(ledger_id, entry_id):
                     buffer.start = start + _ACK_BYTES
-                    self._told(touched, rc, ledger_id, entry_id, entry_id)
+                    self._dispatch_ack(touched, rc, ledger_id, entry_id, entry_id)
                     continue
             frame = buffer.next_frame()
             if frame is None:
                 break
-            # The caller looks at the answer later, when the buffer is being filled again; a
+            # The caller reads the response later, while the buffer is being filled again; a
             # copy is cheaper than a new buffer.
             self._calls.deliver(memoryview(bytes(frame)))
         for sink in touched.values():
@@ -130,7 +130,7 @@ class Answers:
     def _take_single_acks(
         self, touched: dict[int, AckSink], segment: bytearray, start: int, end: int
     ) -> int:
-        """Runs of consecutive one-entry acks, as Apache's bookies send them."""
+        """Joins consecutive acks of one entry, as Apache's bookies send them, to runs."""
         unpack = _ACK.unpack_from
         ledger_id = first = last = -1
         while end - start >= _ACK_BYTES:
@@ -142,27 +142,29 @@ class Answers:
                 last = entry
                 continue
             if first >= 0:
-                self._acked(touched, ledger_id, first, last)
+                self._dispatch_run(touched, ledger_id, first, last)
                 ledger_id = first = -1  # the next ack begins a run
             if rc:
-                self._told(touched, rc, ledger, entry, entry)
+                self._dispatch_ack(touched, rc, ledger, entry, entry)
             else:
                 ledger_id, first, last = ledger, entry, entry
         if first >= 0:
-            self._acked(touched, ledger_id, first, last)
+            self._dispatch_run(touched, ledger_id, first, last)
         return start
 
-    def _told(
+    def _dispatch_ack(
         self, touched: dict[int, AckSink], rc: int, ledger_id: int, first: int, last: int
     ) -> None:
         if rc == 0:
-            self._acked(touched, ledger_id, first, last)
+            self._dispatch_run(touched, ledger_id, first, last)
         else:
             self._refused(touched, v2.status_of_code(rc), ledger_id, first)
 
-    def _acked(self, touched: dict[int, AckSink], ledger_id: int, first: int, last: int) -> None:
+    def _dispatch_run(
+        self, touched: dict[int, AckSink], ledger_id: int, first: int, last: int
+    ) -> None:
         sink = self.sinks.get(ledger_id)
-        if sink is not None:  # else of a writer closed or failed: nobody waits any more
+        if sink is not None:  # otherwise its writer was closed or failed
             touched[ledger_id] = sink
             sink.acked(self._bookie, first, last)
 
@@ -176,7 +178,7 @@ class Answers:
 
 
 def _refused_unread(bookie: str, status: Status) -> LedgerError:
-    """The answer to an add that names neither ledger nor entry."""
+    """Returns the error for a response to an add that names neither ledger nor entry."""
     if status is Status.OK:
         return RemoteProtocolError(f"bookie {bookie} answered an add with something else")
     if status is Status.UNAUTHORIZED:

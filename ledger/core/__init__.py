@@ -1,0 +1,14 @@
+"""Decisions about ledgers, without I/O, clocks or tasks: writing, reading, recovery.
+
+- `append`: which bookies must acknowledge an entry, and what is confirmed.
+- `bookie_backoff`: when a writer may use a bookie again that failed.
+- `copies`: the verdict on the copies of an entry.
+- `entry`: the bytes of an entry and of a LAC packet, with their digests.
+- `metadata`: the metadata of a ledger, and the changes it may undergo.
+- `metadata_format`: the stored bytes of the metadata.
+- `placement`: chooses the bookies of an ensemble.
+- `quorum`: arithmetic of write sets and quorums.
+- `reading`: which replica is asked, and what its answer proves.
+- `receipts`: which bookies acknowledged a watched entry, and when.
+- `recovery`, `recovery_adds`, `recovery_events`: finds the end of a ledger and closes it.
+"""

@@ -1,18 +1,17 @@
-"""Who must acknowledge what, and how far a ledger is confirmed. The shell is
-`ledger.writing.writer`.
+"""Decides which acks confirm which entries of a ledger. Shell: `ledger.writing.writer`.
 
-Hot core: methods and plain ints, nothing per entry. Instead of counting acks per entry it
-keeps, for each bookie, the entry up to which *all* of its entries are acknowledged; the last
-add confirmed follows by choosing the right one of these marks.
+A hot core: methods and plain integers, no objects per entry. Instead of counting acks per entry it
+keeps, for each bookie, the entry up to which *all* of its entries are acknowledged; the last add
+confirmed is computed from these marks.
 
-Entries are dealt to the ensemble in turn (facts 8.1). If every bookie gets every entry there
-is one *class* of entries; with striping there are E classes (entry id mod E), and inside a
-class all entries have the same write set. Acks out of order are kept aside until the gap
-closes. The core never confirms while an ensemble change is under way: an entry must reach
-its ack quorum in the ensemble that is stored.
+Entries go to the bookies of the ensemble in turn, as in Apache's
+`RoundRobinDistributionSchedule`. If every bookie gets every entry there is one *class* of
+entries; with striping there are E classes (entry id mod E), and inside a class all entries have
+the same write set. Acks out of order are kept aside until the gap closes. The core never confirms
+during an ensemble change: an entry must reach its ack quorum in the ensemble that is stored.
 
-Where sync is deferred an ack does not mean durable: then acks move only the last add
-acknowledged, and the last add confirmed follows once bookies that acknowledged were forced.
+With deferred sync an ack does not mean durable: then acks advance only the last add acknowledged,
+and the last add confirmed follows once the bookies that acknowledged were forced.
 """
 
 from __future__ import annotations
@@ -24,16 +23,16 @@ from ledger.core.receipts import AckLog, WatchedEntry
 from ledger.errors import RemoteProtocolError
 
 Marks = tuple[tuple[int, ...], ...]
-"""By class of entries and index: up to which entry all are acknowledged."""
+"""By class and index: the entry up to which all entries are acknowledged."""
 
 
 class AppendCore:
     """The state of a ledger being written.
 
-    Invariants: -1 <= last_add_confirmed <= last_add_acknowledged <= last_add_pushed, none of
-    which goes back; every entry up to `last_add_acknowledged` was acknowledged by `ack_quorum`
-    bookies of its write set in the ensemble that is stored for it; the first two are equal
-    unless sync is deferred, and what is confirmed is durable on an ack quorum.
+    Invariants: -1 <= last_add_confirmed <= last_add_acknowledged <= last_add_pushed, and none of
+    them ever decreases; every entry up to `last_add_acknowledged` was acknowledged by `ack_quorum`
+    bookies of its write set in the ensemble that is stored for it; the first two are equal unless
+    sync is deferred, and every confirmed entry is durable on an ack quorum.
     """
 
     __slots__ = (
@@ -44,7 +43,7 @@ class AppendCore:
         "ack_quorum",
         "ensemble_size",
         "failed",
-        "is_held",
+        "is_suspended",
         "is_sync_deferred",
         "last_add_acknowledged",
         "last_add_confirmed",
@@ -72,23 +71,23 @@ class AppendCore:
         self.is_sync_deferred = is_sync_deferred
         self.failed: dict[int, None] = {}
         """Indices to be replaced, in the order they failed."""
-        self.is_held = False
+        self.is_suspended = False
         self.ack_log = AckLog()
-        """Who acknowledged the entries somebody asked about; mostly empty."""
+        """Which bookies acknowledged the watched entries; mostly empty."""
         # _acked[c][i]: all entries of class c up to this id are acknowledged by index i.
         self._acked = [[c - self.stride] * ensemble_size for c in range(self.stride)]
         self._members = [self.write_set(c) for c in range(self.stride)]
         self._scattered: dict[tuple[int, int], set[int]] = {}
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
-        """Indices of the bookies that get this entry."""
+        """Returns the indices of the bookies that get this entry."""
         return write_set(entry_id, self.ensemble_size, self.write_quorum)
 
     def acked(self, index: int, first: int, last: int) -> None:
-        """Bookie `index` has entries first..last on disk (those of them that are its own).
+        """Records that bookie `index` has entries first..last on disk, as far as they are its own.
 
-        Call `advance` after a batch of these. Raises RemoteProtocolError for entries that
-        were never sent.
+        The caller calls `advance` after a batch of these. Raises RemoteProtocolError for entries
+        that were never sent.
         """
         if last > self.last_add_pushed or first > last or first < 0:
             raise RemoteProtocolError(
@@ -123,10 +122,10 @@ class AppendCore:
         marks[index] = mark
 
     def watch(self, entry_id: int, bookies: Sequence[str], now_s: float) -> WatchedEntry:
-        """Begins to keep who acknowledges an entry that was sent and is not confirmed.
+        """Begins to record which bookies acknowledge an entry that is sent and not confirmed.
 
-        `bookies` are the ensemble; those that acknowledged it before did so at `now_s` at the
-        latest, which is what is kept of them.
+        `bookies` is the ensemble; for those that acknowledged the entry before, `now_s` is
+        recorded as the time.
         """
         assert self.last_add_confirmed < entry_id <= self.last_add_pushed, f"entry {entry_id}"
         c = entry_id % self.stride
@@ -139,8 +138,8 @@ class AppendCore:
         return self.ack_log.watch(entry_id, members, heard, self.last_add_confirmed)
 
     def advance(self) -> int:
-        """The last add acknowledged, moved as far as the acks allow."""
-        if self.is_held:
+        """Advances the last add acknowledged as far as the acks allow, and returns it."""
+        if self.is_suspended:
             return self.last_add_acknowledged
         acknowledged = self._quorum_of(self._acked)
         if acknowledged > self.last_add_acknowledged:
@@ -150,7 +149,7 @@ class AppendCore:
         return self.last_add_acknowledged
 
     def _quorum_of(self, acked: Sequence[Sequence[int]]) -> int:
-        """Every entry up to this one has its ack quorum by the marks `acked`."""
+        """Returns the entry up to which all have their ack quorum by the marks `acked`."""
         if self.stride == 1:
             return sorted(acked[0])[-self.ack_quorum]
         # In each class the first entry without its quorum; the lowest of them bounds all.
@@ -161,19 +160,19 @@ class AppendCore:
         return min(first_without - 1, self.last_add_pushed)
 
     def marks(self) -> Marks:
-        """What each bookie has acknowledged by now: taken before bookies are forced."""
+        """Returns what each bookie has acknowledged; taken before bookies are forced."""
         return tuple(map(tuple, self._acked))
 
     def forced(self, marks: Marks, indices: Collection[int]) -> int:
-        """The bookies at `indices` have synced what they had acknowledged by `marks`: moves the
-        last add confirmed as far as that reaches. Returns how far that is, also if that is
-        less than was confirmed by acks.
+        """Records that the bookies at `indices` synced everything acknowledged by `marks`, and
+        advances the last add confirmed accordingly. Returns the entry that the sync covers, which
+        may be less than acks have confirmed.
 
-        Not for marks taken before an ensemble change: they may be of other bookies.
+        Marks taken before an ensemble change must not be used: they may be of other bookies.
         """
         durable = self._quorum_of(
             [
-                # Who was not forced holds for sure only what is confirmed already.
+                # A bookie that was not forced is sure to hold only confirmed entries.
                 [
                     mark if i in indices else self._last_of_class(c)
                     for i, mark in enumerate(of_class)
@@ -186,7 +185,7 @@ class AppendCore:
         return confirmed
 
     def acked_up_to(self, index: int) -> int:
-        """Every entry sent to `index` with an id up to this one is acknowledged by it."""
+        """Returns the id up to which `index` acknowledged every entry that was sent to it."""
         return min(
             marks[index] + self.stride - 1
             for marks, members in zip(self._acked, self._members, strict=True)
@@ -194,45 +193,45 @@ class AppendCore:
         )
 
     def fail(self, index: int) -> bool:
-        """Bookie `index` can no longer be used; True if that is news. Holds confirmation until
-        `ensemble_changed` or `go_on_without`."""
+        """Marks bookie `index` as unusable, and suspends confirmation until `ensemble_changed` or
+        `continue_without_failed`. Returns False if it was marked already."""
         if index in self.failed:
             return False
         self.failed[index] = None
-        self.is_held = True
+        self.is_suspended = True
         self.ack_log.failed()
         return True
 
-    def can_go_on_without_failed(self) -> bool:
+    def can_continue_without_failed(self) -> bool:
         """Whether every write set still has an ack quorum among the bookies that work."""
         return all(
             sum(i not in self.failed for i in members) >= self.ack_quorum
             for members in self._members
         )
 
-    def go_on_without(self) -> None:
-        """No replacement for now: confirm by those that work, in the unchanged ensemble.
+    def continue_without_failed(self) -> None:
+        """Confirms by the working bookies of the unchanged ensemble, as there is no replacement.
 
-        Acks the failed bookies gave before still count: what they acknowledged is on disk.
+        Earlier acks of the failed bookies still count: what they acknowledged is on disk.
         """
-        assert self.can_go_on_without_failed(), "an ack quorum is out of reach"
-        self.is_held = False
+        assert self.can_continue_without_failed(), "an ack quorum is out of reach"
+        self.is_suspended = False
 
     def ensemble_changed(self, replaced: tuple[int, ...]) -> None:
-        """The new ensemble is stored from `last_add_confirmed + 1` on: the bookies now at
-        `replaced` have acknowledged nothing after that. The caller resends to them."""
+        """Records that the new ensemble is stored from `last_add_confirmed + 1` on: the bookies now
+        at `replaced` have acknowledged nothing after that. The caller resends to them."""
         confirmed = self.last_add_confirmed
-        # What was acknowledged and is not durable yet would stay behind in the old ensemble.
+        # Entries acknowledged and not yet durable would stay behind in the old ensemble.
         assert confirmed == self.last_add_acknowledged, f"{confirmed} is not all acknowledged"
         for index in replaced:
             for c in range(self.stride):
                 self._acked[c][index] = self._last_of_class(c)
                 self._scattered.pop((c, index), None)
             self.failed.pop(index, None)
-        self.is_held = bool(self.failed)
+        self.is_suspended = bool(self.failed)
         self.ack_log.ensemble_changed(replaced, confirmed)
 
     def _last_of_class(self, c: int) -> int:
-        """The last entry of class `c` that is not after the last add confirmed."""
+        """Returns the last entry of class `c` that is not after the last add confirmed."""
         confirmed = self.last_add_confirmed
         return confirmed - (confirmed - c) % self.stride

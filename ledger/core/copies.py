@@ -1,8 +1,8 @@
-"""What the copies of entries come to: whole, fewer than there should be, in doubt, damaged.
+"""Judges the copies of entries: whole, fewer than there should be, unverified, or damaged.
 
-Pure judgement, once per span of entries where all is well and once per entry where it is not.
-Must never take silence for absence: a bookie out of reach, an I/O error and "I may have
-forgotten" are doubt; only an explicit "no", or bytes that are not those written, prove something.
+Pure. It runs once per span of entries if all copies are whole, otherwise once per entry. It must
+never take silence for absence: an unreachable bookie, an I/O error and "I may have forgotten" leave
+a copy unverified; only an explicit "no", or bytes other than those written, prove anything.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from ledger.core.entry import Entry
 
 FAULTS_MAX = 1000
-"""Runs of faults a report lists; more are only counted."""
+"""Runs of faults that a report lists; further ones are only counted."""
 
 
 class CopyState(enum.Enum):
@@ -22,13 +22,13 @@ class CopyState(enum.Enum):
 
     WHOLE = "whole"
     MISSING = "missing"
-    """The bookie says that it does not have it."""
+    """The bookie says explicitly that it does not have it."""
     CORRUPT = "corrupt"
-    """What the bookie gives is not what was written: its digest does not fit."""
+    """The bookie returns other bytes than were written: the digest does not match."""
     DIFFERS = "differs"
-    """A valid copy with other bytes than the others, or than the receipt says."""
+    """A valid copy whose bytes differ from the other copies, or from the receipt."""
     UNREADABLE = "unreadable"
-    """The bookie answers, and cannot give it (an I/O error, say)."""
+    """The bookie answers but cannot return it, for instance after an I/O error."""
     UNREACHABLE = "unreachable"
     UNKNOWN = "unknown"
     """The bookie may have forgotten entries of this ledger, and says so."""
@@ -38,14 +38,14 @@ DOUBTFUL = (CopyState.UNREADABLE, CopyState.UNREACHABLE, CopyState.UNKNOWN)
 
 
 class CopyVerdict(enum.IntEnum):
-    """Ordered: the worst of its parts is that of the whole."""
+    """Ordered: the verdict on a whole is the worst of its parts."""
 
     WHOLE = 0
-    """All copies there should be are there, and equal."""
+    """All expected copies exist and are equal."""
     REDUCED = 1
-    """An ack quorum of whole copies, but not all: what was promised holds."""
+    """An ack quorum of whole copies, but not all: the durability guarantee holds."""
     DOUBT = 2
-    """Not all copies could be looked at."""
+    """Not all copies could be verified."""
     DAMAGE = 3
     """A copy is wrong, an entry has no ack quorum of copies, or a bookie lost what it
     acknowledged."""
@@ -53,7 +53,7 @@ class CopyVerdict(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class BadCopy:
-    """Anything but a whole copy. `detail` is for people."""
+    """A copy that is not whole. `detail` is for operators."""
 
     state: CopyState
     detail: str
@@ -64,8 +64,8 @@ Copy = Entry | BadCopy
 
 @dataclass(frozen=True, slots=True)
 class CopyFault:
-    """What is wrong with the copies of entries first..last at one bookie; `detail` is that of
-    the first. With striping not all ids between are its own: `entries` counts them."""
+    """A fault of the copies of entries first..last at one bookie; `detail` is that of the first.
+    With striping not all ids between are stored there: `entries` counts those that are."""
 
     bookie: str
     state: CopyState
@@ -79,8 +79,8 @@ class CopyFault:
 class LedgerReport:
     """The copies of entries first_entry..last_entry of one ledger, as they were found.
 
-    `copies` counts them by state. `lost_entries` have no whole copy, and none in doubt.
-    `doubts` are reasons why not everything could be looked at.
+    `copies` counts them by state. `lost_entries` have no whole copy, and none that is unverified.
+    `doubts` are the reasons why not everything could be verified.
     """
 
     ledger_id: int
@@ -98,24 +98,24 @@ class LedgerReport:
 
     @property
     def verdict(self) -> CopyVerdict:
-        """The worst of all entries."""
+        """The worst verdict on any entry."""
         worst = max(self.verdicts, default=CopyVerdict.WHOLE)
         return max(worst, CopyVerdict.DOUBT) if self.doubts else worst
 
     @property
     def copies_expected(self) -> int:
-        """Copies there should be, counting each bookie once."""
+        """How many copies there should be, counting each bookie once."""
         return sum(self.copies.values())
 
 
 def judge(
     copies: Mapping[str, Copy], ack_quorum: int, acknowledged: Collection[str] = ()
 ) -> tuple[CopyVerdict, dict[str, BadCopy]]:
-    """The verdict on one entry, and what is wrong with which copy.
+    """Returns the verdict on one entry, and its bad copies.
 
     Args:
-        copies: by bookie, of all that should have it.
-        acknowledged: bookies known to have said that they fsynced it.
+        copies: by bookie, of all bookies that should have the entry.
+        acknowledged: bookies known to have acknowledged that they fsynced it.
     """
     bad = {bookie: copy for bookie, copy in copies.items() if isinstance(copy, BadCopy)}
     bad |= _odd_ones({b: c for b, c in copies.items() if isinstance(c, Entry)})
@@ -126,7 +126,7 @@ def judge(
         or (copy.state is CopyState.MISSING and bookie in acknowledged)
         for bookie, copy in bad.items()
     )
-    # A closed ledger may name a bookie twice: it has one copy all the same.
+    # A closed ledger may name a bookie twice: that bookie has one copy nevertheless.
     if is_wrong or whole + doubtful < min(ack_quorum, len(copies)):
         return CopyVerdict.DAMAGE, bad
     if doubtful:
@@ -135,7 +135,7 @@ def judge(
 
 
 def _odd_ones(entries: Mapping[str, Entry]) -> dict[str, BadCopy]:
-    """Valid copies that are not as most of them are; all, if no bytes have most."""
+    """Returns the valid copies that differ from the majority; all of them if there is none."""
     groups: dict[Entry, list[str]] = {}
     for bookie, entry in entries.items():
         groups.setdefault(entry, []).append(bookie)
@@ -148,7 +148,7 @@ def _odd_ones(entries: Mapping[str, Entry]) -> dict[str, BadCopy]:
         bookie: BadCopy(
             CopyState.DIFFERS,
             f"{len(entry.payload)} payload bytes, lac {entry.lac}, length {entry.length}: a valid "
-            f"copy, but {len(groups)} different ones are held by {len(entries)} bookies",
+            f"copy, but {len(entries)} bookies hold {len(groups)} different ones",
         )
         for bookie, entry in entries.items()
         if bookie not in kept
@@ -156,7 +156,7 @@ def _odd_ones(entries: Mapping[str, Entry]) -> dict[str, BadCopy]:
 
 
 class CopyTally:
-    """Adds up what was found, span by span in the order of entries.
+    """Adds up the copies that were found, span by span in the order of entries.
 
     Args:
         gap_max: distance of ids up to which entries of one bookie are one run.
@@ -179,14 +179,14 @@ class CopyTally:
         self._left_out = 0
 
     def add_equal(self, entries: Sequence[Entry], bookies: int) -> None:
-        """Entries in a row of which so many bookies hold the same bytes, as they all should."""
+        """Adds consecutive entries of which all `bookies` hold the same bytes."""
         count = len(entries)
         # Lengths are cumulative. Not in order if the writer chose the ids itself.
         nbytes = max(0, entries[-1].length - entries[0].length + len(entries[0].payload))
         self._count(count, nbytes, CopyVerdict.WHOLE, {CopyState.WHOLE: count * bookies})
 
     def add(self, entry_id: int, copies: Mapping[str, Copy]) -> CopyVerdict:
-        """One entry with all its copies by bookie."""
+        """Adds one entry with all its copies by bookie, and returns the verdict."""
         verdict, bad = judge(copies, self._ack_quorum, self._acknowledged)
         states = [copy.state for copy in bad.values()]
         by_state = {state: states.count(state) for state in dict.fromkeys(states)}
@@ -236,7 +236,7 @@ class CopyTally:
         last_entry: int,
         doubts: Sequence[str] = (),
     ) -> LedgerReport:
-        """What has been added up. Nothing may be added afterwards."""
+        """Returns the totals. Nothing may be added afterwards."""
         for run in self._runs.values():
             self._keep(run)
         self._runs.clear()

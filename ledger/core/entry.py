@@ -1,7 +1,7 @@
 """The bytes of an entry: header, digest, payload; and the keys derived from a password.
 
-Answers for "these are the bytes that were written": encodes entries and LAC packets with
-their digest and refuses to decode anything that does not fit. Must never hand out a payload
+It guarantees that the bytes read are those that were written: it encodes entries and LAC packets
+with their digest, and refuses to decode what does not match. It must never return a payload
 whose digest was not checked. Layout and digests are Apache BookKeeper's (docs/formats.md).
 """
 
@@ -28,8 +28,8 @@ LAC_HEADER_BYTES: Final = 16
 MASTER_KEY_BYTES: Final = 20
 
 KEEP_INTERPRETER: Final = 0
-"""For crc32c, which by default lets other threads in for 32 KiB and more, which take it a
-microsecond: they may keep us waiting for a hundred."""
+"""For crc32c, which by default releases the GIL for 32 KiB and more. That much takes it a
+microsecond, and other threads may then hold the GIL for a hundred."""
 
 HEADER: Final = struct.Struct(">qqqq")
 LAC_HEADER: Final = struct.Struct(">qq")
@@ -58,9 +58,10 @@ DIGEST_BYTES: Final = {
 
 
 class Entry(NamedTuple):
-    """One entry as read. A tuple because readers make one per entry (a dataclass costs thrice).
+    """One entry as read. A tuple: readers make one per entry, and a dataclass costs three times
+    as much.
 
-    `lac` is what the writer had confirmed when it sent the entry (-1: nothing). `length` is the
+    `lac` is the last add confirmed when the writer sent the entry (-1: none). `length` is the
     sum of the payload bytes of the ledger up to and including this entry.
     """
 
@@ -72,7 +73,7 @@ class Entry(NamedTuple):
 
 
 def master_key(password: bytes) -> bytes:
-    """The key (20 bytes) that authorises writing to and fencing a ledger."""
+    """Returns the key (20 bytes) that authorizes writing to and fencing a ledger."""
     return hashlib.sha1(b"ledger" + password).digest()
 
 
@@ -81,7 +82,7 @@ def _mac_key(password: bytes) -> bytes:
 
 
 def _computation(digest_type: DigestType, password: bytes) -> Callable[[Buffer, Buffer], bytes]:
-    """The function (header, payload) -> digest."""
+    """Returns the function (header, payload) -> digest."""
     if digest_type is DigestType.CRC32C:
         return lambda header, payload: crc32c(payload, crc32c(header), KEEP_INTERPRETER).to_bytes(
             4, "big"
@@ -106,7 +107,7 @@ def _computation(digest_type: DigestType, password: bytes) -> Callable[[Buffer, 
 class Digest:
     """Encodes and checks the entries of ledgers that share a digest type and a password.
 
-    Hot: one object serves a ledger for its whole life, and keeps no state between calls.
+    A hot path: one object serves a ledger for its whole life, without state between calls.
 
     Args:
         digest_type: as stored in the ledger's metadata.
@@ -129,7 +130,7 @@ class Digest:
     def encode_entry(
         self, ledger_id: int, entry_id: int, lac: int, length: int, payload: Buffer
     ) -> tuple[bytes, Buffer]:
-        """Header with digest, and the payload as given: the caller joins them into a frame.
+        """Returns header with digest, and the payload as given: the caller joins them to a frame.
 
         `length` is the sum of payload bytes of the ledger including this payload.
         """
@@ -140,17 +141,17 @@ class Digest:
         return header + self.compute(header, payload), payload
 
     def decode_entry(self, ledger_id: int, entry_id: int, data: Buffer) -> Entry:
-        """Checks ids and digest; the payload is copied out of `data`.
+        """Returns the entry in `data` after checking ids and digest; the payload is a copy.
 
-        `entry_id` -1 accepts any entry of the ledger: the answer to "the last one you hold".
-        Raises DigestMismatch saying what differs.
+        `entry_id` -1 accepts any entry of the ledger: the response to a read of the last one.
+        Raises DigestMismatch, which says what differs.
         """
         view = memoryview(data)
         body_start = self._body_start
         if len(view) < body_start:
             raise DigestMismatch(
-                f"entry {entry_id} of ledger {ledger_id}: {len(view)} bytes came back, header and "
-                f"{self.digest_type.name} digest alone take {body_start}"
+                f"entry {entry_id} of ledger {ledger_id}: {len(view)} bytes were returned, header "
+                f"and {self.digest_type.name} digest alone take {body_start}"
             )
         found_ledger_id, found_entry_id, lac, length = _unpack_header(view)
         if found_ledger_id != ledger_id or found_entry_id != entry_id:
@@ -172,9 +173,9 @@ class Digest:
     def decode_many(
         self, ledger_id: int, first_entry_id: int, bodies: Sequence[Buffer]
     ) -> list[Entry]:
-        """`decode_entry` for consecutive entries from `first_entry_id` on.
+        """Decodes consecutive entries from `first_entry_id` on, like `decode_entry`.
 
-        Raises DigestMismatch for the first one that does not fit; nothing is returned then.
+        Raises DigestMismatch for the first one that does not match; nothing is returned then.
         """
         if not self._is_crc32c:
             decode = self.decode_entry
@@ -203,12 +204,12 @@ class Digest:
         return entries
 
     def encode_lac(self, ledger_id: int, lac: int) -> bytes:
-        """The LAC packet: ledger id, LAC, digest over both."""
+        """Returns the LAC packet: ledger id, LAC, digest over both."""
         header = LAC_HEADER.pack(ledger_id, lac)
         return header + self.compute(header, b"")
 
     def decode_lac(self, ledger_id: int, data: Buffer) -> int:
-        """The LAC in a packet. Raises DigestMismatch saying what differs."""
+        """Returns the LAC in a packet. Raises DigestMismatch, which says what differs."""
         view = memoryview(data)
         if len(view) != LAC_HEADER_BYTES + self.size:
             raise DigestMismatch(
@@ -230,12 +231,12 @@ class Digest:
     def _check_ids(self, ledger_id: int, entry_id: int, found_ledger: int, found: int) -> None:
         if found_ledger != ledger_id:
             raise DigestMismatch(
-                f"entry {found} of ledger {found_ledger} came back for entry {entry_id} of ledger "
-                f"{ledger_id}"
+                f"entry {found} of ledger {found_ledger} was returned for entry {entry_id} of "
+                f"ledger {ledger_id}"
             )
         if entry_id != INVALID_ENTRY_ID:
             raise DigestMismatch(
-                f"entry {found} of ledger {ledger_id} came back for entry {entry_id}"
+                f"entry {found} of ledger {ledger_id} was returned for entry {entry_id}"
             )
         if found < 0:
             raise DigestMismatch(f"entry of ledger {ledger_id} has the negative id {found}")

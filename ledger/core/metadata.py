@@ -1,15 +1,14 @@
-"""What is stored about a ledger, and the only ways it may change.
+"""The metadata of a ledger, and the only changes it may undergo.
 
-`LedgerMetadata` is immutable: a transition gives a new one or raises. Whoever has one in hand
-may trust its invariants; whether it is still the stored one is the metadata store's business.
-Bytes are the business of `ledger.core.metadata_format`.
+`LedgerMetadata` is immutable: a transition returns a new one or raises. Its invariants always hold;
+whether it is still the stored one only the metadata store knows. `ledger.core.metadata_format`
+encodes it to bytes.
 
-What a writer may do to stored metadata that others have changed under it.
-
-Others may move earlier fragments to other bookies while a ledger is open (Apache's
-auto-recovery does), and any client may begin to recover it. Earlier fragments are taken as they
-are stored; the last fragment is the writer's own, for its entries were acknowledged there. Who
-has recovered or closed the ledger has the last word.
+The functions at the end decide what a writer may do to stored metadata that others have changed.
+While a ledger is open, others may move earlier fragments to other bookies, as Apache's
+auto-recovery does, and any client may begin to recover it. Earlier fragments are taken as they are
+stored; the last fragment is the writer's own, because its entries were acknowledged there. A client
+that has recovered or closed the ledger decides where it ends.
 """
 
 from __future__ import annotations
@@ -27,11 +26,11 @@ from ledger.errors import InvalidArgument, LedgerClosed, LedgerFenced, MetadataC
 
 FORMAT_VERSION_MIN = 1
 FORMAT_VERSION_MAX = 3
-"""Version of the stored bytes; a rewrite keeps the version it was read with."""
+"""Versions of the stored bytes; a rewrite keeps the version that was read."""
 
 
 _BOOKIE_ID = re.compile(r"[a-zA-Z0-9:-_.\-]+")
-"""As Apache checks it; `:-_` is a range of ASCII there too."""
+"""Apache's own pattern, in which `:-_` is a range of ASCII too."""
 
 
 class LedgerState(enum.IntEnum):
@@ -56,9 +55,9 @@ class LedgerMetadata:
     E different bookies each; only a closed ledger has a last entry and a length.
 
     `length` is the payload bytes of a closed ledger. `created_ms` is wall clock, -1 if unknown.
-    `stores_created_ms`: the bytes say it themselves; otherwise the age of their node tells it.
-    `c_token` marks one's own create; it does not survive a rewrite by Apache's client.
-    `unknown_fields`: what a later release wrote into version 3, kept as it is on a rewrite.
+    `stores_created_ms`: whether the bytes contain it; otherwise it is that of their node.
+    `c_token` identifies the create of one client; a rewrite by Apache's client drops it.
+    `unknown_fields`: fields that a later release wrote into version 3, kept on a rewrite.
     Construction raises InvalidArgument for anything else.
     """
 
@@ -124,17 +123,17 @@ class LedgerMetadata:
         return self.fragments[-1]
 
     def fragment_index_of(self, entry_id: int) -> int:
-        """Index into `fragments` of the one that holds `entry_id` (>= 0)."""
+        """Returns the index in `fragments` of the one that holds `entry_id` (>= 0)."""
         if entry_id < 0:
             raise InvalidArgument(f"entry id {entry_id} is negative")
         return bisect_right(self.fragments, entry_id, key=_first_entry_id) - 1
 
     def fragment_of(self, entry_id: int) -> Fragment:
-        """The fragment that holds `entry_id` (>= 0), whether or not the entry exists."""
+        """Returns the fragment that holds `entry_id` (>= 0), whether or not the entry exists."""
         return self.fragments[self.fragment_index_of(entry_id)]
 
     def require_open(self) -> None:
-        """What a writer asks before it changes anything: somebody else may have taken over.
+        """Checks, before a writer changes anything, that no other client has taken over.
 
         Raises LedgerFenced in recovery, LedgerClosed when closed.
         """
@@ -144,9 +143,9 @@ class LedgerMetadata:
             raise LedgerFenced(f"ledger {self.ledger_id} is being recovered by another client")
 
     def with_ensemble(self, first_entry_id: int, bookies: tuple[str, ...]) -> LedgerMetadata:
-        """From `first_entry_id` on the ensemble is `bookies`: replaces the last fragment if it
-        begins there, else appends one. A writer calls `require_open` first; in recovery this
-        is for the recoverer.
+        """Returns metadata in which the ensemble is `bookies` from `first_entry_id` on: replaces
+        the last fragment if it begins there, otherwise appends one. A writer calls
+        `require_open` first; in recovery only the recovering client calls this.
 
         Raises LedgerClosed, InvalidArgument (wrong ensemble), or MetadataConflict if the last
         fragment begins later.
@@ -163,7 +162,7 @@ class LedgerMetadata:
         return replace(self, fragments=(*kept, Fragment(first_entry_id, tuple(bookies))))
 
     def in_recovery(self) -> LedgerMetadata:
-        """As a recoverer needs it; itself if already in recovery. Closed: LedgerClosed."""
+        """Returns metadata in recovery; itself if it is already. Raises LedgerClosed."""
         if self.is_closed:
             raise LedgerClosed(
                 f"ledger {self.ledger_id} is closed at entry {self.last_entry_id}: there is "
@@ -174,9 +173,9 @@ class LedgerMetadata:
         return replace(self, state=LedgerState.IN_RECOVERY)
 
     def closed(self, last_entry_id: int, length: int) -> LedgerMetadata:
-        """Fixes the end: `last_entry_id` (-1: empty) and `length` in payload bytes.
+        """Returns closed metadata with `last_entry_id` (-1: empty) and `length` in payload bytes.
 
-        Closing again at the same end gives itself; at another end raises LedgerClosed. A last
+        Closing again at the same end returns itself; another end raises LedgerClosed. A last
         fragment that begins after the end stays: it is empty.
         """
         if self.is_closed:
@@ -208,7 +207,7 @@ def _check_ensemble(metadata: LedgerMetadata, bookies: tuple[str, ...]) -> None:
         raise InvalidArgument(
             f"ensemble of ledger {ledger_id} has {len(bookies)} bookies, must have {ensemble_size}"
         )
-    # Tools have written such ensembles. To read one is safe; its answers must not be counted.
+    # Tools have written such ensembles. Reading them is safe; counting their answers is not.
     if len(set(bookies)) != ensemble_size and not metadata.is_closed:
         raise InvalidArgument(f"ensemble of ledger {ledger_id} names a bookie twice: {bookies}")
     for bookie in bookies:
@@ -220,8 +219,8 @@ def _check_ensemble(metadata: LedgerMetadata, bookies: tuple[str, ...]) -> None:
 
 
 def with_own_fragment(stored: LedgerMetadata, own: Fragment) -> LedgerMetadata:
-    """`stored` with the writer's last fragment. Raises LedgerFenced unless that is only putting
-    other bookies into it: a fragment less or more was another writer's."""
+    """Returns `stored` with the writer's last fragment. Raises LedgerFenced if they differ in more
+    than bookies: a fragment less or more was stored by another writer."""
     last = stored.last_fragment
     if last == own:
         return stored
@@ -237,7 +236,7 @@ def with_own_fragment(stored: LedgerMetadata, own: Fragment) -> LedgerMetadata:
 def with_next_ensemble(
     stored: LedgerMetadata, own: Fragment, first: int, ensemble: tuple[str, ...]
 ) -> LedgerMetadata | None:
-    """The writer's `ensemble` from entry `first` on; None if it is stored already.
+    """Returns metadata with the writer's `ensemble` from entry `first` on; None if it is stored.
 
     Raises LedgerFenced if the ledger is not the writer's any more.
     """
@@ -253,11 +252,11 @@ def with_next_ensemble(
 def closed_by_writer(
     stored: LedgerMetadata, own: Fragment, last_entry_id: int, length: int
 ) -> LedgerMetadata | None:
-    """Closed where the writer ended; None if it is so already.
+    """Returns metadata closed where the writer ended; None if it is stored already.
 
-    Raises LedgerFenced if another client closed it elsewhere, or is recovering it: where the
-    ledger ends is theirs to find then. A fragment that begins where this writer ended may be its
-    own, stored by an ensemble change that was still under way: it is empty, and stays.
+    Raises LedgerFenced if another client closed the ledger at another entry, or is recovering it:
+    then that client decides where it ends. A fragment that begins where this writer ended may be
+    its own, stored by an ensemble change still in progress: it is empty, and stays.
     """
     if stored.is_closed:
         if (stored.last_entry_id, stored.length) == (last_entry_id, length):

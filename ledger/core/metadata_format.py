@@ -1,8 +1,8 @@
-"""Ledger metadata as bytes, in the three versions Apache BookKeeper has used.
+"""Encodes ledger metadata to bytes, in the three versions that Apache BookKeeper has used.
 
-Every version begins with a text line naming it. 1 is text lines, 2 is protobuf text, 3 is
-protobuf binary behind its length (docs/formats.md). Must never guess: bytes that are not
-whole and sound raise MetadataCorrupt with the ledger id and the cause.
+Every version begins with a text line that names it. Version 1 is text lines, 2 is protobuf text, 3
+is protobuf binary after its length (docs/formats.md). It must never guess: incomplete or invalid
+bytes raise MetadataCorrupt with the ledger id and the cause.
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from ledger.proto.data_formats_pb2 import LedgerMetadataFormat
 _VERSION_KEY = b"BookieMetadataFormatVersion\t"
 _CLOSED = "CLOSED"
 _IN_RECOVERY_ENTRY_ID = -102
-"""Where version 1 has the last entry of a closed ledger, this means "in recovery"."""
+"""In version 1, in place of the last entry of a closed ledger: "in recovery"."""
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _DIGEST_TYPE_FIELD = LedgerMetadataFormat.DESCRIPTOR.fields_by_name["digestType"].number
 _VARINT_BYTES_MAX = 5
 _ESCAPE = re.compile(r"""\\(?:([abfnrtvxXuU'"\\]|[0-3][0-7]{2}|[0-7]{1,2}(?![0-7]))|)""")
-"""Group 1 is empty for an escape sequence that the parser would warn of and guess."""
+"""Group 1 is empty for an escape sequence about which the parser would warn and guess."""
 
 
 class _Malformed(Exception):
-    """The cause; `decode` adds which ledger and turns it into MetadataCorrupt."""
+    """The cause; `decode` adds the ledger and raises MetadataCorrupt."""
 
 
 def encode(metadata: LedgerMetadata) -> bytes:
-    """The bytes to store, in the version the metadata names.
+    """Returns the bytes to store, in the version that the metadata names.
 
-    Version 1 cannot say digest type, password, ack quorum, creation time or custom metadata:
-    they are lost. Version 2 loses the create token and unknown fields. Raises InvalidArgument
-    for a number too large for the format.
+    Version 1 has no digest type, password, ack quorum, creation time or custom metadata: they are
+    lost. Version 2 loses the create token and unknown fields. Raises InvalidArgument for a number
+    too large for the format.
     """
     head = _VERSION_KEY + b"%d\n" % metadata.format_version
     if metadata.format_version == 1:
@@ -55,7 +55,7 @@ def encode(metadata: LedgerMetadata) -> bytes:
 
 
 def decode(ledger_id: int, data: bytes, node_created_ms: int = -1) -> LedgerMetadata:
-    """The metadata in `data`, stored under `ledger_id`.
+    """Returns the metadata in `data`, which is stored under `ledger_id`.
 
     Args:
         node_created_ms: creation time of the node, used if the bytes do not say one.
@@ -92,7 +92,7 @@ def _decode(ledger_id: int, data: bytes, node_created_ms: int) -> LedgerMetadata
                 f"format version {version[:20]!r} is unknown; this release reads 1, 2 and 3"
             )
     except text_format.ParseError as error:
-        # Its own words quote the line, which may be the password's.
+        # The parser's message quotes the line, which may be that of the password.
         at = f"line {error.GetLine()}, column {error.GetColumn()}"
         raise _Malformed(f"version 2 body cannot be parsed at {at}") from None
     except (DecodeError, ValueError) as error:
@@ -138,7 +138,7 @@ def _from_message(
         raise _Malformed("digest type is none of those this release knows")
     digest_type: DigestType | None = None
     if message.HasField("digestType") or message.HasField("password"):
-        digest_type = DigestType(message.digestType)  # the default is what Apache takes it for
+        digest_type = DigestType(message.digestType)  # the default is the one Apache assumes
     state = LedgerState(message.state)
     is_closed = state is LedgerState.CLOSED
     if is_closed and not message.HasField("lastEntryId"):
@@ -157,7 +157,7 @@ def _from_message(
         ),
         digest_type=digest_type,
         password=message.password,
-        # Meaningless before the ledger is closed, whatever a writer put there.
+        # Without meaning before the ledger is closed, whatever a writer stored.
         last_entry_id=message.lastEntryId if is_closed else -1,
         length=message.length if is_closed else 0,
         created_ms=message.ctime if message.HasField("ctime") else node_created_ms,
@@ -179,7 +179,7 @@ def _without_known_fields(message: LedgerMetadataFormat) -> bytes:
 
 
 def _text(value: object) -> str:
-    if not isinstance(value, str):  # what the parser makes of a string that is not UTF-8
+    if not isinstance(value, str):  # the parser returns bytes for a string that is not UTF-8
         raise _Malformed(f"{value!r:.60} is not UTF-8")
     return value
 
@@ -194,7 +194,7 @@ def _varint(value: int) -> bytes:
 
 
 def _delimited(data: bytes) -> bytes:
-    """The message behind its varint length, which must be all there is."""
+    """Returns the message after its varint length, which must be all of the rest."""
     length = 0
     for place, byte in enumerate(data[:_VARINT_BYTES_MAX]):
         length |= (byte & 0x7F) << (7 * place)
@@ -230,13 +230,13 @@ def _decode_lines(ledger_id: int, body: bytes, node_created_ms: int) -> LedgerMe
     except UnicodeDecodeError as error:
         raise _Malformed(f"version 1 body is not plain text: {error}") from error
     if len(lines) < 5:
-        # 3 numbers, a fragment, and what follows its line feed: nothing if open
+        # 3 numbers, a fragment, and the text after its line feed: empty if open
         raise _Malformed(f"version 1 has at least 4 whole lines, here are {len(lines) - 1}")
     write_quorum, ensemble_size, length = (_integer(line) for line in lines[:3])
     state, last_entry_id = LedgerState.OPEN, -1
     end = lines.pop()
     if not end and lines[-1].endswith(f"\t{_CLOSED}"):
-        end = lines.pop()  # nobody writes this line feed, but everybody reads past it
+        end = lines.pop()  # no client writes this line feed, but all of them accept it
     if end:
         number, tab, word = end.partition("\t")
         if not tab or word != _CLOSED:

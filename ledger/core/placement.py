@@ -1,25 +1,28 @@
-"""Chooses the bookies of an ensemble: on different hosts as far as there are enough.
+"""Chooses the bookies of an ensemble: on different hosts, as far as there are enough.
 
-Pure. A host is a failure domain: the copies of one entry lie on a write quorum of consecutive
-places (round the end), so hosts are spread over those first, then over the whole ensemble.
-Candidates are walked in sorted order; chance is `rng` alone.
+Pure. A host is a failure domain: the copies of one entry are stored on a write quorum of adjacent
+bookies (modulo the ensemble size), so hosts are spread over those first, then over the whole
+ensemble. Candidates are visited in sorted order; the only randomness is `rng`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from ledger.core.quorum import check_sizes
 from ledger.errors import InvalidArgument, NotEnoughBookies
 
-if TYPE_CHECKING:
-    import random
+
+class RandomChoice(Protocol):
+    """A source of random choices, such as `random.Random`."""
+
+    def choice(self, seq: Sequence[str], /) -> str: ...
 
 
 def host_of(bookie_id: str) -> str:
-    """The host in an id of the form "host:port", else the id itself."""
+    """Returns the host in an id of the form "host:port", otherwise the id itself."""
     return bookie_id.rpartition(":")[0] or bookie_id
 
 
@@ -29,14 +32,14 @@ def choose(
     ack_quorum: int,
     candidates: Mapping[str, str],
     excluded: Collection[str],
-    rng: random.Random,
+    rng: RandomChoice,
     *,
     prefer: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """An ensemble out of `candidates` (id -> host) without `excluded`.
+    """Returns an ensemble of `candidates` (id -> host) without `excluded`.
 
-    Bookies whose id matches a pattern of `prefer` ("rack1-*") are taken before all others, which
-    fill up where those are too few. Raises NotEnoughBookies, InvalidArgument (quorums).
+    Bookies whose id matches a pattern of `prefer` ("rack1-*") are chosen before all others, which
+    fill the remaining places. Raises NotEnoughBookies, InvalidArgument (quorums).
     """
     check_sizes(ensemble_size, write_quorum, ack_quorum)
     usable = _usable(candidates, excluded)
@@ -50,14 +53,14 @@ def replace(
     indices: Collection[int],
     candidates: Mapping[str, str],
     excluded: Collection[str],
-    rng: random.Random,
+    rng: RandomChoice,
     *,
     write_quorum: int | None = None,
 ) -> tuple[str, ...]:
-    """`ensemble` with other bookies at `indices`; the old ones there are not taken again.
+    """Returns `ensemble` with other bookies at `indices`; the replaced ones are not chosen again.
 
-    Hosts of kept bookies that are no candidates follow from their ids. Raises NotEnoughBookies
-    if not all of them can be replaced, InvalidArgument for an index outside.
+    The host of a kept bookie that is no candidate is taken from its id. Raises NotEnoughBookies
+    if not all of them can be replaced, InvalidArgument for an index out of range.
     """
     for index in indices:
         if not 0 <= index < len(ensemble):
@@ -78,15 +81,16 @@ def choose_degraded(
     candidates: Mapping[str, str],
     known: Mapping[str, str],
     excluded: Collection[str],
-    rng: random.Random,
+    rng: RandomChoice,
     *,
     prefer: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Like `choose`, but fills up with bookies of `known` (id -> host) that are down.
+    """Like `choose`, but fills the remaining places with bookies of `known` (id -> host) that are
+    down.
 
-    So a cluster of three goes on creating ledgers while one is down: every write set still
-    holds an ack quorum of usable bookies, which is checked. Excluded bookies fill up last.
-    Raises NotEnoughBookies, InvalidArgument (quorums).
+    A cluster of three thus continues to create ledgers while one is down. It is checked that every
+    write set has an ack quorum of usable bookies. Excluded bookies are used last. Raises
+    NotEnoughBookies, InvalidArgument (quorums).
     """
     check_sizes(ensemble_size, write_quorum, ack_quorum)
     usable = _usable(candidates, excluded)
@@ -98,7 +102,7 @@ def choose_degraded(
     everyone = {**known, **candidates}
     idle = [bookie for bookie in sorted(everyone) if bookie not in usable]
     idle.sort(key=lambda bookie: bookie in excluded)  # stable: down before excluded
-    # Evenly apart, so that no write set gets more of them than it must.
+    # Evenly spaced, so that no write set gets more of them than necessary.
     gaps = [number * ensemble_size // missing for number in range(missing)] if missing else []
     most = max(
         sum((start + step) % ensemble_size in gaps for step in range(write_quorum))
@@ -106,7 +110,7 @@ def choose_degraded(
     )
     if len(usable) < ack_quorum or len(idle) < missing or write_quorum - most < ack_quorum:
         raise NotEnoughBookies(
-            f"need {ensemble_size} bookies, or so many that each write set of {write_quorum} has"
+            f"need {ensemble_size} bookies, or enough that each write set of {write_quorum} has"
             f" {ack_quorum} usable ones: available {len(candidates)}, usable {len(usable)},"
             f" known {len(everyone)}, excluded {_listed(excluded)}"
         )
@@ -121,11 +125,11 @@ def _filled(
     usable: Mapping[str, str],
     hosts_kept: Mapping[str, str],
     write_quorum: int,
-    rng: random.Random,
+    rng: RandomChoice,
     prefer: Collection[str] = (),
 ) -> tuple[str, ...]:
-    """Fills the empty places one by one with the bookie whose host is least used around, of
-    those that are preferred as long as there are any."""
+    """Fills the empty places one by one with the bookie whose host is used least in its
+    neighbourhood, from the preferred bookies as long as there are any."""
     size = len(places)
     filled = list(places)
     hosts: list[str | None] = [hosts_kept[one] if one is not None else None for one in filled]

@@ -1,7 +1,7 @@
-"""Which bookies of an ensemble get an entry, and how many answers prove something.
+"""Which bookies of an ensemble get an entry, and how many answers are a proof.
 
-Plain arithmetic on indices 0..E-1 of an ensemble. Must never know what an answer says: the
-caller decides which answers count. Rules are Apache BookKeeper's round-robin distribution.
+Plain arithmetic on indices 0..E-1 of an ensemble. It must never interpret an answer: the caller
+decides which answers count. The rules are those of Apache BookKeeper's round-robin distribution.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def check_sizes(ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
 
 
 def write_set(entry_id: int, ensemble_size: int, write_quorum: int) -> tuple[int, ...]:
-    """Indices of the bookies that hold `entry_id`, in the order to ask them."""
+    """Returns the indices of the bookies that hold `entry_id`, in the order to ask them."""
     return tuple([(entry_id + w) % ensemble_size for w in range(write_quorum)])
 
 
@@ -31,14 +31,14 @@ def holds(index: int, entry_id: int, ensemble_size: int, write_quorum: int) -> b
 
 
 def stripe_step(ensemble_size: int, write_quorum: int) -> int:
-    """Distance of entry ids that share a write set: 1 if every bookie gets every entry."""
+    """Returns the distance of entry ids with equal write sets: 1 if all bookies get all entries."""
     return 1 if ensemble_size == write_quorum else ensemble_size
 
 
 def entries_held(
     index: int, first_entry_id: int, last_entry_id: int, ensemble_size: int, write_quorum: int
 ) -> list[int]:
-    """Which of the entries first..last (both included) the bookie at `index` should hold."""
+    """Returns the entries of first..last (both included) that the bookie at `index` holds."""
     return [
         entry_id
         for entry_id in range(first_entry_id, last_entry_id + 1)
@@ -54,8 +54,8 @@ def is_covered(
 ) -> bool:
     """Whether no entry can have reached its ack quorum among the bookies that did not answer.
 
-    That is: in every write set fewer than `ack_quorum` bookies are silent. Then whatever was
-    confirmed is known to at least one that answered, and a fence reaches every later add.
+    That is: in every write set fewer than `ack_quorum` bookies are silent. Then at least one bookie
+    that answered knows each confirmed entry, and a fence affects every later add.
 
     Args:
         answered: either one bool per index, or the indices that answered.
@@ -71,11 +71,11 @@ def is_covered(
 
 
 def negatives_needed(write_quorum: int, ack_quorum: int) -> int:
-    """How many of an entry's bookies must say "I do not have it" to prove that it was never
-    confirmed: with that many without it, no ack quorum is left."""
+    """Returns how many of an entry's bookies must say that they do not have it to prove that it was
+    never confirmed: the remaining ones are no ack quorum."""
     return write_quorum - ack_quorum + 1
 
 
 def is_add_impossible(write_quorum: int, ack_quorum: int, failures: int) -> bool:
-    """Whether after `failures` of its bookies an add can no longer reach its ack quorum."""
+    """Whether an add can no longer reach its ack quorum after `failures` of its bookies."""
     return failures > write_quorum - ack_quorum

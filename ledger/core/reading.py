@@ -1,9 +1,9 @@
-"""Which replica to ask, when to ask a second one, what the answers prove. Shell:
-`ledger.reading.reader`.
+"""Decides which replica is asked, when a further one is, and what the answers prove.
 
-Cold core, used once per request of up to a megabyte, never once per entry. It must never call
-an entry absent unless *every* replica said so explicitly: an error, a timeout, a bad digest or
-"I may have forgotten" is silence, and silence beats "no".
+Shells: `ledger.reading.replica_call` and `replica_fetch`. It runs once per request of up to a
+megabyte, not once per entry. It must never report an entry as absent unless *every* replica said
+so explicitly: an error, a timeout, a wrong digest or "I may have forgotten" counts as silence, and
+one silent replica outweighs any number of negative answers.
 """
 
 from __future__ import annotations
@@ -28,47 +28,51 @@ Buffer = bytes | bytearray | memoryview
 Value = TypeVar("Value")
 
 FAILURE_MEMORY_S = 60.0
-"""For so long a bookie that failed is asked last."""
+"""How long a bookie that failed is asked last."""
 
 FAILURES_MAX = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class ReadReplica:
+    """Ask this bookie."""
+
     bookie: str
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Come back after `seconds` with `Passed`."""
+    """Report `HedgeDelayElapsed` after `seconds`."""
 
     seconds: float
 
 
 @dataclass(frozen=True, slots=True)
-class Got(Generic[Value]):
+class ReplicaAnswered(Generic[Value]):
+    """A bookie returned a good answer."""
+
     bookie: str
     value: Value
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """NoSuchEntry and NoSuchLedger are the bookie's explicit word, all else is silence."""
+    """NoSuchEntry and NoSuchLedger are explicit answers; all other errors count as silence."""
 
     bookie: str
     error: LedgerError
 
 
 @dataclass(frozen=True, slots=True)
-class Passed:
-    pass
+class HedgeDelayElapsed:
+    """The time of a `Wait` has passed."""
 
 
 class ReplicaOrder:
-    """In which order to ask an entry's replicas; remembers who failed lately.
+    """The order in which an entry's replicas are asked; remembers recent failures.
 
-    `rotation` spreads readers over replicas; one reader stays with its replica, whose caches
-    then hold what comes next. Needs nothing but the time passed in, in seconds.
+    `rotation` spreads readers over replicas; one reader stays with its replica, whose caches then
+    hold the next entries. Its only input is the time that callers pass, in seconds.
     """
 
     def __init__(self, rotation: int) -> None:
@@ -76,13 +80,13 @@ class ReplicaOrder:
         self._failed_s: dict[str, float] = {}
 
     def order(self, metadata: LedgerMetadata, entry_id: int, now_s: float) -> tuple[str, ...]:
-        """The bookies that may hold `entry_id`, the first to ask first."""
+        """Returns the bookies that may hold `entry_id`, in the order in which to ask them."""
         size, quorum = metadata.ensemble_size, metadata.write_quorum
         bookies = metadata.fragment_of(entry_id).bookies
-        # If all hold every entry the start must not move with the entry id: sticky.
+        # If all hold every entry, the first replica must not depend on the entry id.
         indices = write_set(0 if size == quorum else entry_id, size, quorum)
         turn = self._rotation % quorum
-        # A closed ledger may name a bookie twice: it has one answer all the same.
+        # A closed ledger may name a bookie twice: it is asked once.
         replicas = list(dict.fromkeys(bookies[i] for i in indices[turn:] + indices[:turn]))
         failed_s = self._failed_s
         if failed_s:
@@ -103,13 +107,13 @@ class ReplicaOrder:
 
 
 class ReplicaRead(Generic[Value]):
-    """One read that any replica can answer: ask one, on failure or after a while the next.
+    """One read that any replica can answer: asks one, and on failure or after a delay the next.
 
     Arguments:
         what: names the read in errors ("entry 7 of ledger 3").
         order: the replicas, all different.
-        hedge_s: ask one more replica when there is no answer for so long.
-        hedges_max: how often to do that.
+        hedge_s: after this long without an answer a further replica is asked as well.
+        hedges_max: how often that is done.
     """
 
     def __init__(
@@ -122,25 +126,25 @@ class ReplicaRead(Generic[Value]):
         self._hedge_s = hedge_s
         self._asked = 0
         self._errors: dict[str, LedgerError] = {}
-        self._got: Got[Value] | None = None
+        self._got: ReplicaAnswered[Value] | None = None
         self.hedges = 0
-        """Replicas asked although none had failed yet."""
+        """Replicas asked without a failure before."""
 
     @property
     def finished(self) -> bool:
         return self._got is not None or len(self._errors) == len(self._order)
 
     @property
-    def result(self) -> Got[Value]:
+    def result(self) -> ReplicaAnswered[Value]:
         """The first good answer. Raises NoSuchEntry (or NoSuchLedger) only if all said so;
-        otherwise one of the real errors, rather one after which a retry makes sense."""
+        otherwise one of the other errors, if possible one that can be retried."""
         if self._got is None:
             raise self._error()
         return self._got
 
     @property
     def slow(self) -> list[str]:
-        """Bookies asked and not heard of, although a later one answered."""
+        """Bookies that did not answer, although one asked later did."""
         if self._got is None:
             return []
         before = self._order[: self._order.index(self._got.bookie)]
@@ -148,39 +152,41 @@ class ReplicaRead(Generic[Value]):
 
     @property
     def errors(self) -> dict[str, LedgerError]:
-        """What each bookie that failed said."""
+        """The error of each bookie that failed."""
         return self._errors
 
-    def start(self) -> list[Ask | Wait]:
+    def start(self) -> list[ReadReplica | Wait]:
         return self._ask_next() + self._wait()
 
-    def handle(self, event: Got[Value] | Failed | Passed) -> list[Ask | Wait]:
+    def handle(
+        self, event: ReplicaAnswered[Value] | Failed | HedgeDelayElapsed
+    ) -> list[ReadReplica | Wait]:
         match event:
-            case Got():
+            case ReplicaAnswered():
                 self._got = event
                 return []
             case Failed(bookie, error):
                 self._errors[bookie] = error
-                # A hedge may be under way already; then its answer is awaited first.
+                # If a hedge is in flight, its answer is awaited first.
                 return [] if self._asked > len(self._errors) else self._ask_next()
-            case Passed():
+            case HedgeDelayElapsed():
                 if self._asked < len(self._order):
                     self.hedges += 1
                 return self._ask_next() + self._wait()
 
-    def _ask_next(self) -> list[Ask | Wait]:
+    def _ask_next(self) -> list[ReadReplica | Wait]:
         if self._asked == len(self._order):
             return []
         self._asked += 1
-        return [Ask(self._order[self._asked - 1])]
+        return [ReadReplica(self._order[self._asked - 1])]
 
-    def _wait(self) -> list[Ask | Wait]:
-        """One clock runs at a time, and only while there is somebody left to ask."""
+    def _wait(self) -> list[ReadReplica | Wait]:
+        """One delay runs at a time, and only while there is a bookie left to ask."""
         is_worth_it = self._asked < len(self._order) and self.hedges < self._hedges_max
         return [Wait(self._hedge_s)] if is_worth_it else []
 
-    def story(self) -> str:
-        """Who was asked, and what came of it."""
+    def history(self) -> str:
+        """Returns which bookies were asked, and what they answered."""
         said = [f"{b}: {self._errors.get(b, 'no answer yet')}" for b in self._order[: self._asked]]
         return f"{self._what}: " + "; ".join(said)
 
@@ -191,14 +197,14 @@ class ReplicaRead(Generic[Value]):
         absent = [e for e in errors if isinstance(e, NoSuchEntry)] or errors
         kind = type((retryable or real or absent)[0])
         said = "; ".join(f"{bookie}: {error}" for bookie, error in self._errors.items())
-        return kind(f"{self._what}: none of {len(errors)} replicas gave it ({said})")
+        return kind(f"{self._what}: none of {len(errors)} replicas returned it ({said})")
 
 
 class LacRead:
-    """The last add confirmed from the answers of the last ensemble's bookies.
+    """Determines the last add confirmed from the answers of the last ensemble's bookies.
 
-    Finished as soon as no entry can have been confirmed by the silent ones alone. `Got.value`
-    is the bookie's LAC, -1 for "I hold nothing".
+    It finishes as soon as the silent bookies alone cannot have confirmed an entry.
+    `ReplicaAnswered.value` is the bookie's LAC, -1 for one that holds nothing.
     """
 
     def __init__(self, metadata: LedgerMetadata) -> None:
@@ -206,7 +212,7 @@ class LacRead:
         self._bookies = metadata.last_fragment.bookies
         self._answered: list[int] = []
         self._errors: dict[str, LedgerError] = {}
-        # A fragment is begun after the last entry confirmed before it.
+        # A fragment begins after the last entry confirmed before it.
         self._lac = metadata.last_fragment.first_entry_id - 1
         self._is_covered = False
 
@@ -220,17 +226,17 @@ class LacRead:
         if self._is_covered:
             return self._lac
         raise NotEnoughBookies(
-            f"ledger {self._metadata.ledger_id}: the last add confirmed is not known: in every "
-            f"{self._metadata.write_quorum} bookies in a row fewer than "
-            f"{self._metadata.ack_quorum} may be silent; {self.story()}"
+            f"ledger {self._metadata.ledger_id}: the last add confirmed is not known: of every "
+            f"{self._metadata.write_quorum} consecutive bookies fewer than "
+            f"{self._metadata.ack_quorum} may be silent; {self.history()}"
         )
 
-    def start(self) -> list[Ask]:
-        return [Ask(bookie) for bookie in self._bookies]
+    def start(self) -> list[ReadReplica]:
+        return [ReadReplica(bookie) for bookie in self._bookies]
 
-    def handle(self, event: Got[int] | Failed) -> list[Ask]:
+    def handle(self, event: ReplicaAnswered[int] | Failed) -> list[ReadReplica]:
         match event:
-            case Got(bookie, lac):
+            case ReplicaAnswered(bookie, lac):
                 self._lac = max(self._lac, lac)
                 self._answered.append(self._bookies.index(bookie))
             case Failed(bookie, NoSuchEntry() | NoSuchLedger()):
@@ -243,7 +249,7 @@ class LacRead:
         )
         return []
 
-    def story(self) -> str:
+    def history(self) -> str:
         silent = "; ".join(f"{bookie}: {error}" for bookie, error in self._errors.items())
         return f"{len(self._answered)} of {len(self._bookies)} answered, silent: {silent}"
 
@@ -251,9 +257,9 @@ class LacRead:
 def lac_of(
     digest: Digest, ledger_id: int, lac_body: Buffer | None, last_entry_body: Buffer | None
 ) -> int:
-    """The LAC a bookie knows: the explicit one or the one in its last entry, the greater.
+    """Returns the LAC a bookie knows: the explicit one or that in its last entry, if greater.
 
-    Raises DigestMismatch if either is not what was written.
+    Raises DigestMismatch if either is corrupt.
     """
     lac = -1
     if lac_body is not None:
@@ -264,10 +270,10 @@ def lac_of(
 
 
 def span_end(metadata: LedgerMetadata, first: int, last: int, entries_max: int) -> int:
-    """Up to which entry one request from `first` may reach.
+    """Returns the last entry that one request from `first` may ask for.
 
-    If every bookie holds every entry, to the end of the fragment; striped, a bookie holds no
-    runs worth a batch, so each entry is asked for alone.
+    If every bookie holds every entry, that is at most the end of the fragment. With striping a
+    bookie holds no runs worth a batch, so each entry is requested alone.
     """
     assert 0 <= first <= last, f"{first}..{last}"
     if metadata.ensemble_size != metadata.write_quorum:
@@ -282,8 +288,8 @@ def span_end(metadata: LedgerMetadata, first: int, last: int, entries_max: int) 
 def good_prefix(
     digest: Digest, ledger_id: int, first: int, bodies: Sequence[Buffer]
 ) -> tuple[int, DigestMismatch | None]:
-    """How many of `bodies` are entries first, first + 1, ... as written, and what is wrong
-    with the one after them."""
+    """Returns how many of `bodies` are the entries first, first + 1, ... as written, and the error
+    of the one after them."""
     for count, body in enumerate(bodies):
         try:
             digest.decode_entry(ledger_id, first + count, body)

@@ -1,8 +1,8 @@
-"""Who acknowledged a watched entry, and when. Shell: `ledger.writing.receipts`.
+"""Records which bookies acknowledged a watched entry, and when. Shell: `ledger.writing.receipts`.
 
-Nothing is kept of entries nobody asked about. An entry counts as acknowledged by a bookie only
-in the ensemble that is stored for it: what a bookie said that was replaced before the entry was
-confirmed is forgotten, and what its successor says after it was confirmed is not taken.
+Nothing is recorded for entries that are not watched. An ack of a bookie counts in the ensemble
+that is stored for the entry: an ack of a bookie that was replaced before the entry was confirmed is
+dropped, and an ack of its successor after the entry was confirmed is not recorded.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 WATCHED_MAX = 20_000
-"""Entries watched at once. Then the oldest is given up: nobody asked for it for long."""
+"""Entries watched at once. Beyond that the oldest is dropped: its receipt was not fetched."""
 _SWEEP_MIN = 64
 
 
 class WatchedEntry:
     """One entry and the indices of its write set.
 
-    `acks` are by index: which bookie, and when in seconds of the caller's clock.
+    `acks` is by index: the bookie, and the time in seconds of the caller's clock.
     """
 
     __slots__ = ("acks", "closed", "entry_id", "members", "on_change")
@@ -27,11 +27,11 @@ class WatchedEntry:
         self.members = members
         self.acks: dict[int, tuple[str, float]] = {}
         self.closed: dict[int, None] = {}
-        """Indices at which there is another bookie since the entry was confirmed."""
+        """Indices at which the bookie was replaced after the entry was confirmed."""
         self.on_change: Callable[[], None] | None = None
 
     def open_members(self, failed: Collection[int]) -> list[int]:
-        """Indices that may acknowledge it yet, if those `failed` will not."""
+        """Returns the indices that may still acknowledge it, assuming that `failed` will not."""
         return [
             index
             for index in self.members
@@ -49,8 +49,8 @@ class WatchedEntry:
 
 
 class AckLog:
-    """The watched entries of one writer, by id. Callers look at `entries` first: mostly it is
-    empty, and then nothing needs to be told."""
+    """The watched entries of one writer, by id. Callers check `entries` first: it is mostly empty,
+    and then nothing needs to be recorded."""
 
     __slots__ = ("_sweep_at", "entries")
 
@@ -65,9 +65,9 @@ class AckLog:
         heard: Mapping[int, tuple[str, float]],
         confirmed: int,
     ) -> WatchedEntry:
-        """Begins to watch an entry that is not confirmed; again gives the same object.
+        """Begins to watch an entry that is not confirmed; a second call returns the same object.
 
-        `heard` are acks that came before, by index; `confirmed` is the last add confirmed.
+        `heard` are earlier acks, by index; `confirmed` is the last add confirmed.
         """
         watched = self.entries.get(entry_id)
         if watched is None:
@@ -80,7 +80,7 @@ class AckLog:
         return watched
 
     def _sweep(self, confirmed: int) -> None:
-        """Drops what there is no more to learn about, and whoever asked did not fetch."""
+        """Drops entries that can get no further acks and whose receipts were not fetched."""
         self.entries = {
             entry_id: watched
             for entry_id, watched in self.entries.items()
@@ -89,12 +89,12 @@ class AckLog:
         self._sweep_at = max(_SWEEP_MIN, 2 * len(self.entries))
 
     def forget(self, watched: WatchedEntry) -> None:
-        """Nobody wants to know more about it."""
+        """Stops watching the entry."""
         if self.entries.get(watched.entry_id) is watched:
             del self.entries[watched.entry_id]
 
     def acked(self, index: int, bookie: str, first: int, last: int, now_s: float) -> None:
-        """The bookie at `index` acknowledged entries first..last, those that are its own."""
+        """Records that the bookie at `index` acknowledged its own entries of first..last."""
         entries = self.entries
         if last - first < len(entries):
             found = [
@@ -106,12 +106,12 @@ class AckLog:
             watched._acked(index, bookie, now_s)
 
     def failed(self) -> None:
-        """A bookie is given up: whoever waits for its ack looks again."""
+        """Notifies the watchers that a bookie failed: they no longer wait for its ack."""
         for watched in list(self.entries.values()):
             watched._changed()
 
     def ensemble_changed(self, replaced: tuple[int, ...], confirmed: int) -> None:
-        """Other bookies are at the indices `replaced`, for entries after `confirmed`."""
+        """Records that the bookies at `replaced` changed for entries after `confirmed`."""
         for entry_id, watched in list(self.entries.items()):
             for index in replaced:
                 if entry_id > confirmed:

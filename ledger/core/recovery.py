@@ -1,10 +1,9 @@
-"""Finding the end of a ledger whose writer is gone, and closing it there. Shell:
-`ledger.reading.opener`.
+"""Finds the end of a ledger whose writer is gone, and closes it there. Shell: `ledger.recovery`.
 
-Cold core: actions out, answers in. It must never close a ledger before an entry that was
-acknowledged, nor take silence for "no": whatever is not an explicit, truthful "I do not hold
-it" proves nothing. What cannot be decided ends in RecoveryIncomplete, with the arithmetic;
-anybody may try again later. The steps and their proof are told in docs/recovery.md.
+It returns actions and handles events. It must never close a ledger before an entry that was
+acknowledged, nor take silence for "no": only an explicit and truthful "I do not hold it" proves
+anything. Where that is not enough, it ends with RecoveryIncomplete and the count of answers; any
+client may try again later. docs/recovery.md has the steps and their proof.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from ledger.core.recovery_events import (
     Action,
     AddEntry,
     Answered,
+    BookieChosen,
     Buffer,
-    Chosen,
-    Conflicted,
     Event,
+    LedgerConflicted,
+    LedgerStored,
+    NoAnswer,
     ReadEntry,
     ReadLast,
-    Silent,
     StoreClosed,
-    Stored,
 )
 from ledger.errors import (
     INVALID_ENTRY_ID,
@@ -41,14 +40,16 @@ from ledger.errors import (
     Unauthorized,
 )
 
-STORY_EVENTS_MAX = 64
+HISTORY_EVENTS_MAX = 64
 ATTEMPTS_MAX = 8
-"""How often others may change the metadata under us before we give up."""
+"""How often other clients may change the metadata before recovery gives up."""
 
 _NEGATIVES = (Status.NO_SUCH_ENTRY, Status.NO_SUCH_LEDGER)
 
 
 class Phase(enum.Enum):
+    """The steps of a recovery, in order."""
+
     FENCING = "fencing"
     READING = "reading"
     MEASURING = "measuring"
@@ -58,7 +59,7 @@ class Phase(enum.Enum):
 
 @dataclass(slots=True)
 class _Read:
-    """One entry being looked for. Asked are first one replica, then all others at once."""
+    """One entry that is being read: from one replica first, then from all others at once."""
 
     entry_id: int
     order: tuple[str, ...]
@@ -82,7 +83,7 @@ class _Read:
 class RecoveryCore:
     """Recovery of one ledger whose stored state is IN_RECOVERY.
 
-    Arguments:
+    Args:
         metadata: as stored; `StoreClosed` must be conditional on exactly this version.
         digest: of the ledger's digest type and password.
         window_entries: entries read and added again at the same time.
@@ -96,7 +97,7 @@ class RecoveryCore:
         self._window_entries = window_entries
         self._attempt = 0
         self._result: LedgerMetadata | LedgerError | None = None
-        self._story: deque[str] = deque(maxlen=STORY_EVENTS_MAX)
+        self._history: deque[str] = deque(maxlen=HISTORY_EVENTS_MAX)
         self._reset(metadata)
 
     def _reset(self, metadata: LedgerMetadata) -> None:
@@ -111,7 +112,7 @@ class RecoveryCore:
         # acknowledged. Reading starts after the one known when fencing was done.
         self._lac_proven = metadata.last_fragment.first_entry_id - 1
         self._lengths: dict[int, int] = {}
-        """The ledger's length up to an entry, of those heard of while fencing."""
+        """The ledger's length up to an entry, for the entries that fencing returned."""
         self._reads: dict[int, _Read] = {}
         self._next_read = self._next_add = 0
         self._end: int | None = None
@@ -123,8 +124,8 @@ class RecoveryCore:
 
     @property
     def result(self) -> LedgerMetadata:
-        """The closed metadata, ours or another recoverer's. Raises why it failed."""
-        assert self._result is not None, self.story()
+        """The closed metadata, stored by this client or another. Raises the error if it failed."""
+        assert self._result is not None, self.history()
         if isinstance(self._result, LedgerError):
             raise self._result
         return self._result
@@ -133,51 +134,51 @@ class RecoveryCore:
     def phase(self) -> Phase:
         return self._phase
 
-    def story(self) -> str:
-        """The last events and actions, oldest first, one per line."""
-        return "\n".join(self._story)
+    def history(self) -> str:
+        """Returns the last events and actions, oldest first, one per line."""
+        return "\n".join(self._history)
 
     def start(self) -> list[Action]:
-        """Fence all bookies of the last ensemble."""
+        """Returns the actions that fence all bookies of the last ensemble."""
         bookies = self._stored.last_fragment.bookies
-        return self._tell([ReadLast(self._attempt, bookie) for bookie in bookies])
+        return self._issue([ReadLast(self._attempt, bookie) for bookie in bookies])
 
     def handle(self, event: Event) -> list[Action]:
-        """What to do after `event`. Answers to actions of an earlier attempt are ignored."""
-        assert not self.finished, f"event after the end: {event}\n{self.story()}"
-        self._story.append(f"< {event}")
+        """Returns the actions after `event`. Answers to an earlier attempt are ignored."""
+        assert not self.finished, f"event after the end: {event}\n{self.history()}"
+        self._history.append(f"< {event}")
         if event.action.attempt != self._attempt:
             return []
         match event:
-            case Answered(ReadLast(), _, _) | Silent(ReadLast(), _):
+            case Answered(ReadLast(), _, _) | NoAnswer(ReadLast(), _):
                 actions = self._last_read(event)
-            case Answered(ReadEntry(), _, _) | Silent(ReadEntry(), _):
+            case Answered(ReadEntry(), _, _) | NoAnswer(ReadEntry(), _):
                 actions = self._entry_read(event)
-            case Answered(AddEntry(), _, _) | Silent(AddEntry(), _):
+            case Answered(AddEntry(), _, _) | NoAnswer(AddEntry(), _):
                 actions = self._entry_added(event)
-            case Chosen():
-                actions = self._adds.chosen(event) + self._go_on()
-            case Stored():
+            case BookieChosen():
+                actions = self._adds.chosen(event) + self._proceed()
+            case LedgerStored():
                 actions = self._finish(event.action.closed)
-            case Conflicted():
+            case LedgerConflicted():
                 actions = self._conflicted(event.metadata)
-        return self._tell(actions)
+        return self._issue(actions)
 
-    def _tell(self, actions: list[Action]) -> list[Action]:
-        self._story.extend(f"> {action}" for action in actions)
+    def _issue(self, actions: list[Action]) -> list[Action]:
+        self._history.extend(f"> {action}" for action in actions)
         return actions
 
     def _finish(self, result: LedgerMetadata | LedgerError) -> list[Action]:
         self._phase = Phase.FINISHED
         self._result = result
-        self._story.append(f"= {result}")
+        self._history.append(f"= {result}")
         return []
 
     # Fencing
 
-    def _last_read(self, event: Answered | Silent) -> list[Action]:
+    def _last_read(self, event: Answered | NoAnswer) -> list[Action]:
         bookie = event.action.bookie
-        reason = self._hear_last(event)
+        reason = self._note_last(event)
         if reason is None:
             self._answered.append(bookie)
         else:
@@ -192,9 +193,9 @@ class RecoveryCore:
             return []
         return self._finish(self._not_covered())
 
-    def _hear_last(self, event: Answered | Silent) -> str | None:
-        """Takes the LAC out of the answer; None, or why it counts as silence."""
-        if isinstance(event, Silent):
+    def _note_last(self, event: Answered | NoAnswer) -> str | None:
+        """Notes the LAC in the answer. Returns None, or why the answer counts as silence."""
+        if isinstance(event, NoAnswer):
             self._is_unauthorized |= event.is_unauthorized
             return event.reason
         if event.status in _NEGATIVES:
@@ -209,7 +210,7 @@ class RecoveryCore:
         return None
 
     def _decode(self, entry_id: int, body: Buffer) -> Entry | str:
-        """The entry, or what is wrong with its bytes."""
+        """Returns the entry, or what is wrong with its bytes."""
         try:
             entry = self._digest.decode_entry(self._stored.ledger_id, entry_id, body)
         except DigestMismatch as error:
@@ -234,7 +235,7 @@ class RecoveryCore:
         self._phase = Phase.READING
         self._adds = RecoveryAdds(self._stored, self._attempt, self._lac_proven)
         self._next_read = self._next_add = self._lac_proven + 1
-        return self._go_on()
+        return self._proceed()
 
     def _begin_read(self, entry_id: int, *, is_fencing: bool) -> list[Action]:
         fragment = self._stored.fragment_of(entry_id)
@@ -255,13 +256,13 @@ class RecoveryCore:
         indices = write_set(entry_id, stored.ensemble_size, stored.write_quorum)
         return [fragment.bookies[i] for i in indices]
 
-    def _entry_read(self, event: Answered | Silent) -> list[Action]:
+    def _entry_read(self, event: Answered | NoAnswer) -> list[Action]:
         action = event.action
         assert isinstance(action, ReadEntry)
         read = self._reads.get(action.entry_id)
         if read is None or read.found is not None:
             return []
-        if isinstance(event, Silent):
+        if isinstance(event, NoAnswer):
             self._silent[action.bookie] = read.silent[action.bookie] = event.reason
         elif event.status in _NEGATIVES:
             read.negative.append(action.bookie)
@@ -276,17 +277,17 @@ class RecoveryCore:
         actions = self._ask(read, len(read.order)) if read.found is None else []
         if self._phase is Phase.MEASURING:
             return actions + self._measured(read)
-        return actions + self._go_on()
+        return actions + self._proceed()
 
-    def _go_on(self) -> list[Action]:
-        """Everything that the state of reads and adds now allows, in entry order."""
+    def _proceed(self) -> list[Action]:
+        """Returns all actions that the state of reads and adds allows, in entry order."""
         if self._phase is not Phase.READING:
             return []
         if (failure := self._adds.unreachable()) is not None:
             return self._finish(failure)
         actions: list[Action] = []
         while (read := self._reads.get(self._next_add)) and read.found is not None:
-            # Added in order only, so nothing after a gap is ever added again.
+            # In order only, so that no entry after a gap is ever added again.
             actions += self._adds.begin(read.found, read.body)
             del self._reads[self._next_add]
             self._next_add += 1
@@ -298,7 +299,7 @@ class RecoveryCore:
                 actions += self._begin_read(self._next_read, is_fencing=True)
                 self._next_read += 1
         elif self._adds.is_settled:
-            assert self._adds.confirmed == self._end, self.story()
+            assert self._adds.confirmed == self._end, self.history()
             actions += self._begin_closing()
         return actions
 
@@ -307,8 +308,8 @@ class RecoveryCore:
         stored = self._stored
         needed = negatives_needed(stored.write_quorum, stored.ack_quorum)
         if len(read.negative) >= needed and read.entry_id > self._lac_proven:
-            # Too few bookies are left for an ack quorum, and those that said no are fenced:
-            # nobody was or will be told that this entry is safe.
+            # Too few bookies are left for an ack quorum, and those that said no are fenced: this
+            # entry was not acknowledged to a writer, and cannot be any more.
             self._end = read.entry_id - 1
             self._reads.clear()
             return None
@@ -317,7 +318,7 @@ class RecoveryCore:
         if read.entry_id <= self._lac_proven:
             why = (
                 f"entry {self._lac_proven} is known to be confirmed, yet {len(read.negative)} "
-                f"bookies deny entry {read.entry_id}: a replica has lost data"
+                f"bookies do not have entry {read.entry_id}: a replica has lost data"
             )
         else:
             why = (
@@ -332,16 +333,16 @@ class RecoveryCore:
 
     # Adding again
 
-    def _entry_added(self, event: Answered | Silent) -> list[Action]:
+    def _entry_added(self, event: Answered | NoAnswer) -> list[Action]:
         assert isinstance(event.action, AddEntry)
         actions: list[Action] = []
-        if isinstance(event, Silent):
+        if isinstance(event, NoAnswer):
             actions = self._adds.failed(event.action, event.reason)
         elif event.status is not Status.OK:
             actions = self._adds.failed(event.action, event.status.name)
         else:
             self._adds.acked(event.action)
-        return actions + self._go_on()
+        return actions + self._proceed()
 
     # Closing
 
@@ -350,7 +351,7 @@ class RecoveryCore:
         length = 0 if last < 0 else self._lengths.get(last, self._adds.length)
         if length is not None:
             return self._close(length)
-        # Nothing followed the last confirmed entry: the length is only in that entry.
+        # No entry followed the last confirmed one: the length is only in that entry.
         self._phase = Phase.MEASURING
         return self._begin_read(last, is_fencing=False)
 
@@ -362,7 +363,7 @@ class RecoveryCore:
         return self._finish(
             RecoveryIncomplete(
                 f"ledger {self._stored.ledger_id}: entry {read.entry_id} is confirmed and holds "
-                f"the ledger's length, but no replica gave it ({read.arithmetic()}). "
+                f"the ledger's length, but no replica returned it ({read.arithmetic()}). "
                 "The ledger stays in recovery; open it again later"
             )
         )
@@ -379,7 +380,7 @@ class RecoveryCore:
             return self._finish(
                 MetadataConflict(
                     f"ledger {metadata.ledger_id}: metadata changed {ATTEMPTS_MAX} times during "
-                    "recovery; try again when it is calmer"
+                    "recovery; try again when fewer clients change it"
                 )
             )
         self._reset(metadata)

@@ -1,8 +1,8 @@
-"""Adding recovered entries again until each has its ack quorum where the metadata will say.
+"""Adds recovered entries again, until each has its ack quorum in the ensemble that will be stored.
 
-The part of recovery that writes. Ensembles change in memory only; they are stored together
-with the end of the ledger. It must never count an ack of a bookie that the stored ensemble
-will not name, nor let a new fragment begin before the last one.
+The part of recovery that writes. Ensembles change in memory only; they are stored together with the
+end of the ledger. It must never count acks of a bookie that the stored ensemble will not name, nor
+let a new fragment begin before the last one.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from ledger.core.entry import Entry
 from ledger.core.metadata import LedgerMetadata
 from ledger.core.quorum import write_set
-from ledger.core.recovery_events import Action, AddEntry, Buffer, Chosen, ReplaceBookie
+from ledger.core.recovery_events import Action, AddEntry, BookieChosen, Buffer, ReplaceBookie
 from ledger.errors import LedgerError, RecoveryIncomplete
 
 
 @dataclass(slots=True)
 class _Add:
-    """Acks count by name: those of a replaced bookie count no more."""
+    """One entry that is added again. Acks of a replaced bookie do not count."""
 
     entry: Entry
     body: Buffer
@@ -29,7 +29,7 @@ class RecoveryAdds:
     """Adds of consecutive entries after `confirmed`.
 
     Invariants: every entry up to `confirmed` has its ack quorum in `metadata`'s ensembles;
-    `metadata` differs from what is stored only by ensembles of entries after those that were
+    `metadata` differs from the stored one only by ensembles of entries after those that were
     confirmed when it changed.
     """
 
@@ -37,22 +37,22 @@ class RecoveryAdds:
         self.metadata = metadata
         self.confirmed = confirmed
         self.length: int | None = None
-        """Of the ledger up to `confirmed`, once an entry was confirmed here."""
+        """The ledger's length up to `confirmed`, once an entry was confirmed here."""
         self._attempt = attempt
         self._adds: dict[int, _Add] = {}
         self._failed: dict[str, str] = {}
         """Bookies that failed an add, and why."""
         self._unreplaced: list[str] = []
-        """Failed ones that stay in the ensemble: there is no other to choose."""
+        """Failed bookies that stay in the ensemble, because there is no replacement."""
         self._replacing: ReplaceBookie | None = None
 
     @property
     def is_settled(self) -> bool:
-        """Nothing is under way."""
+        """Whether nothing is in flight."""
         return not self._adds and self._replacing is None
 
     def begin(self, entry: Entry, body: Buffer) -> list[Action]:
-        """Add the next entry, byte for byte as the writer made it."""
+        """Begins to add the next entry, byte for byte as the writer made it."""
         self._adds[entry.entry_id] = _Add(entry, body)
         return [
             AddEntry(self._attempt, bookie, entry.entry_id, body)
@@ -65,7 +65,7 @@ class RecoveryAdds:
             add.acked.append(action.bookie)
 
     def failed(self, action: AddEntry, reason: str) -> list[Action]:
-        """A bookie did not take an entry: it is replaced for all entries not yet confirmed."""
+        """Replaces a bookie that did not store an entry, for all entries not yet confirmed."""
         if action.entry_id not in self._adds or action.bookie in self._failed:
             return []
         self._failed[action.bookie] = reason
@@ -82,8 +82,8 @@ class RecoveryAdds:
                 return [self._replacing]
         return []
 
-    def chosen(self, event: Chosen) -> list[Action]:
-        """Put the chosen bookie in the place of the failed one, and send it what it lacks."""
+    def chosen(self, event: BookieChosen) -> list[Action]:
+        """Puts the chosen bookie in the place of the failed one, and sends it its entries."""
         assert event.action == self._replacing, f"{event.action} is not {self._replacing}"
         self._replacing = None
         ensemble = list(event.action.ensemble)
@@ -94,8 +94,8 @@ class RecoveryAdds:
         assert event.bookie not in ensemble, f"{event.bookie} twice in {ensemble}"
         assert event.bookie not in self._failed, f"{event.bookie} has failed already"
         ensemble[index] = event.bookie
-        # Entries up to `confirmed` have their quorum where they are. The one after it is never
-        # before the last fragment, for that is where reading began.
+        # Entries up to `confirmed` have their quorum in their ensembles. The next one is never
+        # before the last fragment, where reading began.
         first = self.confirmed + 1
         assert first >= self.metadata.last_fragment.first_entry_id, f"fragment from {first}"
         self.metadata = self.metadata.with_ensemble(first, tuple(ensemble))
@@ -107,9 +107,9 @@ class RecoveryAdds:
         return actions + self._replace_next()
 
     def confirm(self) -> None:
-        """Moves `confirmed` as far as the acks allow."""
+        """Advances `confirmed` as far as the acks allow."""
         if self._replacing is not None:
-            return  # what is not confirmed yet may get another ensemble
+            return  # entries not yet confirmed may get another ensemble
         while add := self._adds.get(self.confirmed + 1):
             replicas = self._replicas(add.entry.entry_id)
             if sum(b in add.acked for b in replicas) < self.metadata.ack_quorum:
@@ -119,7 +119,7 @@ class RecoveryAdds:
             del self._adds[self.confirmed]
 
     def unreachable(self) -> LedgerError | None:
-        """Why an entry can no longer reach its ack quorum, if there is one that cannot."""
+        """Returns an error if there is an entry that can no longer reach its ack quorum."""
         if not self._unreplaced:
             return None
         needed = self.metadata.ack_quorum

@@ -1,7 +1,7 @@
-"""What recovery asks of the world, and what the world answers.
+"""The actions and events of a recovery.
 
-Plain values between `ledger.core.recovery`, which decides, and `ledger.reading.opener`, which does.
-`attempt` counts restarts after a conflict: answers to an older attempt mean nothing.
+Plain values between `ledger.core.recovery`, which decides, and `ledger.recovery`, which acts.
+`attempt` counts restarts after a conflict: answers to an earlier attempt are ignored.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class ReadLast:
 
 @dataclass(frozen=True, slots=True)
 class ReadEntry:
-    """Read one entry; `is_fencing` ones make a "no" final: the old writer cannot add it later."""
+    """Read one entry; with `is_fencing` a "no" is final: the writer cannot add the entry later."""
 
     attempt: int
     bookie: str
@@ -44,7 +44,7 @@ class AddEntry:
 
 @dataclass(frozen=True, slots=True)
 class ReplaceBookie:
-    """Choose a bookie for `index` of `ensemble`; none of `excluded`."""
+    """Choose a bookie for `index` of `ensemble` that is not in `excluded`."""
 
     attempt: int
     index: int
@@ -54,7 +54,7 @@ class ReplaceBookie:
 
 @dataclass(frozen=True, slots=True)
 class StoreClosed:
-    """Store `closed` if the metadata is still what this attempt began with."""
+    """Store `closed` if the metadata is still that with which this attempt began."""
 
     attempt: int
     closed: LedgerMetadata
@@ -73,34 +73,36 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class Silent:
-    """No answer: a timeout, a broken connection. It may have happened all the same."""
+class NoAnswer:
+    """No answer came (a timeout, a broken connection). The action may have taken effect."""
 
     action: ReadLast | ReadEntry | AddEntry
     reason: str
     is_unauthorized: bool = field(default=False, repr=False)
-    """It did not let us in: trying again with the same credentials will not help."""
+    """The bookie refused the client's credentials: a retry with the same ones will not help."""
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """`bookie` is None if there is none left to choose."""
+class BookieChosen:
+    """The replacement of a bookie; `bookie` is None if there is none."""
 
     action: ReplaceBookie
     bookie: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class LedgerStored:
+    """The closed metadata was stored."""
+
     action: StoreClosed
 
 
 @dataclass(frozen=True, slots=True)
-class Conflicted:
-    """Somebody else changed the metadata first, to `metadata`."""
+class LedgerConflicted:
+    """Another client changed the metadata first, to `metadata`."""
 
     action: StoreClosed
     metadata: LedgerMetadata
 
 
-Event = Answered | Silent | Chosen | Stored | Conflicted
+Event = Answered | NoAnswer | BookieChosen | LedgerStored | LedgerConflicted

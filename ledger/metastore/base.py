@@ -1,8 +1,8 @@
-"""The metadata door: a versioned tree with transactions, sessions and watches.
+"""The metadata store: a versioned tree with transactions, sessions and watches.
 
-What ZooKeeper can do and we need, and no more. Drivers: `memory`, `sqlite`, `zookeeper`.
-Paths are absolute ("/ledgers/00/0000/L0001"), components are non-empty, without "/" or NUL.
-A node may have data *and* children. Parents are made as needed.
+The part of ZooKeeper's functions that is needed here. Drivers: `memory`, `sqlite`, `zookeeper`.
+Paths are absolute ("/ledgers/00/0000/L0001"); their components are non-empty, without "/" or NUL.
+A node may have data *and* children. Missing parents are created.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ANY_VERSION = -1
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Data of a node, its version (0 when created, +1 per put) and its creation time."""
+    """The data of a node, its version (0 when created, +1 per put) and its creation time."""
 
     data: bytes
     version: int
@@ -25,9 +25,9 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Fails with NodeExists. `is_ephemeral`: vanishes with the session of this store object.
+    """Fails with NodeExists. `is_ephemeral`: the node ends with the session of this store object.
 
-    A store whose session was lost goes on with a new one; who must know watches the node.
+    A store whose session was lost continues with a new one; to notice that, watch the node.
     """
 
     path: str
@@ -64,22 +64,22 @@ Change = Create | Put | Delete | Check
 
 
 class MetadataStore(Protocol):
-    """All methods raise MetadataUnavailable when the store cannot be reached.
+    """One session on a metadata store.
 
-    A change that raised MetadataUnavailable or was cancelled may still have happened: callers
-    read and decide again.
+    All methods raise MetadataUnavailable if the store cannot be reached. A change that raised it,
+    or was cancelled, may still have taken effect: the caller reads and decides again.
     """
 
     async def get(self, path: str) -> Node:
-        """Raises NoSuchNode."""
+        """Returns a node. Raises NoSuchNode."""
         ...
 
     async def children(self, path: str) -> list[str]:
-        """Names of the children, sorted; empty if the node does not exist."""
+        """Returns the names of the children, sorted; empty if the node does not exist."""
         ...
 
     async def create(self, path: str, data: bytes, *, is_ephemeral: bool = False) -> None:
-        """Raises NodeExists."""
+        """Creates a node. Raises NodeExists."""
         ...
 
     async def put(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
@@ -87,23 +87,23 @@ class MetadataStore(Protocol):
         ...
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
-        """Raises NoSuchNode, MetadataConflict, InvalidArgument if it has children."""
+        """Deletes a node. Raises NoSuchNode, MetadataConflict, InvalidArgument (has children)."""
         ...
 
     async def transaction(self, changes: Sequence[Change]) -> None:
-        """All or nothing. Raises what the first failing change would raise."""
+        """Applies all changes or none. Raises what the first failing change would raise."""
         ...
 
     async def next_id(self, path: str) -> int:
-        """A number never returned before for this path, counting from 0. Gaps are legal.
+        """Returns a number never returned before for this path, counting from 0. Gaps are legal.
 
-        ZooKeeper counts per parent ("/a/ID-" and "/a/x" share numbers), and up to 2^31-1: what
-        comes after is negative, and says that the numbers are used up.
+        ZooKeeper counts per parent ("/a/ID-" and "/a/x" share numbers), and up to 2^31-1: a
+        negative number means that the numbers are exhausted.
         """
         ...
 
     def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
-        """Yields the node (None while it does not exist) at once and again after it changed.
+        """Yields the node (None while it does not exist) at once, and again after each change.
 
         Intermediate values may be skipped; the last one is never missed. The caller closes
         the iterator (`async with aclosing(store.watch(p)) as nodes`).
@@ -111,9 +111,9 @@ class MetadataStore(Protocol):
         ...
 
     def watch_children(self, path: str) -> AsyncGenerator[list[str], None]:
-        """Yields the sorted names of the children at once and again after they changed."""
+        """Yields the sorted names of the children at once, and again after they change."""
         ...
 
     async def aclose(self) -> None:
-        """Ends the session: ephemeral nodes vanish."""
+        """Ends the session: its ephemeral nodes are removed."""
         ...

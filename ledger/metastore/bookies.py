@@ -1,12 +1,11 @@
-"""Which bookies there are, where they listen, and which of them take entries.
+"""The registry of bookies: which ones exist, where they listen, which of them accept entries.
 
 Nodes and bytes are Apache BookKeeper's: `available/<id>` (ephemeral), `available/readonly/<id>`
 (ephemeral), `cookies/<id>`, `INSTANCEID`, `LAYOUT`. Known bookies are those with a cookie.
 
-Which software a registered bookie is: one property of its registration.
-
-Apache's bookies have properties too, but not this one. It may only be set by bookies that serve
-an entry after the last add confirmed once it is durable, and not before: readers count on it.
+A property of the registration names the bookie's software; Apache's bookies do not have it. It must
+only be set by bookies that serve an entry after the last add confirmed once it is durable, and not
+before: readers rely on that.
 """
 
 from __future__ import annotations
@@ -38,16 +37,14 @@ from ledger.runtime.background import open_background
 log = logging.getLogger(__name__)
 
 _BOOKIE_ID = re.compile(r"[a-zA-Z0-9:-_.\-]+\Z")
-"""As Apache checks it; `:-_` is a range of ASCII there too."""
+"""Apache's own pattern, in which `:-_` is a range of ASCII too."""
 _READ_ONLY = "readonly"
 
 
 @dataclass(frozen=True, slots=True)
 class BookieInfo:
-    """Where a bookie listens. `properties` are free text for tools.
-
-    `http` is the address of its HTTP server, if it has one.
-    """
+    """Where a bookie listens. `properties` are free text for tools; `http` is the address of its
+    HTTP server, if it has one."""
 
     host: str
     port: int
@@ -63,8 +60,8 @@ class BookieInfo:
 class BookieRegistry:
     """The registry below `root`. Any number may share one store.
 
-    What a bookie published is read once and remembered while it is listed, so that choosing
-    bookies costs one question; `info` and `address` always ask.
+    What a bookie published is cached while it is listed, so that choosing bookies costs one
+    request; `info` and `address` always ask the store.
     """
 
     def __init__(self, store: MetadataStore, root: str = "/ledgers") -> None:
@@ -75,18 +72,19 @@ class BookieRegistry:
         self._cookies = f"{root}/cookies"
         self._listed: dict[str, dict[str, BookieInfo]] = {}
 
-    # Who is there.
+    # Registered bookies.
 
     async def available(self) -> dict[str, BookieInfo]:
-        """Bookies that take new entries, sorted by id."""
+        """Returns the bookies that accept new entries, sorted by id."""
         return await self._infos(self._available, await self._store.children(self._available))
 
     async def read_only(self) -> dict[str, BookieInfo]:
-        """Bookies that only answer reads, sorted by id."""
+        """Returns the bookies that only serve reads, sorted by id."""
         return await self._infos(self._read_only, await self._store.children(self._read_only))
 
     async def all(self) -> list[str]:
-        """Every bookie the cluster knows, up or down: those with a cookie or a registration."""
+        """Returns every bookie of the cluster, up or down: those with a cookie or a
+        registration."""
         known: dict[str, None] = {}
         for parent in (self._cookies, self._available, self._read_only):
             known.update(dict.fromkeys(await self._store.children(parent)))
@@ -94,7 +92,8 @@ class BookieRegistry:
         return sorted(known)
 
     async def info(self, bookie_id: str) -> BookieInfo | None:
-        """What a bookie publishes now; None if it is not registered. Raises MetadataCorrupt."""
+        """Returns what a bookie has published; None if it is not registered. Raises
+        MetadataCorrupt."""
         check_bookie_id(bookie_id)
         for parent in (self._available, self._read_only):
             try:
@@ -104,9 +103,9 @@ class BookieRegistry:
         return None
 
     async def address(self, bookie_id: str) -> tuple[str, int]:
-        """Host and port of a bookie; of one not registered, what its id says.
+        """Returns host and port of a bookie; if it is not registered, those in its id.
 
-        Raises BookieUnavailable if neither tells it.
+        Raises BookieUnavailable if neither contains them.
         """
         info = await self.info(bookie_id)
         if info is not None:
@@ -117,12 +116,12 @@ class BookieRegistry:
         return info_of_id.host, info_of_id.port
 
     async def watch_available(self) -> AsyncGenerator[dict[str, BookieInfo], None]:
-        """`available()` now and after bookies came or went. Close it with `aclosing`."""
+        """Yields `available()` now, and again after it changes. Close it with `aclosing`."""
         async with aclosing(self._store.watch_children(self._available)) as changes:
             async for names in changes:
                 yield await self._infos(self._available, names)
 
-    # Being there.
+    # Registering.
 
     @asynccontextmanager
     async def register(
@@ -133,11 +132,11 @@ class BookieRegistry:
         *,
         takeover_timeout_s: float = TAKEOVER_TIMEOUT_S,
     ) -> AsyncIterator[Registration]:
-        """Registered when the block is entered, and again whenever the session was lost.
+        """Registers the bookie for the block, and again whenever the session was lost.
 
         A registration left by this bookie's dead predecessor (same host and port) is taken over
-        at once; for another's the call waits `takeover_timeout_s`, then raises
-        MetadataConflict. The block gives a `Registration` to switch between read-only and not.
+        at once; for that of another bookie the call waits `takeover_timeout_s`, then raises
+        MetadataConflict. The value is a `Registration`, which switches between read-only and not.
         """
         check_bookie_id(bookie_id)
         async with open_background() as nursery:
@@ -159,7 +158,7 @@ class BookieRegistry:
     # Cookies.
 
     async def read_cookie(self, bookie_id: str) -> tuple[Cookie, int] | None:
-        """The cookie and its version, None if the bookie has none. Raises MetadataCorrupt."""
+        """Returns the cookie and its version, None if there is none. Raises MetadataCorrupt."""
         try:
             node = await self._store.get(self._cookie_path(bookie_id))
         except NoSuchNode:
@@ -169,8 +168,8 @@ class BookieRegistry:
     async def write_cookie(
         self, bookie_id: str, cookie: Cookie, version: int | None = None
     ) -> None:
-        """Creates the cookie (NodeExists), or replaces the one of `version`
-        (MetadataConflict, NoSuchNode)."""
+        """Creates the cookie (raises NodeExists), or replaces the one of `version` (raises
+        MetadataConflict, NoSuchNode)."""
         path = self._cookie_path(bookie_id)
         if version is None:
             await self._store.create(path, encode_cookie(cookie))
@@ -178,27 +177,27 @@ class BookieRegistry:
             await self._store.put(path, encode_cookie(cookie), version)
 
     async def delete_cookie(self, bookie_id: str, version: int = ANY_VERSION) -> None:
-        """The cluster forgets the bookie. Raises NoSuchNode, MetadataConflict."""
+        """Removes the bookie from the cluster. Raises NoSuchNode, MetadataConflict."""
         await self._store.delete(self._cookie_path(bookie_id), version)
 
     # The cluster.
 
     async def init_cluster(self, rng: random.Random, layout: Layout | None = None) -> str:
-        """Makes what a cluster needs, where it is missing; returns the instance id.
+        """Creates the nodes of a cluster that are missing; returns the instance id.
 
-        May be called any number of times, by several at once; a cluster that Apache's
-        `initnewcluster` made is complete. `layout` is what the address asks for, None takes what
-        is there or the default. Raises InvalidArgument if the cluster has another one,
-        MetadataCorrupt if it has one that is not known; then nothing was written.
+        It may be called any number of times, and by several processes at once; a cluster made by
+        Apache's `initnewcluster` is complete. `layout` is the one that the address asks for; None
+        accepts any, and otherwise creates the default. Raises InvalidArgument if the cluster has
+        another layout, MetadataCorrupt if it has an unknown one; then nothing was written.
         """
         wanted = encode_layout(layout or Layout.HIERARCHICAL)
-        # First of all: whoever loses a race for it must not have changed anything.
+        # First of all: a process that loses the race for it must not have changed anything.
         found = decode_layout(await self._create_if_missing(f"{self.root}/LAYOUT", wanted))
         if layout not in (None, found):
             assert layout is not None
             raise InvalidArgument(
                 f"the cluster at {self.root} has the layout {found.value}, and its address asks "
-                f"for {layout.value}. Cure: zk:// or zk+null:// takes what is there"
+                f"for {layout.value}. Cure: zk:// or zk+null:// accepts any layout"
             )
         await self._create_if_missing(self._read_only, b"")
         fresh = _random_uuid(rng).encode()
@@ -206,12 +205,12 @@ class BookieRegistry:
         return stored.decode()
 
     async def instance_id(self) -> str:
-        """Raises NoSuchNode if the cluster was never initialised."""
+        """Returns the instance id. Raises NoSuchNode if the cluster was never initialized."""
         try:
             return (await self._store.get(f"{self.root}/INSTANCEID")).data.decode()
         except NoSuchNode:
             raise NoSuchNode(
-                f"there is no cluster at {self.root}: it is made when its first bookie starts"
+                f"there is no cluster at {self.root}: its first bookie creates it when it starts"
             ) from None
 
     async def _create_if_missing(self, path: str, data: bytes) -> bytes:
@@ -229,7 +228,7 @@ class BookieRegistry:
             try:
                 found[name] = before.get(name) or await self._info(parent, name)
             except NoSuchNode:
-                continue  # left between the listing and now
+                continue  # it left after the listing
             except MetadataCorrupt as error:
                 # One broken registration must not hide the other bookies.
                 log.warning("bookie_ignored bookie=%s error=%r", name, str(error))
@@ -254,8 +253,8 @@ def check_bookie_id(bookie_id: str) -> str:
 
 
 def encode_info(info: BookieInfo) -> bytes:
-    """BookieServiceInfoFormat with the endpoint clients look for, and that of tools, which has
-    the name Apache gives it."""
+    """Returns a BookieServiceInfoFormat with the endpoint for clients and that for tools, which
+    has Apache's name for it."""
     message = BookieServiceInfoFormat(properties=dict(info.properties))
     message.endpoints.add(id="bookie", protocol="bookie-rpc", host=info.host, port=info.port)
     if info.http is not None:
@@ -266,7 +265,8 @@ def encode_info(info: BookieInfo) -> bytes:
 
 
 def decode_info(bookie_id: str, data: bytes) -> BookieInfo:
-    """Of an old bookie without data, the id is the address. Raises MetadataCorrupt."""
+    """Returns the published data; an old bookie has none, and its id is its address. Raises
+    MetadataCorrupt."""
     if not data:
         info = _info_of_id(bookie_id)
         if info is None:
@@ -276,14 +276,14 @@ def decode_info(bookie_id: str, data: bytes) -> BookieInfo:
         message = BookieServiceInfoFormat.FromString(data)
     except DecodeError as error:
         raise MetadataCorrupt(f"registration of bookie {bookie_id}: {error}") from error
-    # By protocol alone, as Apache does: the id is that of the bookie in old registrations.
+    # By protocol, as Apache does: in old registrations the endpoint id is that of the bookie.
     addresses = {one.protocol: (one.host, one.port) for one in reversed(message.endpoints)}
     if "bookie-rpc" not in addresses:
         raise MetadataCorrupt(f"registration of bookie {bookie_id} has no bookie-rpc endpoint")
     host, port = addresses["bookie-rpc"]
     http = addresses.get("http")
     if http is not None and (not http[0] or not 0 < http[1] < 65536):
-        http = None  # tools miss it, clients do not
+        http = None  # only tools use it
     try:
         return BookieInfo(host, port, dict(message.properties), http)
     except InvalidArgument as error:

@@ -1,9 +1,10 @@
-"""Says that a client is alive, for as long as it is: one ephemeral node per client.
+"""Registers a client while it is alive, by one ephemeral node.
 
-Ledgers name the client that writes them in their custom metadata. Readers that find no such client
-may look for the last entries of its ledgers (`ledger.reading.quorum_lac`). So a name that was lost
-is lost for good: its writers may change no ensemble any more (`ledger.writing.ensemble_change`),
-and the next ledger gets a new name. Ledgers of other programs name no client.
+Ledgers name the client that writes them in their custom metadata. If its node does not exist,
+readers may look for the last entries of its ledgers (`ledger.reading.quorum_lac`). So an id whose
+node was lost must never be used again: its writers may not change an ensemble any more
+(`ledger.writing.ensemble_change`), and the next ledger gets a new id. Ledgers of other programs
+name no client.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from ledger.metastore.base import MetadataStore
 from ledger.metastore.ledgers import client_path
 
 
-class Presence:
-    """Of one client."""
+class ClientRegistration:
+    """The registration of one client."""
 
     def __init__(self, store: MetadataStore, rng: random.Random) -> None:
         self._store = store
@@ -26,8 +27,8 @@ class Presence:
         self._client_id: str | None = None
         self._making = trio.Lock()
 
-    async def announce(self) -> str:
-        """The name under which everybody can see now that this client is alive.
+    async def register(self) -> str:
+        """Returns the id of this client, whose node exists at this moment.
 
         Raises MetadataUnavailable.
         """
@@ -41,7 +42,7 @@ class Presence:
                 return known
         async with self._making:
             if self._client_id is not None and self._client_id != known:
-                return self._client_id  # another ledger's maker came first
+                return self._client_id  # another task registered meanwhile
             self._client_id = None
             client_id = f"{self._rng.getrandbits(64):016x}"
             await self._store.create(client_path(client_id), b"", is_ephemeral=True)

@@ -1,7 +1,8 @@
 """The cookie: which directories and which cluster belong to a bookie, and its text form.
 
-Kept in the metadata store and as file `VERSION` in every directory; all must agree, so that an
-emptied disk never comes back as the same bookie. Apache's text form: it reads ours, we its.
+It is stored in the metadata store and as file `VERSION` in every directory; all must be equal, so
+that a bookie never starts again with an emptied disk. The text form is Apache's, in both
+directions.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from ledger.errors import InvalidArgument, MetadataCorrupt
 from ledger.proto.data_formats_pb2 import CookieFormat
 
 LAYOUT_VERSION = 5
-"""First line of the text; 4 reads alike, 3 has no protobuf, older ones are refused."""
+"""First line of the text; 4 has the same form, 3 has no protobuf, older ones are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cookie:
-    """Compare with `==`: a bookie starts only if all its cookies are equal."""
+    """The identity of a bookie's data. A bookie starts only if all its cookies are equal."""
 
     bookie_id: str
     journal_directories: tuple[str, ...]
@@ -32,7 +33,7 @@ class Cookie:
         for directory in named:
             if not directory or any(mark in directory for mark in ",\t\n"):
                 raise InvalidArgument(
-                    f"directory {directory!r} cannot stand in a cookie: it is empty or holds a"
+                    f"directory {directory!r} cannot be in a cookie: it is empty or contains a"
                     " comma, tab or line break"
                 )
         if not self.journal_directories or not self.ledger_directories:
@@ -40,7 +41,7 @@ class Cookie:
 
 
 def encode_cookie(cookie: Cookie) -> bytes:
-    """The text, as Apache's bookies of layout version 5 write it."""
+    """Returns the text, as Apache's bookies of layout version 5 write it."""
     message = CookieFormat(
         bookieHost=cookie.bookie_id,
         journalDir=",".join(cookie.journal_directories),
@@ -55,7 +56,7 @@ def encode_cookie(cookie: Cookie) -> bytes:
 
 
 def decode_cookie(data: bytes) -> Cookie:
-    """Raises MetadataCorrupt."""
+    """Returns the cookie in a text. Raises MetadataCorrupt."""
     try:
         first, _, rest = data.decode().partition("\n")
         version = int(first)

@@ -1,8 +1,8 @@
-"""Where ledgers lie below the root of a cluster: Apache's four layouts, and the LAYOUT node.
+"""Where ledgers are stored below the root of a cluster: Apache's four layouts, and the LAYOUT node.
 
-Pure. The node names the Java class that made the cluster; whoever reads or writes a ledger must
-follow it. A class or a version that is not known is refused: a guess would show a cluster
-without ledgers, and bookies delete the entries of ledgers that do not exist.
+Pure. The node names the Java class that made the cluster, and every program must follow it. An
+unknown class or version is refused: a guess would show a cluster without ledgers, and bookies
+delete the entries of ledgers that do not exist.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ _CLASS_NAME = re.compile(r"[A-Za-z0-9_$]+(\.[A-Za-z0-9_$]+)*\Z")
 
 
 class Layout(enum.Enum):
-    """The value is the name after `zk+` in a cluster address."""
+    """A layout; the value is its name after `zk+` in a cluster address."""
 
     HIERARCHICAL = "hierarchical"
-    """Two levels for ids below 2^31-1, four for the others: what Apache makes by default."""
+    """Two levels for ids below 2^31-1, four for the others: Apache's default."""
 
     LONG_HIERARCHICAL = "longhierarchical"
     LEGACY_HIERARCHICAL = "legacyhierarchical"
@@ -39,13 +39,13 @@ class Layout(enum.Enum):
 
     @property
     def ledger_id_max(self) -> int:
-        """The largest id that has a place."""
+        """The largest id that has a path."""
         if self is Layout.LEGACY_HIERARCHICAL:
             return 10**10 - 1  # ten digits
         return LEDGER_ID_MAX
 
     def path(self, root: str, ledger_id: int) -> str:
-        """Path of a ledger's metadata. Raises InvalidArgument."""
+        """Returns the path of a ledger's metadata. Raises InvalidArgument."""
         if not 0 <= ledger_id <= self.ledger_id_max:
             raise InvalidArgument(
                 f"ledger id {ledger_id} is not in 0..{self.ledger_id_max} (layout {self.value})"
@@ -61,8 +61,8 @@ class Layout(enum.Enum):
         return f"{root}/{digits[:3]}/{digits[3:7]}/{digits[7:11]}/{digits[11:15]}/L{digits[15:]}"
 
     def depth_below(self, name: str) -> int | None:
-        """How many levels of directories lie between the child `name` of the root and its
-        ledgers; 0 if `name` is a ledger itself, None if it belongs to somebody else."""
+        """Returns the number of levels between the child `name` of the root and its ledgers; 0 if
+        `name` is a ledger itself, None if it belongs to no ledger."""
         if self is Layout.FLAT:
             return 0 if _FLAT_LEAF.match(name) else None
         if _TOP_SHORT.match(name) and self is not Layout.LONG_HIERARCHICAL:
@@ -80,11 +80,11 @@ _CLASS_OF = {
 }
 _LAYOUT_OF_CLASS = {
     **{name: layout for layout, name in _CLASS_OF.items()},
-    # Pulsar's own driver has the paths of the hybrid layout.
+    # Pulsar's own driver uses the paths of the hybrid layout.
     "PulsarLedgerManagerFactory": Layout.HIERARCHICAL,
 }
 _LAYOUT_OF_TYPE = {"flat": Layout.FLAT, "hierarchical": Layout.HIERARCHICAL}
-"""What the first version of the node, of before 2012, called them."""
+"""Their names in the first version of the node, from before 2012."""
 
 _TOP_SHORT = re.compile(r"[0-9]{2}\Z")
 _TOP_LONG = re.compile(r"[0-9]{3}\Z")
@@ -92,13 +92,13 @@ _FLAT_LEAF = re.compile(r"L[0-9]{10,19}\Z")
 
 
 def encode_layout(layout: Layout) -> bytes:
-    """The bytes Apache's tools write for it."""
+    """Returns the bytes that Apache's tools write for it."""
     return f"{LAYOUT_FORMAT_VERSION}\n{_PACKAGE}{layout.class_name}:{_MANAGER_VERSION}".encode()
 
 
 def decode_layout(data: bytes) -> Layout:
-    """The layout a LAYOUT node names. The package of the class does not count: programs that
-    bundle BookKeeper rename it. Raises MetadataCorrupt."""
+    """Returns the layout that a LAYOUT node names. The package of the class is ignored: programs
+    that bundle BookKeeper rename it. Raises MetadataCorrupt."""
     try:
         version, manager = data.decode("ascii").split("\n")[:2]
         name, _, manager_version = manager.strip().rpartition(":")
@@ -121,19 +121,3 @@ def decode_layout(data: bytes) -> Layout:
             f"know; known are {', '.join(sorted(kinds))}"
         )
     return layout
-
-
-def layout_of_uri(uri: str) -> Layout | None:
-    """The layout a cluster address asks for: `zk+flat://...`; None takes what is there."""
-    scheme = uri.partition(":")[0].lower()
-    kind = scheme.partition("+")[2]
-    if kind in ("", "null"):
-        return None
-    # As in Apache's addresses, nobody can ask for the legacy one; it may be found.
-    for layout in (Layout.HIERARCHICAL, Layout.LONG_HIERARCHICAL, Layout.FLAT):
-        if layout.value == kind:
-            return layout
-    raise InvalidArgument(
-        f"cluster address {uri!r}: {kind!r} is no layout of ledgers; known are hierarchical, "
-        "longhierarchical, flat and null"
-    )

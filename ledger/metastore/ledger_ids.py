@@ -1,8 +1,8 @@
-"""New ledger ids, counted where Apache's clients count theirs, so that no two are the same.
+"""Generates ledger ids by the counters of Apache's clients, so that no two ids are equal.
 
-Short ids come from the counter `idgen/ID-`. Once they are used up, or somebody else found them
-so, the node `idgen-long` exists for ever, and ids are the number of its newest child
-`HOB-<ten digits>` above 31 bits counted there.
+Short ids come from the counter `idgen/ID-`. Once they are exhausted, the node `idgen-long` exists
+permanently, and an id consists of the number of its newest child `HOB-<ten digits>`, followed by 31
+bits counted there.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HIGH_BITS_MAX = 2**31 - 1
 _COUNTER = "ID-"
 _HIGH_BITS = re.compile(r"HOB-([0-9]{1,10})\Z")
 _TRIES_MAX = 10
-"""Each lost try means that 2^31 ids were used up meanwhile."""
+"""Each lost try means that 2^31 ids were taken meanwhile."""
 
 
 class LedgerIds:
@@ -30,16 +30,16 @@ class LedgerIds:
         self._is_long = False
 
     async def next_id(self, layout: Layout) -> int:
-        """An id no call returned before, in this process or another.
+        """Returns an id that no call returned before, in this process or another.
 
-        Raises InvalidArgument when the layout has no ids left.
+        Raises InvalidArgument if the layout has no ids left.
         """
         if layout is Layout.FLAT:
             return self._short(layout, await self._store.next_id(f"{self._root}/{_COUNTER}"))
         if layout is Layout.LEGACY_HIERARCHICAL:
             return self._short(layout, await self._next_short())
         if not self._is_long:
-            # Short ids that others go on to take are no harm: they are never long ones.
+            # Others may still take short ids, which are never equal to long ones.
             self._is_long = await self._exists(self._long_path)
         if not self._is_long:
             counted = await self._next_short()
@@ -56,7 +56,7 @@ class LedgerIds:
     def _short(layout: Layout, counted: int) -> int:
         if not _is_below_end(counted):
             raise InvalidArgument(
-                f"the {SHORT_LEDGER_ID_END} ledger ids of the layout {layout.value} are used up"
+                f"the {SHORT_LEDGER_ID_END} ledger ids of the layout {layout.value} are exhausted"
                 ". Cure: choose ids yourself, or start a cluster with the layout hierarchical"
             )
         return counted
@@ -70,14 +70,14 @@ class LedgerIds:
                 if _is_below_end(counted):
                     return high_bits << 32 | counted
                 if high_bits == HIGH_BITS_MAX:
-                    raise InvalidArgument(f"all ledger ids below {self._long_path} are used up")
-            # Used up nodes stay: to delete one, as others do, would start its counter again.
+                    raise InvalidArgument(f"all ledger ids below {self._long_path} are exhausted")
+            # Exhausted nodes stay: deleting one, as others do, would reset its counter.
             await self._make(f"{self._long_path}/HOB-{high_bits + 1:010d}")
         raise MetadataConflict(f"no ledger id below {self._long_path} in {_TRIES_MAX} tries")
 
     async def _newest_high_bits(self) -> int:
-        """0 if there is none yet. Never remembered: to count below an older one that was
-        deleted meanwhile would make it anew and give its ids again."""
+        """Returns 0 if there is none yet. It must not be cached: counting below an older node that
+        was deleted meanwhile would create it again, and return its ids a second time."""
         names = await self._store.children(self._long_path)
         found = (match for name in names if (match := _HIGH_BITS.match(name)))
         return max((int(match[1]) for match in found), default=0)
@@ -93,7 +93,7 @@ class LedgerIds:
         try:
             await self._store.create(path, b"")
         except NodeExists:
-            pass  # another came first
+            pass  # another client created it first
 
 
 def _is_below_end(counted: int) -> bool:

@@ -1,8 +1,8 @@
-"""Ledger metadata in the metadata store: the only ways to find and to change it.
+"""Ledger metadata in the metadata store: the only module that finds and changes it.
 
 Paths are those of the cluster's layout (`ledger.metastore.layout`), so Apache's programs see the
-same ledgers. Every change compares versions. Absence is reported only when the store said so:
-doubt raises.
+same ledgers. Every change compares versions. A ledger is reported as absent only if the store said
+so; otherwise an error is raised.
 """
 
 from __future__ import annotations
@@ -32,32 +32,32 @@ from ledger.metastore.layout import Layout, decode_layout
 from ledger.metastore.ledger_ids import LedgerIds
 
 UPDATE_TRIES_MAX = 100
-"""Each lost try means that another process changed the ledger; more than a few are a bug."""
+"""Each lost try means that another process changed the ledger; many of them are a bug."""
 
 _BRANCH = re.compile(r"[0-9]{4}\Z")
 _LEAF = re.compile(r"L[0-9]{4}\Z")
 
 
-_DOUBT_S = 1.0
-"""Whoever follows a ledger waits no longer to learn whether its writer is gone."""
+_WRITER_CHECK_S = 1.0
+"""How long a reader waits for the answer whether a ledger's writer is gone."""
 
 CLIENT_TAG = "ledgerstream-client"
 """Key in a ledger's custom metadata: the id of the client that writes it."""
 
 
 def client_path(client_id: str) -> str:
-    """The ephemeral node of a living client."""
+    """Returns the path of the ephemeral node of a client."""
     return f"/ledgerstream/clients/{client_id}"
 
 
 class LedgerStore:
     """Ledger metadata below `root`. Any number may share one store.
 
-    All it remembers is the layout, which never changes while there is a cluster. Every call
-    raises MetadataCorrupt if the cluster has a layout that is not known.
+    It caches only the layout, which never changes during the life of a cluster. Every call raises
+    MetadataCorrupt if the cluster has an unknown layout.
 
     Args:
-        layout: what the cluster address asks for; another one found raises InvalidArgument.
+        layout: the one that the cluster address asks for; another one raises InvalidArgument.
     """
 
     def __init__(
@@ -70,23 +70,23 @@ class LedgerStore:
         self._ids = LedgerIds(store, root)
 
     async def layout(self) -> Layout:
-        """How the ledgers are laid out. Where nothing says it, as Apache's default, which
-        Pulsar's driver takes for granted."""
+        """Returns the layout of the cluster; without a LAYOUT node Apache's default, which
+        Pulsar's driver assumes."""
         return await self._find_layout() or self._wanted_layout or Layout.HIERARCHICAL
 
     async def path(self, ledger_id: int) -> str:
-        """Where the metadata of a ledger lies, whether it exists or not."""
+        """Returns the path of a ledger's metadata, whether it exists or not."""
         layout = self._layout or await self.layout()
         return layout.path(self.root, ledger_id)
 
     async def next_ledger_id(self) -> int:
-        """An id no generator call returned before. A ledger with a chosen id may have it."""
+        """Returns an id that was not generated before. A ledger with a chosen id may have it."""
         return await self._ids.next_id(await self.layout())
 
     async def create(self, metadata: LedgerMetadata) -> None:
         """Writes the first metadata of a ledger. Raises LedgerExists.
 
-        A retry of a create whose answer was lost succeeds: it finds its own `c_token`.
+        The retry of a create whose response was lost succeeds: it finds its own `c_token`.
         """
         try:
             await self._store.create(await self.path(metadata.ledger_id), encode(metadata))
@@ -96,7 +96,7 @@ class LedgerStore:
             raise LedgerExists(f"ledger {metadata.ledger_id} exists already") from None
 
     async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
-        """Metadata and its version. Raises NoSuchLedger, MetadataCorrupt."""
+        """Returns the metadata and its version. Raises NoSuchLedger, MetadataCorrupt."""
         try:
             node = await self._store.get(await self.path(ledger_id))
         except NoSuchNode:
@@ -104,14 +104,14 @@ class LedgerStore:
         return _decode(ledger_id, node), node.version
 
     async def exists(self, ledger_id: int) -> bool:
-        """False only if the store says that there is no such ledger; doubt raises.
+        """Whether the ledger exists; False only if the store says so, otherwise an error is raised.
 
-        Garbage collection deletes entries on this answer. Unreadable metadata still exists.
+        Garbage collection deletes entries by this answer. Unreadable metadata does exist.
         """
         if self._layout is None and await self._find_layout() is None:
             raise MetadataUnavailable(
                 f"{self.root} has no LAYOUT: this is no cluster, or it is being made or removed, "
-                f"and nobody can say whether it has ledger {ledger_id}"
+                f"and whether it has ledger {ledger_id} is unknown"
             )
         try:
             await self._store.get(await self.path(ledger_id))
@@ -120,9 +120,9 @@ class LedgerStore:
         return True
 
     async def compare_and_put(self, metadata: LedgerMetadata, version: int) -> int:
-        """Replaces metadata that has `version`; returns the new version.
+        """Replaces metadata that has `version`, and returns the new version.
 
-        Raises MetadataConflict if it has another, NoSuchLedger.
+        Raises MetadataConflict if it has another one, NoSuchLedger.
         """
         assert version != ANY_VERSION, "ledger metadata is never overwritten blindly"
         try:
@@ -138,13 +138,12 @@ class LedgerStore:
         *,
         while_exists: str | None = None,
     ) -> LedgerMetadata:
-        """Reads, transforms and writes until no other process came between.
-
-        `while_exists`: path of a node; once it is gone nothing is written any more, and
-        SessionLost is raised.
+        """Reads, transforms and writes, again until no other process interferes. Returns what is
+        stored then.
 
         `transform` is pure, may be called several times, and returns None (or its argument)
-        to leave the metadata as it is; what it raises leaves here. Returns what is now stored.
+        to leave the metadata unchanged; what it raises is raised here. `while_exists` is the path
+        of a node: once it is gone nothing is written, and SessionLost is raised.
         """
         for _ in range(UPDATE_TRIES_MAX):
             present, version = await self.read(ledger_id)
@@ -172,8 +171,8 @@ class LedgerStore:
             if await self.exists(metadata.ledger_id):
                 raise SessionLost(
                     f"ledger {metadata.ledger_id}: the metadata session of its writer ended, and "
-                    "readers may have counted on the ensemble as it is. Cure: recover it, and "
-                    "go on in a new ledger"
+                    "readers may rely on the ensemble as it is. Cure: recover it, and "
+                    "continue in a new ledger"
                 ) from None
             raise _no_such(metadata.ledger_id) from None
 
@@ -184,27 +183,27 @@ class LedgerStore:
             await self._store.delete(path)
         except NoSuchNode:
             raise _no_such(ledger_id) from None
-        # Empty parents would pile up over the years. Anyone may be using them again: try only.
+        # Empty parents would accumulate. They may be in use again, so a failure is ignored.
         while (path := path.rpartition("/")[0]) != self.root:
             try:
                 await self._store.delete(path)
             except LedgerError:
-                return  # the ledger is deleted, whatever this is
+                return  # the ledger is deleted nevertheless
 
     async def list(self) -> builtins.list[int]:
-        """All ledger ids, ascending. Not a snapshot: the tree may change meanwhile."""
+        """Returns all ledger ids, ascending. No snapshot: the tree may change meanwhile."""
         layout = await self.layout()
         found: builtins.list[int] = []
         for name in await self._store.children(self.root):
             depth = layout.depth_below(name)
             if depth == 0:
                 found.append(int(name[1:]))
-            elif depth is not None:  # else LAYOUT, available, cookies, idgen, ...
+            elif depth is not None:  # otherwise LAYOUT, available, cookies, idgen, ...
                 found += await _list_below(self._store, f"{self.root}/{name}", name, depth)
         return sorted(found)
 
     async def watch(self, ledger_id: int) -> AsyncGenerator[LedgerMetadata | None, None]:
-        """The metadata now and after each change; None while the ledger does not exist.
+        """Yields the metadata now and after each change; None while the ledger does not exist.
 
         Close it: `async with aclosing(ledgers.watch(i)) as versions`.
         """
@@ -214,13 +213,13 @@ class LedgerStore:
                 yield None if node is None else _decode(ledger_id, node)
 
     async def is_writer_gone(self, metadata: LedgerMetadata) -> bool:
-        """True only if the ledger names the client that writes it, and that name is gone: from
-        then on the client can change no ensemble of it (see `update`). Doubt, a store that does
-        not answer at once, or a ledger of another program, is False."""
+        """Whether the ledger names the client that writes it, and the node of that client is gone:
+        from then on the client cannot change an ensemble of it (see `update`). False if that is
+        unknown, as for a store that does not answer at once or a ledger of another program."""
         client_id = metadata.custom.get(CLIENT_TAG)
         if client_id is None:
             return False
-        with trio.move_on_after(_DOUBT_S):
+        with trio.move_on_after(_WRITER_CHECK_S):
             try:
                 await self._store.get(client_path(client_id.decode("ascii", "replace")))
             except NoSuchNode:
@@ -237,7 +236,7 @@ class LedgerStore:
         return present.c_token == metadata.c_token
 
     async def _find_layout(self) -> Layout | None:
-        """None while there is no LAYOUT; that is not remembered."""
+        """Returns None while there is no LAYOUT node; that is not cached."""
         if self._layout is None:
             try:
                 node = await self._store.get(f"{self.root}/LAYOUT")
@@ -248,8 +247,8 @@ class LedgerStore:
                 assert self._wanted_layout is not None
                 raise InvalidArgument(
                     f"the cluster at {self.root} has the layout {layout.value}, and its address "
-                    f"asks for {self._wanted_layout.value}. Cure: zk:// or zk+null:// takes "
-                    "what is there"
+                    f"asks for {self._wanted_layout.value}. Cure: zk:// or zk+null:// accepts "
+                    "any layout"
                 )
             self._layout = layout
         return self._layout
@@ -264,7 +263,7 @@ def _no_such(ledger_id: int) -> NoSuchLedger:
 
 
 async def _list_below(store: MetadataStore, path: str, digits: str, depth: int) -> list[int]:
-    """`depth` levels of directories from `path` on, itself counted."""
+    """Returns the ledger ids in `depth` levels of nodes, the first of which is `path`."""
     found: list[int] = []
     for name in await store.children(path):
         if depth == 1:

@@ -1,8 +1,8 @@
 """The metadata tree in memory: for tests, for the simulator, for a cluster in one process.
 
-`MemoryTree` is the shared state, `MemoryStore` one session on it. Changes happen between two
-checkpoints, so they are atomic; everything iterates in insertion or sorted order, so that the
-same seed gives the same run. Nothing is ever written to disk.
+`MemoryTree` is the shared state, `MemoryStore` one session on it. A change happens between two
+checkpoints, so it is atomic; all iteration is in insertion or sorted order, so that the same seed
+leads to the same run. Nothing is ever written to disk.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 _WatchKey = tuple[str, bool]
-"""A path, and whether its children are meant rather than the node."""
+"""A path, and whether its children are watched rather than the node."""
 
 
 @dataclass(slots=True, eq=False)
@@ -51,7 +51,7 @@ class _TreeNode:
 
 
 class _Watcher:
-    """One waiting iterator. Compared by identity, kept in insertion order."""
+    """One waiting iterator, compared by identity."""
 
     __slots__ = ("event",)
 
@@ -60,7 +60,7 @@ class _Watcher:
 
 
 class MemoryTree:
-    """What several `MemoryStore`s share. Touch it only through them."""
+    """The tree that several `MemoryStore`s share; it is used only through them."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, _TreeNode] = {"/": _TreeNode(Node(b"", 0, 0), None)}
@@ -82,7 +82,7 @@ class MemoryTree:
         self._ids[path] = taken + 1
         return taken
 
-    # Changing: all of it or nothing, then the watchers wake.
+    # Changing: all changes or none, then the watchers are woken.
 
     def apply(self, changes: Sequence[Change], session: _Session, now_ms: int) -> None:
         undo: list[Callable[[], None]] = []
@@ -166,13 +166,13 @@ class MemoryTree:
         if owner is not None:
             owner.ephemerals[path] = None
 
-        def take_back() -> None:
+        def undo_insert() -> None:
             del self._nodes[path]
             del parent.children[name_of(path)]
             if owner is not None:
                 del owner.ephemerals[path]
 
-        undo.append(take_back)
+        undo.append(undo_insert)
         touched += ((path, False), (parent_of(path), True))
 
     def _remove(
@@ -184,13 +184,13 @@ class MemoryTree:
         if found.owner is not None:
             del found.owner.ephemerals[path]
 
-        def put_back() -> None:
+        def undo_remove() -> None:
             self._nodes[path] = found
             parent.children[name_of(path)] = None
             if found.owner is not None:
                 found.owner.ephemerals[path] = None
 
-        undo.append(put_back)
+        undo.append(undo_remove)
         touched += ((path, False), (parent_of(path), True))
 
     # Watching.
@@ -268,12 +268,12 @@ class MemoryStore:
         self.apply(changes)
 
     def apply(self, changes: Sequence[Change]) -> None:
-        """A transaction at this very instant."""
+        """Applies a transaction without a checkpoint."""
         self._tree.apply(changes, self._session, self._now_ms())
 
     @property
     def session(self) -> object:
-        """Another one after the session was lost."""
+        """The present session; another object after the session was lost."""
         return self._session
 
     async def next_id(self, path: str) -> int:
@@ -291,7 +291,7 @@ class MemoryStore:
         await trio.lowlevel.checkpoint()
 
     def expire_session(self) -> None:
-        """Ends the session as a lost connection would: ephemeral nodes vanish at once."""
+        """Ends the session as a lost connection would: ephemeral nodes are removed at once."""
         ended = self._session
         if not self._is_closed:
             self._session = _Session()

@@ -1,7 +1,7 @@
-"""The form of paths and the limits of nodes, alike for every driver.
+"""The form of paths and the limits of nodes, equal for all drivers.
 
-Pure. A path is absolute, its components are non-empty and hold no "/", no NUL, and are not
-"." or ".."; ZooKeeper asks for the same, so what one driver takes the others take too.
+Pure. A path is absolute; its components are non-empty, contain no "/" and no NUL, and are not "."
+or "..". ZooKeeper has the same rules, so what one driver accepts the others accept too.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ NODE_BYTES_MAX = 1_000_000
 
 PATH_CHARS_MAX = 1024
 TRANSACTION_CHANGES_MAX = 10_000
-"""No server has such a limit; what it takes is bounded in bytes."""
+"""A limit of our own; ZooKeeper limits the bytes of a transaction."""
 
 
 def check_path(path: str) -> str:
-    """Returns `path`, or raises InvalidArgument saying what is wrong with it."""
+    """Returns `path`, or raises InvalidArgument, which says what is wrong with it."""
     if path == "/":
         return path
     if not path.startswith("/"):
@@ -38,7 +38,7 @@ def check_path(path: str) -> str:
 
 
 def check_node(path: str, size: int) -> None:
-    """Refuses a path that cannot be written, or data of `size` bytes that no driver takes."""
+    """Raises InvalidArgument for a path that cannot be written, or data that is too large."""
     if check_path(path) == "/":
         raise InvalidArgument("the root of the metadata tree cannot be written")
     if size > NODE_BYTES_MAX:
@@ -46,16 +46,16 @@ def check_node(path: str, size: int) -> None:
 
 
 def parent_of(path: str) -> str:
-    """ "/a/b" -> "/a", "/a" -> "/"."""
+    """Returns the parent: "/a/b" -> "/a", "/a" -> "/"."""
     return path.rpartition("/")[0] or "/"
 
 
 def name_of(path: str) -> str:
-    """ "/a/b" -> "b"."""
+    """Returns the last component: "/a/b" -> "b"."""
     return path.rpartition("/")[2]
 
 
 def ancestors_of(path: str) -> list[str]:
-    """Every proper ancestor but the root, topmost first: "/a/b/c" -> ["/a", "/a/b"]."""
+    """Returns all ancestors except the root, topmost first: "/a/b/c" -> ["/a", "/a/b"]."""
     parts = path[1:].split("/")
     return ["/" + "/".join(parts[:count]) for count in range(1, len(parts))]

@@ -1,7 +1,7 @@
-"""Keeps one bookie registered: claims its ephemeral node, and claims it again when it is gone.
+"""Keeps one bookie registered: creates its ephemeral node, and creates it again when it is lost.
 
-Watching the node itself covers every way to lose it: an expired session, an operator, a
-restore. Two places exist, writable and read-only; a switch enters the new one first.
+Watching the node itself covers every way to lose it: an expired session, an operator, a restore.
+There are two paths, writable and read-only; a switch creates the new node first.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from ledger.metastore.base import Create, Delete, MetadataStore
 log = logging.getLogger(__name__)
 
 TAKEOVER_TIMEOUT_S = 10.0
-"""How long to wait for another's registration under our id to vanish (Apache's zkTimeout)."""
+"""How long to wait for a registration of another process under this id to end (Apache's
+zkTimeout)."""
 
 RETRY_INTERVAL_S = 0.5
 LEAVE_TIMEOUT_S = 2.0
 
 
 class Registration:
-    """One bookie's registration; get it from `BookieRegistry.register`."""
+    """One bookie's registration; made by `BookieRegistry.register`."""
 
     def __init__(
         self,
@@ -55,7 +56,7 @@ class Registration:
         self._keeping: trio.CancelScope | None = None
         self.is_read_only = False
         self._has_left = True
-        """The node of the other state is gone, as far as this process made it."""
+        """Whether the node of the other state is gone, if this process made it."""
 
     async def begin(self, is_read_only: bool) -> None:
         """Returns when registered. Raises MetadataConflict, MetadataUnavailable."""
@@ -65,9 +66,9 @@ class Registration:
         await self._enter(self._paths[is_read_only])
 
     async def set_read_only(self, is_read_only: bool) -> None:
-        """Returns when the new state is visible to clients, and no other. No change, no work.
+        """Returns when clients see the new state and no other; at once if it is not new.
 
-        Raises MetadataUnavailable, and then either or both may be visible: call it again.
+        Raises MetadataUnavailable; then clients may see either state or both: call it again.
         """
         async with self._switch:
             if is_read_only != self.is_read_only:
@@ -82,7 +83,7 @@ class Registration:
                 self._has_left = True
 
     async def end(self) -> None:
-        """Leaves, without waiting for a store that does not answer."""
+        """Ends the registration, without waiting for a store that does not answer."""
         if self._keeping is not None:
             self._keeping.cancel()
         with trio.move_on_after(LEAVE_TIMEOUT_S) as scope:
@@ -107,15 +108,15 @@ class Registration:
                     await self._claim(path)
                     log.info("bookie_registered_again path=%s", path)
                 except MetadataConflict:
-                    raise  # the id belongs to another bookie now: going on would split it
+                    raise  # another bookie has the id now: two of them must not serve it
                 except RetryableError:
                     await trio.sleep(RETRY_INTERVAL_S)
 
     async def _claim(self, path: str) -> None:
-        is_anothers = False
+        is_of_another = False
         with trio.move_on_after(self._takeover_timeout_s):
             while True:
-                is_anothers = False
+                is_of_another = False
                 try:
                     await self._store.create(path, self._data, is_ephemeral=True)
                 except NodeExists:
@@ -123,12 +124,12 @@ class Registration:
                     if is_ours:
                         return
                     if is_ours is False:
-                        is_anothers = True
+                        is_of_another = True
                         await self._wait_gone(path)
                 else:
                     return
-        if not is_anothers:
-            # A store that hangs says nothing about who has the id: nobody need end for it.
+        if not is_of_another:
+            # A store that hangs does not show who has the id: no process must end for it.
             raise MetadataUnavailable(
                 f"{path}: no answer of the metadata store in {self._takeover_timeout_s} s"
             )
@@ -138,10 +139,10 @@ class Registration:
         )
 
     async def _take_over(self, path: str) -> bool | None:
-        """Replaces a node of our own address: ours from a lost answer, or our predecessor's.
+        """Replaces a node of our own address: ours after a lost response, or our predecessor's.
 
-        False if it is another's; None if it changed meanwhile, which says nothing about whose it
-        is now: the burial of a session of ours, or a change of ours that came late.
+        Returns False if it is another bookie's, None if it changed meanwhile, which does not show
+        whose it is now: a session of ours may have expired, or a change of ours come late.
         """
         try:
             node = await self._store.get(path)
@@ -154,7 +155,7 @@ class Registration:
         return True
 
     async def _forget(self, path: str) -> None:
-        """Removes a node of our own address; another's stays."""
+        """Removes a node of our own address; that of another bookie stays."""
         try:
             node = await self._store.get(path)
             if self._is_same_bookie(node.data):
@@ -165,7 +166,7 @@ class Registration:
     async def _wait_gone(
         self, path: str, is_there: Callable[[bytes], bool] = lambda _data: True
     ) -> None:
-        """Also gone: a node whose data says that it is not the one meant."""
+        """Returns when the node is gone, or has data for which `is_there` is False."""
         async with aclosing(self._store.watch(path)) as nodes:
             async for node in nodes:
                 if node is None or not is_there(node.data):

@@ -1,43 +1,303 @@
-"""One long poll: asks a bookie to answer when an entry after a known one is confirmed.
+"""LastConfirmed: what one reader knows of a ledger's last add confirmed, and how it learns more.
 
-Others are asked when the first says nothing for a while: it may lag behind, or hang, or the
-writer does without it.
-The entry itself comes with the answer, so a tail needs one trip per wake-up.
+It learns from entries that are read, from the metadata, which it watches, from bookies that it asks
+(`LastConfirmed.read`), and from long polls (`LacPoll`): a bookie answers when an entry after the
+known one is confirmed, and sends that entry along, so that a tail needs one round trip per entry.
+The last add confirmed must never move back, nor past the end of a closed ledger.
 """
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
+from typing import Any
 
 import trio
 
 from ledger.connection.pool import BookiePool
 from ledger.core.entry import Digest, Entry
-from ledger.core.reading import ReplicaRead
+from ledger.core.metadata import LedgerMetadata
+from ledger.core.reading import (
+    Failed,
+    LacRead,
+    ReadReplica,
+    ReplicaAnswered,
+    ReplicaRead,
+    lac_of,
+)
 from ledger.errors import (
     INVALID_ENTRY_ID,
     DigestMismatch,
     LedgerError,
+    MetadataCorrupt,
+    NoSuchLedger,
+    NotEnoughBookies,
     RemoteProtocolError,
+    RetryableError,
     Status,
     error_of_status,
 )
+from ledger.metastore.bookies import BookieRegistry
+from ledger.metastore.ledgers import CLIENT_TAG, LedgerStore
 from ledger.options import ClientOptions
+from ledger.reading.quorum_lac import find_confirmed
 from ledger.reading.replica_call import ReplicaCall
 from ledger.reading.replica_fetch import ReplicaFetch
-from ledger.wire.messages import ReadRequest, ReadResponse, ResponseBody
+from ledger.runtime.drive import drive
+from ledger.wire.messages import (
+    ReadLacRequest,
+    ReadLacResponse,
+    ReadRequest,
+    ReadResponse,
+    ResponseBody,
+)
+
+_POLL_PAUSE_S_MIN = 0.005
+_POLL_PAUSE_S_MAX = 0.25
+"""Pauses after a poll that ended early without news, so that no reader polls in a busy loop."""
+_WATCH_PAUSE_S = 0.5
+
+
+class LastConfirmed:
+    """The last add confirmed of one ledger, as far as its reader knows.
+
+    Args:
+        fetch: the reader's; it holds the ledger's metadata.
+        spawn: starts an async function with one argument as a task of the client.
+    """
+
+    def __init__(
+        self,
+        fetch: ReplicaFetch,
+        digest: Digest,
+        *,
+        pool: BookiePool,
+        ledgers: LedgerStore,
+        bookies: BookieRegistry,
+        options: ClientOptions,
+        spawn: Callable[[Callable[..., Awaitable[Any]], Any], None],
+    ) -> None:
+        self.entry_id = -1
+        """The last entry that may be read; -1 if none."""
+        self.length = 0
+        """Payload bytes of the ledger up to the last entry received."""
+        self._fetch = fetch
+        self._digest = digest
+        self._pool = pool
+        self._ledgers = ledgers
+        self._bookies = bookies
+        self._options = options
+        self._spawn = spawn
+        self._poll = LacPoll(fetch, digest, pool, options)
+        self._changed = trio.Event()
+        """Set and replaced when the metadata changes."""
+        self._failure: LedgerError | None = None
+        self._watch_scope: trio.CancelScope | None = None
+        self._piggybacked: Entry | None = None
+        self.install(fetch.metadata)
+
+    @property
+    def is_final(self) -> bool:
+        """Whether the ledger is known to be closed."""
+        return self._fetch.metadata.is_closed
+
+    @property
+    def polls(self) -> int:
+        """Long polls sent."""
+        return self._poll.count
+
+    def note(self, entry_id: int) -> None:
+        """Records that `entry_id` is confirmed."""
+        # An entry after the end of a closed ledger was never confirmed, whatever a bookie says.
+        if not self.is_final and entry_id > self.entry_id:
+            self.entry_id = entry_id
+
+    def note_entry(self, entry: Entry) -> None:
+        """Records the last add confirmed and the length that an entry carries."""
+        self.note(entry.lac)
+        self.length = max(self.length, entry.length)
+
+    def install(self, metadata: LedgerMetadata) -> None:
+        """Replaces the metadata by newer metadata. Raises MetadataCorrupt if that takes away an
+        entry that was confirmed."""
+        before = self._fetch.metadata
+        if before.is_closed and not metadata.is_closed:
+            return  # older than what is known
+        self._fetch.metadata = metadata
+        if metadata.is_closed:
+            if metadata.last_entry_id < self.entry_id:
+                raise MetadataCorrupt(
+                    f"ledger {metadata.ledger_id} is closed at entry {metadata.last_entry_id}, "
+                    f"but entry {self.entry_id} was confirmed"
+                )
+            self.entry_id = metadata.last_entry_id
+        else:
+            # A fragment begins after the last entry confirmed before it.
+            self.note(metadata.last_fragment.first_entry_id - 1)
+        if metadata != before:
+            self._notify_changed()
+
+    def _notify_changed(self) -> None:
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+        self._poll.interrupt()
+
+    def close(self) -> None:
+        """Ends the watch of the metadata."""
+        if self._watch_scope is not None:
+            self._watch_scope.cancel()
+
+    # Asking bookies
+
+    async def read(self) -> int:
+        """Asks the bookies for the last add confirmed and returns what is known then.
+
+        Raises NotEnoughBookies if too few of them answer.
+        """
+        while not self.is_final:
+            await self._fetch.refresh()
+            metadata = self._fetch.metadata
+            try:
+                lac = await drive(LacRead(metadata), self._ask)
+            except NotEnoughBookies:
+                await self._fetch.refresh()
+                is_moved = self._fetch.metadata.last_fragment != metadata.last_fragment
+                if not self.is_final and not is_moved:
+                    raise
+                continue
+            self.note(lac)
+            await self._look_behind_writer()
+            break
+        return self.entry_id
+
+    async def _ask(self, action: ReadReplica) -> ReplicaAnswered[int] | Failed:
+        bookie, ledger_id = action.bookie, self._fetch.metadata.ledger_id
+        try:
+            response = await self._pool.call(
+                bookie, ReadLacRequest(ledger_id), timeout_s=self._options.read_timeout_s
+            )
+            if response.status is not Status.OK:
+                return Failed(bookie, error_of_status(response.status, f"read LAC at {bookie}"))
+            if not isinstance(response, ReadLacResponse):
+                return Failed(bookie, RemoteProtocolError(f"{bookie}: {type(response).__name__}"))
+            lac = lac_of(self._digest, ledger_id, response.lac_body, response.last_entry_body)
+        except LedgerError as error:
+            return Failed(bookie, error)
+        return ReplicaAnswered(bookie, lac)
+
+    async def _look_behind_writer(self) -> None:
+        """Looks for entries that a writer confirmed and did not announce, if it is gone."""
+        writer = self._fetch.metadata.custom.get(CLIENT_TAG)
+        if self.is_final or not await self._ledgers.is_writer_gone(self._fetch.metadata):
+            return
+        # In the ensemble that will not change any more: copies in an earlier one prove nothing.
+        is_fresh = await self._fetch.refresh()
+        if is_fresh and self._fetch.metadata.custom.get(CLIENT_TAG) == writer:
+            await self.find()
+
+    async def find(self) -> int:
+        """Advances to the last entry that an ack quorum holds, and returns what is known then.
+
+        See `ledger.reading.quorum_lac`. Only for a ledger whose writer is gone.
+        """
+        if not self.is_final:
+            found = await find_confirmed(
+                self._fetch.metadata,
+                self._digest,
+                self._pool,
+                self._bookies,
+                self._options,
+                self.entry_id,
+            )
+            self.note(found)
+        return self.entry_id
+
+    # Waiting
+
+    async def wait_after(self, known: int, timeout_s: float) -> int:
+        """Waits until an entry after `known` is confirmed, the ledger is closed, or `timeout_s`
+        have passed. Returns what is known then, which may be no more than `known`.
+
+        Raises NoSuchLedger if the ledger is deleted meanwhile.
+        """
+        deadline = trio.current_time() + timeout_s
+        pause_s = _POLL_PAUSE_S_MIN
+        self._start_watch()
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            began = trio.current_time()
+            left_s = deadline - began
+            if self.entry_id > known or self.is_final or left_s <= 0:
+                await trio.lowlevel.checkpoint()
+                return self.entry_id
+            changed = self._changed
+            answer = await self._poll.poll(known, min(left_s, self._options.long_poll_s))
+            if answer is not None:
+                self.note(answer.lac)
+                if answer.entry is not None:
+                    self._piggybacked = answer.entry
+            if self.entry_id <= known and not changed.is_set():
+                await self._look_behind_writer()
+            if self.entry_id > known or changed.is_set():
+                pause_s = _POLL_PAUSE_S_MIN
+            elif trio.current_time() - began < pause_s:
+                with trio.move_on_at(min(trio.current_time() + pause_s, deadline)):
+                    await changed.wait()
+                pause_s = min(2 * pause_s, _POLL_PAUSE_S_MAX)
+
+    def take_piggybacked(self, entry_id: int) -> Entry | None:
+        """Returns this entry if it arrived with the last poll and need not be read."""
+        entry, self._piggybacked = self._piggybacked, None
+        if entry is None or entry.entry_id != entry_id or entry_id > self.entry_id:
+            return None
+        self._fetch.counts.entries += 1
+        self._fetch.counts.payload_bytes += len(entry.payload)
+        return entry
+
+    def _start_watch(self) -> None:
+        """Watches the metadata from the first wait until the ledger is closed."""
+        if self._watch_scope is None and not self.is_final:
+            self._watch_scope = trio.CancelScope()
+            self._spawn(self._watch, self._watch_scope)
+
+    async def _watch(self, scope: trio.CancelScope) -> None:
+        with scope:
+            while not self.is_final and self._failure is None:
+                try:
+                    await self._watch_versions()
+                except RetryableError:
+                    await trio.sleep(_WATCH_PAUSE_S)
+                except LedgerError as error:
+                    self._failure = error
+                    self._notify_changed()
+
+    async def _watch_versions(self) -> None:
+        ledger_id = self._fetch.metadata.ledger_id
+        async with aclosing(self._ledgers.watch(ledger_id)) as versions:
+            async for metadata in versions:
+                if metadata is None:
+                    raise NoSuchLedger(f"ledger {ledger_id} was deleted")
+                self.install(metadata)
+                if self.is_final:
+                    return
 
 
 @dataclass(frozen=True, slots=True)
 class PollAnswer:
-    """`entry` is the one after the known one, if it came along."""
+    """`entry` is the one after the known one, if the bookie sent it along."""
 
     lac: int
     entry: Entry | None
 
 
 class LacPoll:
-    """Polls for one reader; shares its order of replicas."""
+    """Sends long polls for one reader, in its order of replicas.
+
+    Further bookies are asked when the first one does not answer for a while: it may lag behind,
+    hang, or no longer be in use by the writer.
+    """
 
     def __init__(
         self, fetch: ReplicaFetch, digest: Digest, pool: BookiePool, options: ClientOptions
@@ -51,18 +311,19 @@ class LacPoll:
         self._running: dict[ReplicaCall[PollAnswer], None] = {}
 
     def interrupt(self) -> None:
-        """Ends the polls under way: there is something to look up first."""
+        """Ends the polls in flight: the caller has other news to look at first."""
         for call in self._running:
             call.interrupt()
 
     async def poll(self, known: int, poll_s: float) -> PollAnswer | None:
-        """The first answer of a bookie; None if none could answer, or after `interrupt`."""
+        """Returns the first answer of a bookie; None if no bookie could answer, or after
+        `interrupt`."""
         metadata = self._fetch.metadata
         ledger_id = metadata.ledger_id
         began_s = trio.current_time()
         order = self._fetch.order.order(metadata, known + 1, began_s)
         what = f"long poll for entry {known + 1} of ledger {ledger_id}"
-        # So many together that one of them is in every ack quorum, and hears what is confirmed.
+        # Enough bookies that one of them is in every ack quorum and learns what is confirmed.
         hedges_max = max(1, metadata.write_quorum - metadata.ack_quorum)
         hedge_s = self._options.speculative_read_s
         read = ReplicaRead[PollAnswer](what, order, hedge_s, hedges_max=hedges_max)
@@ -88,10 +349,10 @@ class LacPoll:
         try:
             answer = await call.run()
         except LedgerError:
-            pass  # no replica could say: the caller pauses and asks again
+            pass  # no replica could answer: the caller pauses and polls again
         finally:
             del self._running[call]
-        # A bookie that was overtaken lags behind; one that just had nothing to say does not.
+        # A bookie that was overtaken lags behind; one that merely had no news does not.
         overtaken = read.slow if answer is not None and answer.lac > known else []
         for bookie in [*read.errors, *overtaken]:
             self._fetch.order.failed(bookie, trio.current_time())

@@ -1,8 +1,8 @@
-"""Opens a ledger for reading; recovers it first if its writer is gone. See `ledger.recovery`.
+"""Opens a ledger for reading; with recovery, fences its writer and closes it first.
 
-Answers for: whoever opens with recovery sees a closed ledger that holds every acknowledged
-entry, and all who do see the same one. May be stopped anywhere and begun again, also by
-several clients at once. It must never close a ledger by anything but compare-and-set.
+A client that opens a ledger with recovery sees a closed ledger that holds every acknowledged entry,
+and all such clients see the same one. Opening may be stopped anywhere and begun again, also by
+several clients at once; `ledger.recovery` does the recovery.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from ledger.reading.reader import LedgerReader
 from ledger.recovery import LedgerRecovery, digest_of
 
 RECOVERIES_MAX = 32
-"""Ledgers one client recovers at the same time; others wait. When all ledgers of a client fail at
-once, their recoveries would be answered too late, each of them, and begin again for ever."""
+"""Ledgers that one client recovers at a time; others wait. When all ledgers of a client fail at
+once, each of their recoveries would time out and begin again, without end."""
 
 
 class Opener:
-    """Opens ledgers for one client; stateless but for the nursery its readers live in.
+    """Opens ledgers for one client; its only state is the nursery of its readers.
 
     Args:
         pool: the client's connections.
@@ -55,7 +55,7 @@ class Opener:
         self._recoveries = trio.CapacityLimiter(RECOVERIES_MAX)
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Tasks of readers (read-ahead, watching metadata) live in `nursery` from now on."""
+        """Tasks of readers (read-ahead, metadata watches) are started in `nursery`."""
         self._nursery = nursery
 
     async def open_ledger(
@@ -66,12 +66,13 @@ class Opener:
         recover: bool = True,
         digest_type: DigestType | None = None,
     ) -> LedgerReader:
-        """A reader, of the closed ledger if `recover`; else it knows the last add confirmed.
+        """Returns a reader: with `recover` of the closed ledger, without it up to the last add
+        confirmed.
 
-        `digest_type` is that of a ledger whose metadata is too old to name one.
+        `digest_type` is used for a ledger whose metadata is too old to name one.
 
-        Raises what `metadata_for_reading` raises, and NotEnoughBookies if without recovery
-        too few bookies could say how far the ledger is confirmed.
+        Raises what `metadata_for_reading` raises, and without recovery NotEnoughBookies if too
+        few bookies reported the last add confirmed.
         """
         if self._nursery is None:
             raise LedgerClosed("the client is not open")
@@ -91,7 +92,7 @@ class Opener:
         digest_type: DigestType | None = None,
         rotation: int | None = None,
     ) -> LedgerReader:
-        """A reader by metadata that the caller has; asks nobody. Raises Unauthorized."""
+        """Returns a reader for given metadata without any request. Raises Unauthorized."""
         if self._nursery is None:
             raise LedgerClosed("the client is not open")
         check_password(metadata, password)
@@ -115,10 +116,10 @@ class Opener:
         recover: bool = True,
         digest_type: DigestType | None = None,
     ) -> LedgerMetadata:
-        """The metadata to read the ledger by.
+        """Returns the metadata by which the ledger is read.
 
-        With `recover` it is closed when this returns: a writer that is still there is fenced.
-        Without, nothing is changed and the ledger may be open.
+        With `recover` the ledger is closed when this returns, and its writer, if it still runs, is
+        fenced. Without it nothing is changed, and the ledger may be open.
 
         Raises NoSuchLedger, Unauthorized (another password), RecoveryIncomplete (retry later),
         MetadataUnavailable, MetadataConflict.

@@ -1,12 +1,12 @@
-"""What is confirmed although nobody told: entries that an ack quorum has on disk.
+"""Finds entries that are confirmed although no add announced it: an ack quorum has them on disk.
 
-The last add confirmed travels with the *next* add, so a writer that died takes the knowledge
-of its last entries with it. An entry found on an ack quorum of its write set can never be
-lost to a recovery, which needs more denials than there are bookies left; so it is confirmed,
-and a reader may serve it without fencing anybody. That holds only once the writer is gone (a
-living one may replace a bookie that was counted), and only of bookies that serve entries after
-the last add confirmed once they are durable and not before: ours do, Apache's do not. So only
-those registered as ours count, all others are taken for silent (docs/adr/0012).
+The last add confirmed is sent with the *next* add, so when a writer dies, nothing announces its
+last entries. An entry found on an ack quorum of its write set cannot be lost to a recovery, which
+would need more negative answers than there are bookies left; so it is confirmed, and a reader may
+serve it without fencing the writer. That is true only once the writer is gone, since a live one may
+replace a bookie that was counted, and only for bookies that serve an entry after the last add
+confirmed once it is durable, and not before. Our bookies do; Apache's do not. So only bookies that
+are registered as ours count, and all others count as silent (docs/adr/0012).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ledger.options import ClientOptions
 from ledger.wire.messages import BatchReadRequest, BatchReadResponse, ReadRequest, ReadResponse
 
 _ROUNDS_MAX = 10_000
-"""So many batches or entries are looked at; a writer's window is far smaller."""
+"""Batches or entries that are examined at most; a writer's window is far smaller."""
 
 
 async def find_confirmed(
@@ -36,10 +36,10 @@ async def find_confirmed(
     options: ClientOptions,
     known: int,
 ) -> int:
-    """The last entry that is surely confirmed, at least `known`.
+    """Returns the last entry that is certainly confirmed, at least `known`.
 
-    Asks those bookies of the last fragment that are ours; one that fails or is silent proves
-    nothing.
+    Asks the bookies of the last fragment that run our software; one that fails or is silent
+    proves nothing.
     """
     ensemble = metadata.last_fragment.bookies
     trusted = await _of_our_software(bookies, ensemble)
@@ -47,7 +47,7 @@ async def find_confirmed(
         return known
     search = _Search(metadata, digest, pool, options, trusted)
     for _ in range(_ROUNDS_MAX):
-        found = await search.past(known)
+        found = await search.advance(known)
         if found == known:
             break
         known = found
@@ -55,10 +55,11 @@ async def find_confirmed(
 
 
 async def _of_our_software(registry: BookieRegistry, ensemble: tuple[str, ...]) -> dict[str, None]:
-    """Bookies of `ensemble` registered as ours now; one whose registration is in doubt is not.
+    """Returns the bookies of `ensemble` that are registered as ours at this moment.
 
-    A list would not do: it remembers what a bookie published, and under the same name there may
-    be other software since."""
+    A bookie whose registration cannot be read does not count. The registry's list would not do:
+    it caches what a bookie published, and other software may have its id since.
+    """
     ours: dict[str, None] = {}
     for bookie in ensemble:
         try:
@@ -73,6 +74,8 @@ async def _of_our_software(registry: BookieRegistry, ensemble: tuple[str, ...]) 
 
 
 class _Search:
+    """Counts, entry by entry or batch by batch, how many bookies hold what follows."""
+
     def __init__(
         self,
         metadata: LedgerMetadata,
@@ -90,8 +93,8 @@ class _Search:
         self._pool = pool
         self._options = options
 
-    async def past(self, known: int) -> int:
-        """One step further than `known`, or `known`."""
+    async def advance(self, known: int) -> int:
+        """Returns the last entry after `known` that one step found, or `known`."""
         first = known + 1
         if self._write_quorum == len(self._bookies):
             counts = await self._ask(self._bookies, first, self._count_batch)
@@ -123,7 +126,7 @@ class _Search:
         return counts
 
     async def _count_batch(self, bookie: str, first: int) -> int:
-        """How many entries from `first` on this bookie has, as far as one batch shows."""
+        """Returns how many entries from `first` on this bookie has, up to one batch."""
         request = BatchReadRequest(self._ledger_id, first, 0, self._options.batch_read_bytes)
         timeout_s = self._options.read_timeout_s
         answer = await self._pool.read_batch(bookie, request, timeout_s=timeout_s)

@@ -1,8 +1,8 @@
-"""Entries of a range in order, fetched ahead of whoever takes them. Bounded by bytes.
+"""Fetches the entries of a range in order, ahead of their consumer. Bounded by bytes.
 
-Each request under way is a *span* of entries with a task of its own; spans are delivered in
-order. The tasks live in the client's nursery, so that the iterator may simply be dropped:
-what was asked for then comes to nothing.
+Each request in flight is a *span* of entries with a task of its own; spans are delivered in
+order. The tasks live in the client's nursery, so the iterator may simply be dropped: what was
+requested is discarded.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ledger.reading.replica_fetch import ReplicaFetch
 _SPANS_MAX = 64
 
 Spawn = Callable[[Callable[..., Awaitable[Any]], Any], None]
-"""Starts an async function with one argument as a task that outlives this call."""
+"""Starts an async function with one argument as a task that outlives the call."""
 
 
 @dataclass(slots=True)
@@ -35,7 +35,7 @@ class _Span:
 
 
 class EntryRange:
-    """Iterates over entries first..last in lists as they come. One consumer."""
+    """Iterates over entries first..last in lists as they arrive. For one consumer."""
 
     def __init__(
         self, fetch: ReplicaFetch, spawn: Spawn, first: int, last: int, *, bytes_max: int
@@ -52,7 +52,7 @@ class EntryRange:
         return self
 
     async def __anext__(self) -> list[Entry]:
-        """The next entries, at least one. After an error the same error again."""
+        """Returns the next entries, at least one. After an error it raises the same error again."""
         if self._error is not None:
             raise self._error
         if not self._spans:
@@ -76,7 +76,7 @@ class EntryRange:
                 if entries:
                     return entries
                 raise span.error
-            # A batch goes out as it is, single entries of a striped ledger together.
+            # A batch is delivered as it is, single entries of a striped ledger together.
             if entries and len(entries) + len(span.entries) > self._fetch.batch_entries:
                 break
             entries = entries + span.entries if entries else span.entries
@@ -94,7 +94,7 @@ class EntryRange:
         return self._last - self._next < self._fetch.span_entries(self._next, self._last)
 
     def _fill(self) -> None:
-        """Asks for as much as the bound allows, at least for one span."""
+        """Requests as much as the bound allows, at least one span."""
         entries_max = max(1, int(self._bytes_max / (self._fetch.entry_bytes + 100)))
         entries = sum(span.last - span.first + 1 for span in self._spans)
         while self._next <= self._last and len(self._spans) < _SPANS_MAX:

@@ -1,9 +1,8 @@
-"""One question for the replicas of an entry, asked without a task for it. Core: `core.reading`.
+"""Sends one request to the replicas of an entry without a task per request. Core: `core.reading`.
 
-The task that wants the answer sends the request and parks; what comes back, the time for a
-second opinion, or an interruption wake it. Nothing is left running when it returns or is
-cancelled: a late answer falls on deaf ears. A bookie from which not a byte came in all the time
-it had is given up, as by an ordinary call.
+The calling task sends the request and parks; a response, the hedge delay or an interruption wakes
+it. Nothing runs on after it returns or is cancelled: a late response is dropped. A connection over
+which no byte arrives until the timeout is closed, as by an ordinary call.
 """
 
 from __future__ import annotations
@@ -16,20 +15,28 @@ from typing import Generic, TypeVar
 import trio
 
 from ledger.connection.pool import BookiePool, Outcome
-from ledger.core.reading import Ask, Failed, Got, Passed, ReplicaRead, Wait
+from ledger.core.reading import (
+    Failed,
+    HedgeDelayElapsed,
+    ReadReplica,
+    ReplicaAnswered,
+    ReplicaRead,
+    Wait,
+)
 from ledger.errors import LedgerError
+from ledger.runtime.parking import ParkingSlot
 from ledger.wire.messages import RequestBody, ResponseBody
 
 Value = TypeVar("Value")
 
 
 class ReplicaCall(Generic[Value]):
-    """Used once.
+    """One request to replicas. Used once.
 
     Args:
-        read: decides whom to ask, and when a second one.
+        read: decides which bookie is asked, and when a further one.
         request: makes the request to a bookie.
-        take: the value of a bookie's answer; raises LedgerError if it is none.
+        take: returns the value of a bookie's response; raises LedgerError if it has none.
         timeout_s: how long each bookie may take.
     """
 
@@ -48,15 +55,15 @@ class ReplicaCall(Generic[Value]):
         self._request = request
         self._take = take
         self._timeout_s = timeout_s
-        self._task: trio.lowlevel.Task | None = None
+        self._waiter = ParkingSlot()
         self._gives_up_at: dict[str, float] = {}
-        """Of those that have not answered."""
+        """By bookie that has not answered."""
         self._give_ups: dict[str, Callable[[], LedgerError]] = {}
         self._outcomes: deque[tuple[str, Outcome]] = deque()
 
     async def run(self) -> Value | None:
-        """The first good answer; None if interrupted before. Raises what `read.result` raises
-        when no replica gives one."""
+        """Returns the first good answer; None if interrupted before. Raises what `read.result`
+        raises when no replica returns one."""
         read = self._read
         hedge_at = math.inf
         actions = read.start()
@@ -73,7 +80,7 @@ class ReplicaCall(Generic[Value]):
             gives_up_at = min(self._gives_up_at.values(), default=0.0)
             if not self._outcomes:
                 with trio.move_on_at(min(hedge_at, gives_up_at)):
-                    await self._park()
+                    await self._waiter.park()
             actions = self._events()
             if actions or read.finished or self._outcomes:
                 continue
@@ -82,10 +89,10 @@ class ReplicaCall(Generic[Value]):
                 actions = self._give_up(now)
             elif now >= hedge_at:
                 hedge_at = math.inf
-                actions = read.handle(Passed())
+                actions = read.handle(HedgeDelayElapsed())
 
     def interrupt(self) -> None:
-        """`run` returns None soon, unless it has an answer."""
+        """Makes `run` return None soon, unless it has an answer."""
         self.is_interrupted = True
         self._wake()
 
@@ -98,39 +105,28 @@ class ReplicaCall(Generic[Value]):
         self._gives_up_at[bookie] = trio.current_time() + self._timeout_s
         self._give_ups[bookie] = self._pool.ask(bookie, self._request(bookie), answered)
 
-    def _events(self) -> list[Ask | Wait]:
-        """Tells the core what came in, and returns what it wants done."""
-        actions: list[Ask | Wait] = []
+    def _events(self) -> list[ReadReplica | Wait]:
+        """Passes what was received to the core, and returns the actions it asks for."""
+        actions: list[ReadReplica | Wait] = []
         while self._outcomes and not self._read.finished:
             bookie, outcome = self._outcomes.popleft()
-            event: Got[Value] | Failed
+            event: ReplicaAnswered[Value] | Failed
             if isinstance(outcome, LedgerError):
                 event = Failed(bookie, outcome)
             else:
                 try:
-                    event = Got(bookie, self._take(bookie, outcome))
+                    event = ReplicaAnswered(bookie, self._take(bookie, outcome))
                 except LedgerError as error:
                     event = Failed(bookie, error)
             actions += self._read.handle(event)
         return actions
 
-    def _give_up(self, now: float) -> list[Ask | Wait]:
-        actions: list[Ask | Wait] = []
+    def _give_up(self, now: float) -> list[ReadReplica | Wait]:
+        actions: list[ReadReplica | Wait] = []
         for bookie in [b for b, at in self._gives_up_at.items() if at <= now]:
             del self._gives_up_at[bookie]
             actions += self._read.handle(Failed(bookie, self._give_ups[bookie]()))
         return actions
 
-    async def _park(self) -> None:
-        self._task = trio.lowlevel.current_task()
-
-        def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
-            self._task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(forget)
-
     def _wake(self) -> None:
-        task, self._task = self._task, None
-        if task is not None:
-            trio.lowlevel.reschedule(task)
+        self._waiter.unpark()

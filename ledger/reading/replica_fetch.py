@@ -1,8 +1,8 @@
-"""Gets entries of one ledger from whichever replica gives them. Shell of `core.reading`.
+"""Fetches entries of one ledger from whichever replica returns them. Shell of `core.reading`.
 
-Every entry that leaves here was checked against its digest. One request fetches a run of
-entries where the bookie can do that; a replica that fails, lies or is slow is replaced by the
-next, and stale metadata (the entries have moved) by fresh.
+Every entry returned was checked against its digest. One request fetches a run of entries if the
+bookie supports that; after a replica that fails, returns wrong bytes or is slow the next one is
+asked, and metadata that is out of date (the entries have moved) is read again.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from ledger.connection.pool import BookiePool
 from ledger.core.entry import Digest, Entry
 from ledger.core.metadata import LedgerMetadata
 from ledger.core.reading import (
-    Ask,
     Failed,
-    Got,
-    Passed,
+    HedgeDelayElapsed,
+    ReadReplica,
+    ReplicaAnswered,
     ReplicaOrder,
     ReplicaRead,
     Wait,
@@ -55,14 +55,14 @@ _TRIES_MAX = 3
 _RETRY_WAIT_S = 0.1
 _BATCH_ENTRIES_MAX = 20_000
 _SINGLES_MAX = 100
-"""Single reads under way at once for one run of entries, where there are no batch reads. Fewer
-while a bookie refuses some of them as too many."""
+"""Single reads in flight for one run of entries, with a bookie that has no batch reads; fewer while
+it refuses some of them as too many."""
 _SINGLES_STEP = 10
 
 
 @dataclass(slots=True)
 class FetchCounts:
-    """What a reader did, counted per request."""
+    """Counts of what a reader fetched, updated per request."""
 
     entries: int = 0
     payload_bytes: int = 0
@@ -73,11 +73,11 @@ class FetchCounts:
 
 
 class ReplicaFetch:
-    """Fetches entries by the metadata it has; refreshes it when all replicas fail.
+    """Fetches entries by the metadata it has; reads that again when all replicas fail.
 
     Args:
-        on_metadata: called with metadata that was read anew.
-        rotation: which replica to ask first, counted round; None: any.
+        on_metadata: called with metadata that was read again.
+        rotation: which replica is asked first, counted modulo their number; None: any.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class ReplicaFetch:
 
     @property
     def batch_entries(self) -> int:
-        """Entries that make up one batch read of the size wanted."""
+        """How many entries make up one batch read of the configured size."""
         if not self._is_size_known:
             return 64
         overhead = 36 + self._digest.size
@@ -124,18 +124,18 @@ class ReplicaFetch:
 
     @property
     def entry_bytes(self) -> float:
-        """Mean payload of the entries seen last; for budgets of read-ahead."""
+        """Mean payload of the entries fetched last, by which read-ahead is bounded."""
         return self._entry_bytes if self._is_size_known else self._options.batch_read_bytes / 64
 
     def span_entries(self, first: int, last: int) -> int:
-        """How many of the entries first..last one request should ask for."""
+        """Returns how many of the entries first..last one request should ask for."""
         return span_end(self.metadata, first, last, self.batch_entries) - first + 1
 
     async def fetch(self, first: int, last: int) -> list[Entry]:
-        """Entries from `first` on, in order, at least one, none after `last`.
+        """Returns entries from `first` on, in order, at least one, none after `last`.
 
-        Raises NoSuchEntry only if every replica says so; else what the replicas' failures
-        come to, after a few tries if these might help.
+        Raises NoSuchEntry only if every replica says so; otherwise the error that summarizes the
+        replicas' failures, after a few retries if these might help.
         """
         tries = 0
         while True:
@@ -154,7 +154,7 @@ class ReplicaFetch:
             await trio.sleep(_RETRY_WAIT_S * tries)
 
     async def refresh(self) -> bool:
-        """Reads the metadata anew; what is known stays if the store cannot be reached: False."""
+        """Reads the metadata again. Returns False, and keeps it, if the store is unreachable."""
         try:
             metadata, _ = await self._ledgers.read(self.metadata.ledger_id)
         except RetryableError:
@@ -185,8 +185,8 @@ class ReplicaFetch:
     async def _ask_at_once(
         self, read: ReplicaRead[list[Entry]], first: int, end: int
     ) -> list[Entry]:
-        """When one request to a replica is all it takes: no task for it. Of a second replica that
-        may know no batch reads one entry is enough."""
+        """Fetches with one request per replica, which needs no task. One entry is enough from a
+        further replica that may not support batch reads."""
         ledger_id = self.metadata.ledger_id
 
         def request(bookie: str) -> RequestBody:
@@ -202,18 +202,20 @@ class ReplicaFetch:
 
         timeout_s = self._options.read_timeout_s
         entries = await ReplicaCall(self._pool, read, request, take, timeout_s=timeout_s).run()
-        assert entries is not None, "nobody interrupts it"
+        assert entries is not None, "it cannot be interrupted"
         return entries
 
     async def _ask_in_tasks(
         self, read: ReplicaRead[list[Entry]], first: int, end: int
     ) -> list[Entry]:
-        async def perform(action: Ask | Wait) -> Got[list[Entry]] | Failed | Passed:
+        async def perform(
+            action: ReadReplica | Wait,
+        ) -> ReplicaAnswered[list[Entry]] | Failed | HedgeDelayElapsed:
             if isinstance(action, Wait):
                 await trio.sleep(action.seconds)
-                return Passed()
+                return HedgeDelayElapsed()
             try:
-                return Got(action.bookie, await self._ask(action.bookie, first, end))
+                return ReplicaAnswered(action.bookie, await self._ask(action.bookie, first, end))
             except LedgerError as error:
                 return Failed(action.bookie, error)
 
@@ -227,8 +229,8 @@ class ReplicaFetch:
             self.order.failed(bookie, now_s)
 
     def _count(self, entries: list[Entry]) -> None:
-        # Lengths are cumulative: no need to look at each entry.
-        # Not in entry order if the writer chose the ids itself: then this is not their sum.
+        # Lengths are cumulative, so the sum needs no look at each entry. They are not in entry
+        # order if the writer chose the ids itself: then this is not the sum.
         size = max(0, entries[-1].length - entries[0].length + len(entries[0].payload))
         self.counts.entries += len(entries)
         self.counts.payload_bytes += size
@@ -236,7 +238,7 @@ class ReplicaFetch:
         self._is_size_known = True
 
     async def _ask(self, bookie: str, first: int, end: int) -> list[Entry]:
-        """Entries first..end or a prefix of them from one bookie, checked."""
+        """Returns entries first..end or a prefix of them from one bookie, checked."""
         if first < end:
             entries = await self._ask_batch(bookie, first, end)
             if entries is not None:
@@ -244,7 +246,7 @@ class ReplicaFetch:
         return self._checked(bookie, first, await self._ask_singles(bookie, first, end))
 
     async def _ask_batch(self, bookie: str, first: int, end: int) -> list[Entry] | None:
-        """None if there are no batch reads with this bookie."""
+        """Like `_ask` by a batch read; None if this bookie has none."""
         response = await self._pool.read_batch(
             bookie, self._batch_request(first, end), timeout_s=self._options.read_timeout_s
         )
@@ -254,7 +256,7 @@ class ReplicaFetch:
         return self._taken_batch(bookie, first, end, response)
 
     def _batch_request(self, first: int, end: int) -> BatchReadRequest:
-        # Room for twice the size expected: entries that grew must not cost a second trip.
+        # Twice the expected size: entries that grew must not cost a second round trip.
         size_max = min(2 * self._options.batch_read_bytes, FRAME_BYTES_MAX - 1024)
         return BatchReadRequest(self.metadata.ledger_id, first, end - first + 1, size_max)
 
@@ -269,7 +271,7 @@ class ReplicaFetch:
         return self._checked(bookie, first, response.bodies)
 
     async def _ask_singles(self, bookie: str, first: int, end: int) -> list[Buffer]:
-        """Entry by entry, all asked for at once; up to the first that does not come."""
+        """Requests single entries all at once; returns those before the first that is missing."""
         ledger_id = self.metadata.ledger_id
         count = min(end - first + 1, self._singles)
         self.counts.requests += count
@@ -282,10 +284,10 @@ class ReplicaFetch:
 
         failure: LedgerError | None = None
         async with trio.open_nursery() as nursery:
-            # They go out behind the first: without that one they are no use.
+            # They are sent after the first: without that one they are useless.
             nursery.start_soon(post_others)
             try:
-                # A task waits for it: that notices a bookie that is silent altogether.
+                # A task waits for the first, to notice a bookie that is silent altogether.
                 response = await self._pool.call(
                     bookie, ReadRequest(ledger_id, first), timeout_s=self._options.read_timeout_s
                 )
@@ -303,7 +305,7 @@ class ReplicaFetch:
         return [body, *others.prefix()]
 
     def _checked(self, bookie: str, first: int, bodies: Sequence[Buffer]) -> list[Entry]:
-        """The entries in `bodies`, or those before one that is not as it was written."""
+        """Returns the entries in `bodies`, or those before the first that is corrupt."""
         ledger_id = self.metadata.ledger_id
         try:
             return self._digest.decode_many(ledger_id, first, bodies)
@@ -312,7 +314,7 @@ class ReplicaFetch:
             good, _ = good_prefix(self._digest, ledger_id, first, bodies)
             if good == 0:
                 raise
-            # What came before the bad one is good; that one is asked for elsewhere.
+            # Entries before the corrupt one are good; that one is fetched from another replica.
             self.order.failed(bookie, trio.current_time())
             return self._digest.decode_many(ledger_id, first, bodies[:good])
 
@@ -326,7 +328,7 @@ def _body_of(bookie: str, response: ResponseBody) -> Buffer:
 
 
 class _Gathering:
-    """Answers to reads that were posted together."""
+    """Collects the responses to reads that were posted together."""
 
     def __init__(self, count: int) -> None:
         self._answers: list[ResponseBody | None] = [None] * count
@@ -353,7 +355,7 @@ class _Gathering:
         return any(a is not None and a.status is Status.TOO_MANY_REQUESTS for a in self._answers)
 
     def prefix(self) -> list[Buffer]:
-        """The entries up to the first that did not come."""
+        """Returns the entries before the first that is missing."""
         bodies: list[Buffer] = []
         for answer in self._answers:
             if not isinstance(answer, ReadResponse) or answer.status is not Status.OK:

@@ -1,0 +1,11 @@
+"""What ledgers, streams and bookies need of the machine: tasks, threads, sockets, settings.
+
+- `background`: a nursery whose lone error is raised without an exception group.
+- `bridge`: one trio loop in a thread, for callers that are threads or asyncio tasks.
+- `concurrency`: the same work for many items, a bounded number at a time.
+- `config`: typed settings from defaults, a file, the environment and flags.
+- `drive`: runs a state machine that does no I/O of its own.
+- `network`: non-blocking transports, and TCP.
+- `parking`: how a task waits until another one wakes it.
+- `shared_loop`: the one background loop of a process.
+"""

@@ -1,7 +1,7 @@
-"""Background tasks of an object, whose block raises what its body raised and no group.
+"""A nursery for the background tasks of an object, which raises a lone error by itself.
 
-A nursery wraps even the body's lone error in an exception group; callers of a store want to
-write `except NoSuchLedger`. If a task fails too, the group leaves as it is.
+trio's nursery wraps even the body's lone error in an exception group, but callers of a store write
+`except NoSuchLedger`. If a task fails as well, the group is raised unchanged.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import trio
 
 @asynccontextmanager
 async def open_background() -> AsyncIterator[trio.Nursery]:
-    """A nursery whose tasks are cancelled when the block ends."""
+    """Opens a nursery whose tasks are cancelled when the block ends."""
     only: BaseException | None = None
     try:
         async with trio.open_nursery() as nursery:

@@ -1,11 +1,11 @@
 """Bridge: one trio loop in a thread of its own, for callers that are threads or asyncio tasks.
 
-Started by the first user and ended with the last one, or by the interpreter's exit. Runs calls and
+The first user starts it; it ends with the last one, or at the interpreter's exit. It runs calls and
 holds context managers for its callers; each ends exactly once, with a value or an error, whatever
-ends the loop. Must never run a caller's code, nor leave a caller waiting for a loop that has ended.
+ends the loop. It must never run a caller's code, nor leave a caller waiting for a loop that ended.
 
-Not trio's guest mode: there each turn of the loop that waits for I/O costs a hop to a thread and
-back, and a host loop that is stopped early leaves trio's run in pieces.
+trio's guest mode would not do: there each turn of the loop that waits for I/O costs a hop to a
+thread and back, and a host loop that stops early leaves trio's run unfinished.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 CALLS_MAX = 10_000
-"""Calls under way at once, over all callers; one more is refused."""
+"""Calls in progress, over all callers; a further one is refused."""
 
 
-class Latch:
-    """Something that happens once, in the trio thread, and that callers wait for in theirs.
+class Completion:
+    """An event that is set once, in the trio thread, and for which callers wait in their threads.
 
-    `waiters` are called when it has happened, in a thread that the caller's `wake` chooses. Whoever
-    adds one looks at `is_set` again afterwards.
+    `waiters` are called when it is set, in a thread that the caller's `wake` chooses. A caller that
+    adds one must check `is_set` again afterwards.
     """
 
     __slots__ = ("is_set", "waiters")
@@ -41,20 +41,45 @@ class Latch:
         self.waiters: list[Callable[[], object]] | None = None
 
 
-Wake = Callable[[Sequence[Latch]], None]
-"""Sets latches and wakes who waits for them. Called in the trio thread only."""
+Wake = Callable[[Sequence[Completion]], None]
+"""Sets completions and wakes their waiters. Called in the trio thread only."""
+
+
+class Job:
+    """A step that a caller posts to the trio thread.
+
+    Args:
+        run: called in the trio thread. It must not raise.
+        refuse: called instead with a LedgerClosed, in the caller's thread, if the loop has ended
+            after `post` returned: whatever waits for the job must end, too. By default nothing
+            waits for it.
+    """
+
+    __slots__ = ("refuse", "run")
+
+    def __init__(
+        self,
+        run: Callable[[], object],
+        refuse: Callable[[LedgerError], object] = lambda _error: None,
+    ) -> None:
+        self.run = run
+        self.refuse = refuse
+
+
+Post = Callable[[Job], None]
+"""Posts a job to the trio thread; jobs of one thread are run in order."""
 
 
 class BackgroundLoop:
-    """A trio loop in a daemon thread. Made by `acquire_loop`."""
+    """A trio loop in a daemon thread; made by `acquire_loop`."""
 
     def __init__(self) -> None:
         self.users = 0
         self.is_forked = False
-        """This is the copy in a child process: the thread was not copied with it."""
+        """Whether this is the copy in a forked child, where the thread does not exist."""
         self.ended = threading.Event()
         self.on_end: list[Callable[[], object]] = []
-        """Called in the thread as its last act."""
+        """Called in the thread just before it ends."""
         self._calls = 0
         self._is_ending = False
         self._started = threading.Event()
@@ -70,7 +95,7 @@ class BackgroundLoop:
     def _run(self) -> None:
         try:
             trio.run(self._main)
-        except Exception:  # noqa: BLE001 (a thread has nobody to raise to)
+        except Exception:  # noqa: BLE001 (a thread has no caller to raise it to)
             _log.exception("the background loop failed; its connections are closed")
         finally:
             self._is_ending = True
@@ -94,7 +119,7 @@ class BackgroundLoop:
         return threading.current_thread() is self._thread
 
     def post(self, job: Callable[[], object]) -> None:
-        """Has `job` run in the trio thread soon; jobs of one thread in order. Safe everywhere.
+        """Runs `job` in the trio thread soon; jobs of one thread run in order. Callable anywhere.
 
         `job` must not raise. Raises LedgerClosed when the loop has ended.
         """
@@ -110,16 +135,16 @@ class BackgroundLoop:
             raise self.closed() from None
 
     def start_task(self, run: Callable[[], Awaitable[None]]) -> None:
-        """In the trio thread: starts a task. Raises LedgerClosed, TooManyRequests."""
+        """Starts a task; called in the trio thread. Raises LedgerClosed, TooManyRequests."""
         if self._is_ending or self._nursery is None:
             raise self.closed()
         if self._calls >= CALLS_MAX:
             raise TooManyRequests(
-                f"{self._calls} calls are under way in this process; let some end first"
+                f"{self._calls} calls are in progress in this process; let some end first"
             )
         try:
             self._nursery.start_soon(self._counted, run)
-        except RuntimeError:  # it is closed, and `_main` has not had its turn since
+        except RuntimeError:  # it is closed, and `_main` has not run since
             raise self.closed() from None
         self._calls += 1
 
@@ -153,15 +178,16 @@ class BackgroundLoop:
     def closed() -> LedgerClosed:
         return LedgerClosed("the connection is closed: its background loop has ended")
 
-    def as_told(self, error: BaseException) -> BaseException:
-        """The error for callers, who must not meet a trio.Cancelled of the loop's end."""
+    def error_for_caller(self, error: BaseException) -> BaseException:
+        """Returns the error to raise in a caller, which must not get the trio.Cancelled of the
+        loop's end."""
         if not isinstance(error, BaseExceptionGroup):
             return error
         rest = error.split(trio.Cancelled)[1]
         return self.closed() if rest is None else rest
 
     def stop(self) -> None:
-        """Ends the loop soon: what it runs is cancelled. Safe everywhere, and twice."""
+        """Ends the loop soon and cancels what it runs. Callable anywhere, and twice."""
 
         def end() -> None:
             self._is_ending = True
@@ -170,7 +196,7 @@ class BackgroundLoop:
 
         if not self.is_forked and not self.ended.is_set():
             if self._token is None:
-                self._is_ending = True  # interrupted while it started: it looks at this then
+                self._is_ending = True  # interrupted while it starts: it checks this afterwards
             if self._token is None:
                 return
             try:
@@ -184,14 +210,14 @@ class BackgroundLoop:
             self._thread.join(timeout_s)
 
 
-class Call(Latch, Generic[T]):
-    """An async function on its way through the loop. Set when it has ended.
+class Call(Completion, Generic[T]):
+    """An async function that runs in the loop. Set when it has ended.
 
     Args:
-        make: called in the trio thread; what it returns is awaited there.
-        wake: how its caller learns of the end.
-        give_back: called in the trio thread with the value, if `cancel` came too late to prevent
-            one: its caller has gone. It must not raise.
+        make: called in the trio thread; the awaitable it returns is awaited there.
+        wake: notifies the caller of the end.
+        give_back: called in the trio thread with the value if `cancel` came too late to prevent
+            one, and no caller takes it. It must not raise.
     """
 
     __slots__ = (
@@ -218,31 +244,32 @@ class Call(Latch, Generic[T]):
         self._has_started = False
 
     def start(self) -> None:
-        """A job for `post`."""
+        """Starts it. A job for `post`."""
         if self.is_set:
             return
         try:
             self._loop.start_task(self._run)
             self._has_started = True
         except LedgerError as error:
-            self._end(error)
+            self.refuse(error)
 
     def cancel(self) -> None:
-        """A job for `post`: ends the call soon, or never begins it; a value is given back."""
+        """Ends the call soon, or prevents it; a value is given back. A job for `post`."""
         self._is_cancelled = True
         if self.is_set:
             self._return_value()
         elif self._scope is not None:
             self._scope.cancel()
         elif not self._has_started:
-            self._end(LedgerClosed("cancelled before it began"))
+            self.refuse(LedgerClosed("cancelled before it began"))
 
     def _return_value(self) -> None:
         give_back, self._give_back = self._give_back, None
         if give_back is not None and self._value:
             give_back(self._value[0])
 
-    def _end(self, error: LedgerError) -> None:
+    def refuse(self, error: LedgerError) -> None:
+        """Ends the call with this error, unless it has ended. The loop does not run it."""
         if not self.is_set:
             self.error = error
             self._wake([self])
@@ -259,14 +286,14 @@ class Call(Latch, Generic[T]):
             self.error = self._loop.closed()
             raise
         except BaseException as error:  # noqa: BLE001 (it is raised again where it was called)
-            self.error = self._loop.as_told(error)
+            self.error = self._loop.error_for_caller(error)
         finally:
             if self._is_cancelled:
                 self._return_value()
             self._wake([self])
 
     def result(self) -> T:
-        """What it returned; raises what it raised. It must have ended."""
+        """Returns what the function returned, or raises what it raised. It must have ended."""
         assert self.is_set, "it has not ended"
         if self._value:
             return self._value[0]
@@ -275,14 +302,14 @@ class Call(Latch, Generic[T]):
 
 
 class BlockFailed(Exception):
-    """Raised in a context manager in the trio thread where its caller's block raised."""
+    """Raised inside a context manager in the trio thread when its caller's block raised."""
 
 
-class Held(Generic[T]):
-    """A trio context manager entered and left in one trio task, for a block elsewhere.
+class RemoteContext(Generic[T]):
+    """A trio context manager, entered and left in one trio task for a block in another thread.
 
-    `entered` is set when `value` is there or entering failed; `left` when it is over, with `error`
-    if it ended with one that is not the block's own.
+    `entered` is set when `value` is available or entering failed; `left` is set at the end, with
+    `error` if it ended by an error other than the block's own.
     """
 
     def __init__(
@@ -291,8 +318,8 @@ class Held(Generic[T]):
         make: Callable[[], AbstractAsyncContextManager[T]],
         wake: Wake,
     ) -> None:
-        self.entered = Latch()
-        self.left = Latch()
+        self.entered = Completion()
+        self.left = Completion()
         self.error: BaseException | None = None
         self._loop = loop
         self._make = make
@@ -305,37 +332,38 @@ class Held(Generic[T]):
 
     @property
     def value(self) -> T:
-        """What entering gave; raises what it raised."""
+        """The value of entering; raises what entering raised."""
         if self._value:
             return self._value[0]
         raise self.error or self._loop.closed()
 
     def start(self) -> None:
-        """A job for `post`."""
+        """Starts it. A job for `post`."""
         if self.left.is_set:
             return
         try:
             self._loop.start_task(self._run)
             self._has_started = True
         except LedgerError as error:
-            self._end(error)
+            self.refuse(error)
 
     def leave(self) -> None:
-        """A job for `post`: the block has ended well."""
+        """Reports that the block ended without an error. A job for `post`."""
         self._leaving.set()
 
     def fail(self) -> None:
-        """A job for `post`: the block has raised."""
+        """Reports that the block raised. A job for `post`."""
         self._has_failed = True
         self._leaving.set()
 
     def cancel(self) -> None:
-        """A job for `post`: the block was cancelled, or entering or leaving takes too long."""
+        """Cancels it: with the block, or if entering or leaving takes too long. For `post`."""
         self._scope.cancel()
         if not self._has_started:
-            self._end(LedgerClosed("cancelled before it began"))
+            self.refuse(LedgerClosed("cancelled before it began"))
 
-    def _end(self, error: LedgerError) -> None:
+    def refuse(self, error: LedgerError) -> None:
+        """Ends the block with this error, unless it has ended. The loop does not run it."""
         if not self.left.is_set:
             self.error = error
             self._wake([self.entered, self.left])
@@ -356,7 +384,7 @@ class Held(Generic[T]):
             pass
         except BaseExceptionGroup as group:
             if (rest := group.split(BlockFailed)[1]) is not None:
-                self.error = self._loop.as_told(rest)
+                self.error = self._loop.error_for_caller(rest)
         except BaseException as error:  # noqa: BLE001 (it is raised again where the block is)
             self.error = error
         finally:

@@ -1,4 +1,4 @@
-"""The same work for many, some at a time: the tasks are bounded, whatever the number of items."""
+"""Applies one coroutine function to many items, in a bounded number of tasks."""
 
 from __future__ import annotations
 
@@ -10,33 +10,34 @@ import trio
 T = TypeVar("T")
 R = TypeVar("R")
 
-AT_ONCE_MAX = 16
+CONCURRENT_MAX = 16
 
 
-async def for_each(
-    items: Iterable[T], work: Callable[[T], Awaitable[R]], *, at_once_max: int = AT_ONCE_MAX
+async def map_bounded(
+    items: Iterable[T], work: Callable[[T], Awaitable[R]], *, concurrent_max: int = CONCURRENT_MAX
 ) -> list[R]:
-    """What `work` gave for each, in their order; at most `at_once_max` at a time.
+    """Calls `work` for each item and returns the results in the order of the items.
 
-    Raises the first error, by itself, when those under way are done; none is begun after it.
+    At most `concurrent_max` calls run at the same time. After an error no further call begins; the
+    first error is raised by itself, without a group, once the calls in progress have ended.
     """
     chosen = list(items)
     done: dict[int, R] = {}
     failed: list[Exception] = []
     waiting = iter(enumerate(chosen))
 
-    async def take_turns() -> None:
+    async def work_through() -> None:
         for index, item in waiting:
             if failed:
                 return
             try:
                 done[index] = await work(item)
-            except Exception as error:  # noqa: BLE001 (raised below, by itself)
+            except Exception as error:  # noqa: BLE001 (raised below, without a group)
                 failed.append(error)
 
     async with trio.open_nursery() as nursery:
-        for _ in range(min(at_once_max, len(chosen))):
-            nursery.start_soon(take_turns)
+        for _ in range(min(concurrent_max, len(chosen))):
+            nursery.start_soon(work_through)
     if failed:
         raise failed[0]
     return [done[index] for index in range(len(chosen))]

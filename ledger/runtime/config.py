@@ -1,8 +1,8 @@
 """Typed settings of a process: defaults < TOML file < `LEDGERSTREAM_*` environment < flags.
 
-Works for any frozen dataclass whose fields are the settings. Nothing is ignored: an unknown key
-or a wrong type is an error that names the source, the key and the cure. Needs msgspec, which
-the client's core does not: only composition roots call this.
+For any frozen dataclass whose fields are the settings. Nothing is ignored: an unknown key or a
+wrong type is an error that names the source, the key and the cure. It needs msgspec, which the
+client's core does not, so only the main programs call it.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ _BYTE_UNITS = ("bytes", "bytes/s")
 
 
 def setting(default: Any, *, unit: str, apache: str, reason: str) -> Any:
-    """A dataclass field that says what it is. `apache`: the same knob of Apache BookKeeper, or
-    "" if it has none. `reason` is one sentence for the documentation."""
+    """Returns a dataclass field with its documentation. `apache` is the same setting of Apache
+    BookKeeper, or "" if it has none; `reason` is one sentence."""
     metadata = {"unit": unit, "apache": apache, "reason": reason}
     return dataclasses.field(default=default, metadata=metadata)
 
@@ -39,10 +39,10 @@ def load_settings(
     flags: Mapping[str, object],
     known_elsewhere: Collection[str] = (),
 ) -> T:
-    """One `settings_type` from all sources.
+    """Returns one `settings_type`, merged from all sources.
 
-    `flags` whose value is None were not given. In the environment a list is separated by
-    commas; names in `known_elsewhere` (without prefix, small letters) are other programs'.
+    Flags whose value is None were not given. In the environment the items of a list are separated
+    by commas; names in `known_elsewhere` (without prefix, in lower case) belong to other programs.
     Raises InvalidArgument.
     """
     hints = typing.get_type_hints(settings_type)
@@ -73,7 +73,7 @@ def load_settings(
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """The tables of a TOML file. Raises InvalidArgument."""
+    """Returns the tables of a TOML file. Raises InvalidArgument."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -83,7 +83,7 @@ def read_toml(file: Path) -> dict[str, Any]:
 
 
 def settings_table(settings_type: type[object]) -> str:
-    """The settings as a Markdown table: what the documentation must contain."""
+    """Returns the settings as the Markdown table that the documentation contains."""
     lines = [
         "| Setting | Default | Unit | In Apache BookKeeper | Why |",
         "|---|---|---|---|---|",

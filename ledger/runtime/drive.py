@@ -1,7 +1,7 @@
-"""Runs any cold state machine: its actions become tasks, their results its next events.
+"""Runs a state machine that does no I/O of its own: runs its actions, and feeds back the events.
 
-The machine decides, this does. It keeps no state of its own, and a task never outlives the
-call: what is still under way when the machine has finished is cancelled.
+Each action becomes a task, and its result is the machine's next event. The driver keeps no state
+of its own, and no task outlives the call: when the machine finishes, the others are cancelled.
 """
 
 from __future__ import annotations
@@ -22,30 +22,32 @@ Result_co = TypeVar("Result_co", covariant=True)
 
 
 class Machine(Protocol[Action_co, Event_contra, Result_co]):
-    """A cold core: decides by `start` and `handle`, and knows when it is `finished`."""
+    """A core without I/O: `start` and `handle` return its actions until it is `finished`."""
 
     @property
     def finished(self) -> bool: ...
 
     @property
     def result(self) -> Result_co:
-        """What the machine came to; raises the LedgerError it failed with."""
+        """The result of a finished machine; raises the LedgerError with which it failed."""
         ...
 
     def start(self) -> Sequence[Action_co]: ...
 
     def handle(self, event: Event_contra) -> Sequence[Action_co]: ...
 
-    def story(self) -> str: ...
+    def history(self) -> str:
+        """Returns the last events and the state, for messages."""
+        ...
 
 
 async def drive(
     machine: Machine[Action, Event, Result], perform: Callable[[Action], Awaitable[Event]]
 ) -> Result:
-    """Run `machine` to its end; `perform` does one action and returns what came of it.
+    """Runs `machine` to its end; `perform` does one action and returns the event it leads to.
 
-    What the world did wrong belongs into the event. A LedgerError that `perform` raises all
-    the same ends the run and is raised here.
+    Failures of the network or of bookies are events. A LedgerError that `perform` raises
+    nevertheless ends the run and is raised here.
     """
     failures: list[LedgerError] = []
     async with trio.open_nursery() as nursery:
@@ -59,7 +61,7 @@ async def drive(
                 return
             if machine.finished or failures:
                 return
-            # No await from here on: the machine sees one event at a time.
+            # No await from here on: the machine handles one event at a time.
             begin(machine.handle(event))
 
         def begin(actions: Sequence[Action]) -> None:
@@ -71,5 +73,5 @@ async def drive(
         begin(machine.start())
     if failures:
         raise failures[0]
-    assert machine.finished, f"nothing left to wait for, and not finished:\n{machine.story()}"
+    assert machine.finished, f"no action in flight, and not finished:\n{machine.history()}"
     return machine.result

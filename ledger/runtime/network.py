@@ -1,8 +1,8 @@
-"""The network door: non-blocking transports, and their TCP form.
+"""The network interface: non-blocking transports, and their implementation for TCP.
 
-A transport is deliberately thin: `send` and `recv_into` never wait, so that the hot paths
-handle a whole chunk of bytes between two waits and copy nothing. The simulator stands
-behind the same protocol (`bookie.testing.network`). Why not trio's Stream: docs/adr/0002.
+A transport is deliberately thin: `send` and `recv_into` never wait, so that the hot paths process
+a whole chunk of bytes between two waits and copy nothing. The simulator implements the same
+protocol (`bookie.testing.network`). docs/adr/0002 says why it is not trio's Stream.
 """
 
 from __future__ import annotations
@@ -18,20 +18,21 @@ from ledger.errors import BookieUnavailable
 
 
 class Transport(Protocol):
-    """One connection. All methods may be called from one task at a time per direction."""
+    """One connection. In each direction only one task at a time may call its methods."""
 
     @property
     def peer(self) -> str:
-        """Address of the other side, for messages and logs."""
+        """Address of the peer, for messages and logs."""
         ...
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
-        """Bytes taken, at least 1. Raises BlockingIOError if none fit now, OSError if broken."""
+        """Returns how many bytes were accepted, at least 1. Raises BlockingIOError if none can be
+        accepted now, OSError if the connection broke."""
         ...
 
     def recv_into(self, buffer: memoryview) -> int:
-        """Bytes put into `buffer`; 0 at the end of the connection. Raises BlockingIOError if
-        none are there yet, OSError if the connection broke."""
+        """Returns how many bytes were put into `buffer`; 0 at the end of the connection. Raises
+        BlockingIOError if none have arrived, OSError if the connection broke."""
         ...
 
     async def wait_readable(self) -> None:
@@ -43,15 +44,17 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None:
-        """Closes at once; who waits on this side, or begins to, gets OSError or
+        """Closes at once. Waits on this side, also later ones, raise OSError or
         trio.ClosedResourceError."""
         ...
 
 
 class Listener(Protocol):
+    """A listening socket."""
+
     @property
     def address(self) -> tuple[str, int]:
-        """Host and port actually bound."""
+        """Host and port to which it is bound."""
         ...
 
     async def accept(self) -> Transport: ...
@@ -60,12 +63,14 @@ class Listener(Protocol):
 
 
 class Network(Protocol):
+    """Connects and listens."""
+
     async def connect(self, host: str, port: int) -> Transport:
         """Raises BookieUnavailable if the peer cannot be reached."""
         ...
 
     async def listen(self, host: str, port: int) -> Listener:
-        """Port 0 lets the system choose."""
+        """Listens; with port 0 the system chooses one."""
         ...
 
 
@@ -87,7 +92,7 @@ class TcpTransport:
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SOCKET_BUFFER_BYTES)
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER_BYTES)
         self._socket = connected
-        # Bound straight to the socket: the hot paths pay for no wrapper.
+        # The socket's own methods: the hot paths pay for no wrapper.
         self.send = connected.send
         self.recv_into = connected.recv_into
         name = connected.getpeername()
@@ -102,8 +107,8 @@ class TcpTransport:
         await trio.lowlevel.wait_writable(self._socket)
 
     def _check_open(self) -> None:
-        # A closed socket has no descriptor to wait for: trio calls that a ValueError the first
-        # time, and a busy resource later.
+        # A closed socket has no descriptor: trio would raise a ValueError the first time, and
+        # report a busy resource later.
         if self._socket.fileno() < 0:
             raise trio.ClosedResourceError(f"the connection to {self.peer} was closed")
 
@@ -114,6 +119,8 @@ class TcpTransport:
 
 
 class TcpListener:
+    """A listening, non-blocking TCP socket."""
+
     def __init__(self, listening: socket.socket) -> None:
         self._socket = listening
         name = listening.getsockname()
@@ -127,14 +134,14 @@ class TcpListener:
                 try:
                     return TcpTransport(connected)
                 except OSError:
-                    connected.close()  # reset before we looked at it
+                    connected.close()  # reset by the peer already
                     continue
             except (BlockingIOError, ConnectionAbortedError):
                 continue
             except OSError as error:
                 if error.errno in _LISTENER_IS_GONE:
                     raise
-                # Out of descriptors or buffers, or the trouble of one peer: keep serving.
+                # Out of descriptors or buffers, or a fault of one peer: keep serving.
                 await trio.sleep(_ACCEPT_PAUSE_S)
 
     def close(self) -> None:
@@ -149,17 +156,17 @@ _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 def refuse_own_echo(connected: socket.socket) -> None:
     """Raises ConnectionRefusedError if both ends of the connection are this socket.
 
-    Who calls a free port of its own machine may be given that port to call from, and TCP lets the
-    two meet. Whoever tries again for long enough is. It would keep the server off its port, and
-    for a minute after an ordinary close.
+    A client that connects to an unused port of its own machine may be assigned that very port as
+    its source, and TCP then connects the socket to itself. A client that retries long enough runs
+    into this. It would keep the server off its port, and for a minute after a normal close.
     """
     if connected.getsockname() == connected.getpeername():
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_AT_CLOSE)
-        raise ConnectionRefusedError(errno.ECONNREFUSED, "nobody listens")
+        raise ConnectionRefusedError(errno.ECONNREFUSED, "nothing listens there")
 
 
 class TcpNetwork:
-    """The production form of `Network`."""
+    """`Network` over TCP."""
 
     async def connect(self, host: str, port: int) -> Transport:
         try:

@@ -1,7 +1,7 @@
-"""The background loop of this process: all connections of threads and asyncio share one.
+"""The background loop of this process, shared by all connections of threads and of asyncio.
 
-Begun by the first user, ended with the last or with the interpreter; a forked child begins its
-own. Must never leave a lock held in a child.
+The first user starts it; it ends with the last one or with the interpreter. A forked child starts
+its own. It must never leave a lock held in a child.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import threading
 from ledger.runtime.bridge import BackgroundLoop
 
 EXIT_TIMEOUT_S = 5.0
-"""How long the interpreter's exit waits for the loop to end."""
+"""How long the exit of the interpreter waits for the loop to end."""
 
 
-# Held while a loop starts, so fork() waits for that; again in a finalizer that runs meanwhile.
+# Held while a loop starts, so that fork() waits for it. Reentrant: a finalizer may run meanwhile.
 _guard = threading.RLock()
 _loops: list[BackgroundLoop] = []
 
 
 def acquire_loop() -> BackgroundLoop:
-    """The loop of this process, begun if there is none; `release_loop` when done with it."""
+    """Returns the loop of this process, started if there is none. Pair it with `release_loop`."""
     with _guard:
         if not _loops or _loops[0].ended.is_set():
             loop = BackgroundLoop()
             try:
                 loop.start()
             except BaseException:
-                loop.stop()  # Ctrl-C: the next one begins another
+                loop.stop()  # Ctrl-C: the next call starts another one
                 raise
             _loops[:] = [loop]
         loop = _loops[0]
@@ -38,7 +38,7 @@ def acquire_loop() -> BackgroundLoop:
 
 
 def release_loop(loop: BackgroundLoop) -> bool:
-    """The last user stops the loop; True then: the caller waits for its end, by `join`."""
+    """Stops the loop for its last user. Returns True then: the caller waits for it by `join`."""
     with _guard:
         loop.users -= 1
         if loop.users or loop.is_forked:

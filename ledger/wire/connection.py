@@ -1,8 +1,8 @@
-"""Frames out of a byte stream, without copying: the receive side of every connection.
+"""Takes frames out of a byte stream without copying: the receive side of every connection.
 
-Bytes are received straight into a *segment*; frames are handed out as places in it. A bookie
-keeps segments alive as its write cache, so bytes already received are never moved or
-overwritten, except while the owner says that the segment holds nothing it still needs.
+Bytes are received straight into a *segment*, and frames are views into it. A bookie keeps segments
+as its write cache, so received bytes must never be moved or overwritten unless the owner has
+declared that the segment holds nothing it needs.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from ledger.wire.messages import FRAME_BYTES_MAX
 SEGMENT_BYTES_MIN = 64 * 1024
 SEGMENT_BYTES_MAX = 4 * 1024 * 1024
 RECEIVE_BYTES_MIN = 16 * 1024
-"""Less room than this at the end of a segment means: take the next one."""
+"""With less free space than this at the end of a segment the next one is used."""
 RECEIVE_BYTES_MAX = 512 * 1024
 
 _LENGTH = struct.Struct(">i").unpack_from
 
 
 def is_version_3(first_byte: int) -> bool:
-    """Tells the protocol generation by the first byte of a frame's body: 0x0A is the tag of
-    `Request.header`, always first in v3. Anything else is v2's version byte, good or bad.
+    """Whether a frame is of v3, by the first byte of its body: 0x0A is the tag of
+    `Request.header`, always first in v3. Any other value is v2's version byte, valid or not.
     """
     return first_byte == 0x0A
 
@@ -32,9 +32,9 @@ def is_version_3(first_byte: int) -> bool:
 class ReceiveBuffer:
     """Bytes received and not yet consumed: `segment[start:end]`.
 
-    `is_pinned`: somebody keeps places in this segment, so a new one is taken when it is full
-    instead of moving bytes inside it. The owner sets it, and learns of a new segment by
-    comparing `generation`.
+    `is_pinned`: the owner keeps offsets into this segment, so when it is full a new one is used
+    instead of moving bytes inside it. The owner sets it, and notices a new segment by comparing
+    `generation`.
     """
 
     __slots__ = (
@@ -55,7 +55,7 @@ class ReceiveBuffer:
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
         new_segment: Callable[[int], bytearray] = bytearray,
     ) -> None:
-        """`new_segment` gives a buffer of about as many bytes; its content does not matter."""
+        """`new_segment` returns a buffer of about the given size, with any content."""
         self.new_segment = new_segment
         self.frame_bytes_max = frame_bytes_max
         self.segment_bytes_max = segment_bytes_max
@@ -68,7 +68,7 @@ class ReceiveBuffer:
 
     @classmethod
     def holding(cls, frames: bytearray, frame_bytes_max: int) -> ReceiveBuffer:
-        """A buffer with whole frames that were received before, and nothing to come."""
+        """Returns a buffer with whole frames that were received before, and no more to come."""
         buffer = cls(frame_bytes_max, segment_bytes_max=0)
         buffer.segment = frames
         buffer.view = memoryview(frames)
@@ -76,24 +76,28 @@ class ReceiveBuffer:
         return buffer
 
     def space(self) -> memoryview:
-        """Room for the next receive, at least RECEIVE_BYTES_MIN."""
+        """Returns free space for the next receive, at least RECEIVE_BYTES_MIN."""
         if not self.is_pinned and self.start == self.end:
             self.start = self.end = 0
         size = len(self.segment)
-        if size - self.end < RECEIVE_BYTES_MIN or self._wants_more_than(size - self.start):
-            self._make_room()
+        is_begun = self.end - self.start >= 4  # a frame, of which the length is known
+        if size - self.end < RECEIVE_BYTES_MIN or (
+            is_begun and 4 + self._checked_length() > size - self.start
+        ):
+            self._make_space()
         return self.view[self.end : self.end + RECEIVE_BYTES_MAX]
 
     def received(self, count: int) -> None:
-        """`count` bytes were put into the view that `space` returned."""
+        """Records that `count` bytes were put into the view that `space` returned."""
         self.end += count
 
     def next_frame(self) -> memoryview | None:
-        """Consumes the next whole frame; its body (without the length), or None for now.
+        """Consumes the next whole frame and returns its body without the length; None if there is
+        none yet.
 
         The view is valid until the next `space`, or as long as the segment is pinned.
-        Raises RemoteProtocolError on a length that is negative or above `frame_bytes_max`,
-        before any memory is taken for it.
+        Raises RemoteProtocolError for a length that is negative or above `frame_bytes_max`,
+        before memory is allocated for it.
         """
         start = self.start
         if self.end - start < 4:
@@ -113,11 +117,8 @@ class ReceiveBuffer:
             )
         return length
 
-    def _wants_more_than(self, room: int) -> bool:
-        return self.end - self.start >= 4 and 4 + self._checked_length() > room
-
-    def _make_room(self) -> None:
-        """A segment with room for the frame begun, moving only the bytes of that frame."""
+    def _make_space(self) -> None:
+        """Makes space for the frame begun, in this or a new segment; moves only that frame."""
         left = self.end - self.start
         needed = RECEIVE_BYTES_MIN + left
         if left >= 4:
@@ -126,7 +127,7 @@ class ReceiveBuffer:
         if not self.is_pinned and needed <= old:
             self.segment[:left] = self.segment[self.start : self.end]
         else:
-            # A peer that filled a segment is busy: the next one is larger, up to the bound.
+            # A peer that filled a segment sends much: the next one is larger, up to the bound.
             size = max(needed, min(self.segment_bytes_max, old * 4))
             is_ordinary = needed <= size // 2
             segment = self.new_segment(size) if is_ordinary else bytearray(size)

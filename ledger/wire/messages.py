@@ -1,10 +1,9 @@
-"""Requests and responses between client and bookie, free of wire version.
+"""Requests and responses between client and bookie, independent of the wire version.
 
-The codecs `v2` and `v3` translate these to bytes and back. The add path does not use
-these objects per entry (see `bookie.core.adds`, `ledger.writing.writer`); everything else does.
-Source of the fields: Apache BookKeeper's `BookieProtocol` and `BookkeeperProtocol.proto`.
-
-A request that cannot be served but can be answered: the codecs raise it, servers send it.
+The codecs `v2` and `v3` translate them to bytes and back. The add path does not use these objects
+per entry (see `bookie.core.adds`, `ledger.writing.writer`); everything else does. The fields are
+those of Apache BookKeeper's `BookieProtocol` and `BookkeeperProtocol.proto`. The codecs raise
+`RequestRefused` for a request that cannot be served but can be answered.
 """
 
 from __future__ import annotations
@@ -47,17 +46,17 @@ class AddRequest:
     is_high_priority: bool = False
     is_deferred_sync: bool = False
     takes_range_acks: bool = False
-    """v2 only, our extension: one reply may acknowledge a run of entries (docs/wire.md)."""
+    """v2 only, an extension: one response may acknowledge a run of entries (docs/wire.md)."""
 
     @property
     def is_urgent(self) -> bool:
-        """What brings a ledger back in order passes where ordinary adds do not."""
+        """Adds of recoveries are accepted where ordinary adds are refused."""
         return self.is_recovery or self.is_high_priority
 
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """`entry_id` -1 asks for the last entry the bookie holds."""
+    """Reads one entry; `entry_id` -1 is the last entry that the bookie holds."""
 
     ledger_id: int
     entry_id: int
@@ -71,7 +70,7 @@ class ReadRequest:
 
 @dataclass(frozen=True, slots=True)
 class BatchReadRequest:
-    """v2 only. `count_max` <= 0 means no bound by count."""
+    """Reads entries from `entry_id` on; v2 only. `count_max` <= 0 means no bound by count."""
 
     ledger_id: int
     entry_id: int
@@ -140,7 +139,7 @@ RequestBody = (
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request with what its answer must repeat.
+    """One request, and the fields that its response must repeat.
 
     `version` is 0..2 for the binary protocol and 3 for protobuf. `txn_id` is v3's transaction
     id, and v2's request id for batch reads; it is 0 for all other v2 requests.
@@ -153,7 +152,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class AddResponse:
-    """`last_entry_id` > `entry_id` only as a range ack (see `AddRequest.takes_range_acks`)."""
+    """`last_entry_id` > `entry_id` only in a range ack (see `AddRequest.takes_range_acks`)."""
 
     status: Status
     ledger_id: int
@@ -227,7 +226,7 @@ class ListEntriesResponse:
 
 @dataclass(frozen=True, slots=True)
 class ErrorResponse:
-    """Answer to a request that could not be understood well enough for a typed answer (v3)."""
+    """The response to a request of v3 that was not understood enough for a typed response."""
 
     status: Status
     operation: int
@@ -250,7 +249,7 @@ ResponseBody = (
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One response; `version` and `txn_id` repeat the request's."""
+    """One response; `version` and `txn_id` repeat those of the request."""
 
     version: int
     txn_id: int
@@ -258,9 +257,9 @@ class Response:
 
 
 class RequestRefused(RemoteProtocolError):
-    """The frame names its operation well enough for the peer to get an answer.
+    """A request is invalid, but its frame names the operation, so that it can be answered.
 
-    A server encodes `response` with the codec that raised this, sends it and goes on; after
+    A server encodes `response` with the codec that raised this, sends it and continues; after
     any other RemoteProtocolError it closes the connection.
     """
 

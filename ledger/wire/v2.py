@@ -1,9 +1,10 @@
-"""Protocol v2 (and 0, 1): fixed binary layouts. Requests and responses to bytes and back.
+"""Protocol v2 (and 0, 1): fixed binary layouts. Translates requests and responses to bytes and
+back.
 
-Frames given to `decode_*` are without their 4-byte length, results of `encode_*` with it. The
-add path of client and bookie does not come through here, it uses the constants and structs
-below in place; change nothing of them. Bytes from the peer can only cause RemoteProtocolError.
-Layouts are in docs/wire.md. Bodies of decoded messages are views into the frame, not copies.
+Frames given to `decode_*` are without their 4-byte length, results of `encode_*` with it. The add
+path of client and bookie does not use these functions; it uses the constants and structs below in
+place, and they must not change. Bytes from the peer can only cause RemoteProtocolError.
+docs/wire.md has the layouts. Bodies of decoded messages are views into the frame, not copies.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ledger.wire.v2_status import code_of_status as code_of_status
 from ledger.wire.v2_status import status_of_code as status_of_code
 
 VERSION: Final = 2
-"""What we send. 0 and 1 are understood too: 0 has no flags, fencing keys need 2."""
+"""The version sent. 0 and 1 are understood too: 0 has no flags, fencing keys need 2."""
 
 ADD: Final = 1
 READ: Final = 2
@@ -32,7 +33,7 @@ FENCING: Final = 0x1
 RECOVERY_ADD: Final = 0x2
 HIGH_PRIORITY: Final = 0x4
 RANGE_ACKS: Final = 0x4000
-"""Our extension. On an ADD: the reply may be a range ack. On an ADD reply: it is one."""
+"""An extension. On an ADD: the reply may be a range ack. On an ADD reply: it is one."""
 
 ADD_HEADER: Final = VERSION << 24 | ADD << 16
 """Header of an ADD without flags, and of a plain ADD reply."""
@@ -42,7 +43,14 @@ MASTER_KEY_BYTES: Final = 20
 ENTRY_HEADER_BYTES: Final = 32
 
 ADD_START: Final = struct.Struct(">iI20s")
-"""Frame length, header, master key: 28 bytes. The entry follows."""
+"""Frame length, header, master key. The entry follows."""
+ADD_ENTRY_AT: Final = 28
+"""Offset of the entry in the frame of an ADD."""
+ENTRY_LAC_AT: Final = 16
+"""Offset of the last add confirmed in an entry, after its ledger id and entry id."""
+ADD_LAC_AT: Final = ADD_ENTRY_AT + ENTRY_LAC_AT
+ADD_BYTES_MIN: Final = ADD_ENTRY_AT + ENTRY_HEADER_BYTES
+"""Size of the frame of an ADD whose entry is a header and nothing else."""
 ADD_REPLY: Final = struct.Struct(">iIiqq")
 """Frame length (24), header, code, ledger id, entry id. READ and BATCH_READ replies begin so."""
 RANGE_ACK: Final = struct.Struct(">iIiqqq")
@@ -56,14 +64,36 @@ _BATCH_LIMITS = struct.Struct(">qiq")
 _REPLY = struct.Struct(">iqq")
 _INT64 = struct.Struct(">q")
 _INT32 = struct.Struct(">i")
+_unpack_int64 = _INT64.unpack_from
+
+
+# ---- fields in place
+
+
+def ledger_of_add(frames: Buffer, at: int = 0) -> int:
+    """Returns the ledger id in the frame of an ADD that begins at `at`."""
+    ledger_id: int = _unpack_int64(frames, at + ADD_ENTRY_AT)[0]
+    return ledger_id
+
+
+def lac_of_add(frames: Buffer, at: int = 0) -> int:
+    """Returns the last add confirmed in the frame of an ADD that begins at `at`."""
+    lac: int = _unpack_int64(frames, at + ADD_LAC_AT)[0]
+    return lac
+
+
+def lac_of_entry(entries: Buffer, at: int = 0) -> int:
+    """Returns the last add confirmed in the header of an entry that begins at `at`."""
+    lac: int = _unpack_int64(entries, at + ENTRY_LAC_AT)[0]
+    return lac
 
 
 # ---- requests
 
 
 def encode_request(request: Request) -> bytes:
-    """The request as a frame with its length. Raises LocalProtocolError for what v2 cannot say:
-    long polls, deferred sync, the operations that only v3 has."""
+    """Returns the request as a frame with its length. Raises LocalProtocolError for what v2 does
+    not have: long polls, deferred sync, the operations that only v3 has."""
     body, version = request.body, request.version
     if not 0 <= version <= VERSION:
         raise LocalProtocolError(f"protocol v2 has versions 0 to {VERSION}, not {version}")
@@ -123,7 +153,7 @@ def _encode_auth(version: int, body: m.AuthRequest | m.AuthResponse) -> bytes:
 
 
 def _fencing_key(version: int, body: m.ReadRequest | m.BatchReadRequest) -> bytes:
-    """The key is read by bookies only when fencing, and only since version 2."""
+    """Returns the key, which bookies read only in fencing reads, and only since version 2."""
     if not body.is_fencing:
         return b""
     if version < 2 or body.master_key is None:
@@ -138,9 +168,9 @@ def _checked_key(key: bytes) -> bytes:
 
 
 def decode_request(frame: Buffer) -> Request:
-    """The request in a frame (without its length).
+    """Returns the request in a frame (without its length).
 
-    Raises RequestRefused if the version is not 0..2 but the rest can be read, else
+    Raises RequestRefused if the version is not 0..2 but the rest can be read, otherwise
     RemoteProtocolError. Bytes after the last field are ignored.
     """
     view = memoryview(frame)
@@ -238,7 +268,7 @@ def _bad_version(request: Request) -> RemoteProtocolError:
     elif isinstance(body, m.BatchReadRequest):
         answer = m.BatchReadResponse(Status.BAD_VERSION, body.ledger_id, body.entry_id)
     else:
-        return RemoteProtocolError(cause)  # an AUTH reply has no place for a status
+        return RemoteProtocolError(cause)  # an AUTH reply has no status field
     return RequestRefused(cause, Response(request.version, request.txn_id, answer))
 
 
@@ -246,11 +276,11 @@ def _bad_version(request: Request) -> RemoteProtocolError:
 
 
 def encode_response(response: Response) -> bytes:
-    """The response as a frame with its length.
+    """Returns the response as a frame with its length.
 
-    A read's `max_lac` and `lac_update_ms` have no place in v2 and are dropped. Raises
-    LocalProtocolError for responses v2 does not have, and for a refused AUTH: it can only be
-    told by closing the connection.
+    A read's `max_lac` and `lac_update_ms` have no field in v2 and are dropped. Raises
+    LocalProtocolError for responses that v2 does not have, and for a refused AUTH, which a server
+    can report only by closing the connection.
     """
     body = response.body
     version = response.version
@@ -263,7 +293,7 @@ def encode_response(response: Response) -> bytes:
         if isinstance(body, m.BatchReadResponse):
             return _encode_batch_reply(version, response.txn_id, body)
         if isinstance(body, m.AuthResponse) and body.status is Status.OK:
-            return _encode_auth(VERSION, body)  # whatever the request's, as Apache's bookie
+            return _encode_auth(VERSION, body)  # always, as Apache's bookies do
     except (struct.error, ValueError) as error:
         raise LocalProtocolError(f"{type(body).__name__} cannot be sent: {error}") from error
     raise LocalProtocolError(f"{type(body).__name__} ({body.status.name}) has no form in v2")
@@ -298,7 +328,7 @@ def _encode_reply(
 
 
 def decode_response(frame: Buffer) -> Response:
-    """The response in a frame (without its length). Raises RemoteProtocolError."""
+    """Returns the response in a frame (without its length). Raises RemoteProtocolError."""
     view = memoryview(frame)
     version, operation, flags = _split_header(view)
     if version > VERSION:
@@ -353,7 +383,7 @@ def _decode_bodies(view: memoryview) -> tuple[Buffer, ...]:
 
 def _header(version: int, operation: int, flags: int) -> int:
     if version == 0:
-        # The whole int is the operation. A flag would read as another operation.
+        # The whole integer is the operation. A flag would turn it into another operation.
         if flags:
             raise LocalProtocolError(f"version 0 has no flags (0x{flags:x} wanted)")
         return operation
@@ -361,7 +391,7 @@ def _header(version: int, operation: int, flags: int) -> int:
 
 
 def _split_header(view: memoryview) -> tuple[int, int, int]:
-    """Version, operation, flags."""
+    """Returns version, operation and flags."""
     _need(view, 4, "a header")
     header: int = _HEADER.unpack_from(view)[0]
     version = header >> 24

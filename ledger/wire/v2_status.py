@@ -1,4 +1,4 @@
-"""The result codes of protocol v2 and what they mean to us."""
+"""The result codes of protocol v2, and the statuses they mean."""
 
 from __future__ import annotations
 
@@ -28,10 +28,12 @@ _STATUSES: Final = {
 
 
 def code_of_status(status: Status) -> int:
-    """The code in a reply. UNKNOWN_LEDGER_STATE is told as an I/O error: equally no proof."""
+    """Returns the code for a reply. UNKNOWN_LEDGER_STATE is sent as an I/O error: no proof
+    either."""
     return _CODES[status]
 
 
 def status_of_code(code: int) -> Status:
-    """What a reply's code means. An unknown code proves nothing, as an I/O error does not."""
+    """Returns the status for a reply's code. An unknown code is an I/O error, which proves
+    nothing."""
     return _STATUSES.get(code, Status.IO_ERROR)

@@ -1,9 +1,9 @@
-"""Protocol v3: protobuf requests and responses to bytes and back.
+"""Protocol v3: protobuf. Translates requests and responses to bytes and back.
 
-Frames given to `decode_*` are without their 4-byte length, results of `encode_*` with it.
-Bytes from the peer can only cause RemoteProtocolError; where the peer can be told, that is a
-RequestRefused with the answer. Fields and conventions are Apache's (docs/wire.md). Most of the
-translation is the two tables of `v3_forms`; here is what a table cannot say.
+Frames given to `decode_*` are without their 4-byte length, results of `encode_*` with it. Bytes
+from the peer can only cause RemoteProtocolError; if the peer can be answered, that is a
+RequestRefused with the response. Fields and conventions are Apache's (docs/wire.md). The two tables
+of `v3_forms` do most of the translation; this module does what a table cannot express.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ledger.wire.v3_forms import (
 
 VERSION: Final = 3
 HIGH_PRIORITY: Final = 100
-"""What Apache's client sends; anything above 0 counts."""
+"""The value that Apache's client sends; any value above 0 counts."""
 DEFERRED_SYNC: Final = 1
 MASTER_KEY_BYTES: Final = 20
 ENTRY_HEADER_BYTES: Final = 32
@@ -63,12 +63,12 @@ _STATUSES: Final = {int(code): status for status, code in _CODES.items()}
 
 
 def status_of_code(code: int) -> Status:
-    """What a StatusCode means. An unknown one proves nothing, as an I/O error does not."""
+    """Returns the status for a StatusCode. An unknown one is an I/O error, which proves nothing."""
     return _STATUSES.get(code, Status.IO_ERROR)
 
 
 def _put(part: Message, form: Form, body: RequestBody | ResponseBody) -> None:
-    part.SetInParent()  # an empty message must still be there
+    part.SetInParent()  # an empty message must be present
     for ours, theirs in form.required + form.optional:
         value = getattr(body, ours)
         if isinstance(value, bytearray | memoryview):
@@ -79,26 +79,26 @@ def _put(part: Message, form: Form, body: RequestBody | ResponseBody) -> None:
 
 def _take(part: Any, form: Form) -> dict[str, Any]:
     fields = {ours: getattr(part, theirs) for ours, theirs in form.required}
-    if isinstance(fields.get("plugin"), bytes):  # what the parser makes of a string not UTF-8
-        raise _Senseless("the name of the plugin is not UTF-8")
+    if isinstance(fields.get("plugin"), bytes):  # the parser's result if it is not UTF-8
+        raise _Invalid("the name of the plugin is not UTF-8")
     for ours, theirs in form.optional:
         fields[ours] = getattr(part, theirs) if part.HasField(theirs) else None
     return fields
 
 
-class _Senseless(Exception):
-    """What makes a message unfit that protobuf could parse."""
+class _Invalid(Exception):
+    """Why a message that protobuf could parse is invalid."""
 
 
 # ---- requests
 
 
 def encode_request(request: Request) -> bytes:
-    """The request as a frame with its length.
+    """Returns the request as a frame with its length.
 
-    `takes_range_acks` has no place in v3 and is dropped, as is the master key of a read that
-    does not fence. Raises LocalProtocolError for what v3 cannot say: batch reads, two flags in
-    one read, a wait without a known LAC, numbers out of range.
+    `takes_range_acks` has no field in v3 and is dropped, as is the master key of a read that does
+    not fence. Raises LocalProtocolError for what v3 does not have: batch reads, two flags in one
+    read, a wait without a known LAC, numbers out of range.
     """
     body = request.body
     form = REQUEST_OF_TYPE.get(type(body))
@@ -118,7 +118,7 @@ def encode_request(request: Request) -> bytes:
         elif isinstance(body, m.ReadRequest):
             _put_read_flags(part, body)
         return _frame(message)
-    except (_Senseless, ValueError, TypeError) as error:
+    except (_Invalid, ValueError, TypeError) as error:
         raise LocalProtocolError(f"{type(body).__name__} cannot be sent: {error}") from error
 
 
@@ -131,12 +131,12 @@ def _put_add_flags(part: pb.AddRequest, body: m.AddRequest) -> None:
 
 def _put_read_flags(part: pb.ReadRequest, body: m.ReadRequest) -> None:
     if body.is_fencing and body.is_piggyback:
-        raise _Senseless("a read has one flag: it can fence or piggyback, not both")
+        raise _Invalid("a read has one flag: it can fence or piggyback, not both")
     if body.previous_lac is None and (body.is_piggyback or body.timeout_ms is not None):
-        raise _Senseless("a read can wait only for more than a previous LAC")
+        raise _Invalid("a read can wait only for more than a previous LAC")
     if body.is_fencing:
         if body.master_key is None:
-            raise _Senseless("a fencing read needs the ledger's master key")
+            raise _Invalid("a fencing read needs the ledger's master key")
         part.flag = _FENCE
         part.masterKey = body.master_key
     elif body.is_piggyback:
@@ -144,7 +144,7 @@ def _put_read_flags(part: pb.ReadRequest, body: m.ReadRequest) -> None:
 
 
 def decode_request(frame: Buffer) -> Request:
-    """The request in a frame (without its length). Unknown fields are ignored.
+    """Returns the request in a frame (without its length). Unknown fields are ignored.
 
     Raises RequestRefused, holding the answer, if the version is not three (BAD_VERSION) or the
     operation's own message is missing, incomplete or senseless (BAD_REQUEST); RemoteProtocolError
@@ -158,24 +158,24 @@ def decode_request(frame: Buffer) -> Request:
             cause = f"version {header.version} in the header of a v3 request"
             raise _refused(message, Status.BAD_VERSION, cause)
         if form is None:
-            raise _Senseless("has no request in protocol v3")
+            raise _Invalid("has no request in protocol v3")
         body = form.body_type(
             **_take(_part(message, form), form), **_taken_flags(message, header.operation)
         )
         _check_entry(body)
-    except _Senseless as error:
+    except _Invalid as error:
         cause = f"v3 operation {header.operation}: {error}"
         raise _refused(message, Status.BAD_REQUEST, cause) from error
     return Request(VERSION, header.txnId, body)
 
 
 def _refused(message: pb.Request, status: Status, cause: str) -> RequestRefused:
-    """The answer names ledger and entry if the request does, as every other answer."""
+    """Returns the response, which names ledger and entry if the request does."""
     header = message.header
     answer: ResponseBody = m.ErrorResponse(status, int(header.operation))
     form = RESPONSE_OF_OPERATION.get(header.operation)
     if form is not None and form.has_status:
-        with contextlib.suppress(_Senseless):
+        with contextlib.suppress(_Invalid):
             part = _part(message, REQUEST_OF_OPERATION[header.operation])
             # Every required field of these responses is in the request, too.
             fields = {ours: getattr(part, theirs) for ours, theirs in form.required}
@@ -186,7 +186,7 @@ def _refused(message: pb.Request, status: Status, cause: str) -> RequestRefused:
 
 
 def _taken_flags(message: pb.Request, operation: int) -> dict[str, Any]:
-    """The fields of adds and reads that are flags there, or depend on them."""
+    """Returns the fields of adds and reads that are flags in v3, or depend on them."""
     if operation == pb.ADD_ENTRY:
         add = message.addRequest
         return {
@@ -208,21 +208,21 @@ def _taken_flags(message: pb.Request, operation: int) -> dict[str, Any]:
 
 
 def _check_key(body: RequestBody) -> None:
-    """Only of what we send: towards a bookie, a key of another length is just a wrong key."""
+    """Checks a key to be sent; in a received request one of another length is a wrong key."""
     if isinstance(body, m.AddRequest | m.ReadRequest | m.WriteLacRequest):
         key = body.master_key
         if key is not None and len(key) != MASTER_KEY_BYTES:
-            raise _Senseless(f"master key of {len(key)} bytes, it has {MASTER_KEY_BYTES}")
+            raise _Invalid(f"master key of {len(key)} bytes, it has {MASTER_KEY_BYTES}")
 
 
 def _check_entry(body: RequestBody) -> None:
-    """What must hold of adds in both directions, beyond their form."""
+    """Checks adds in both directions, beyond their form."""
     if isinstance(body, m.AddRequest):
         if len(body.body) < ENTRY_HEADER_BYTES:
-            raise _Senseless(f"an entry of {len(body.body)} bytes is shorter than its header")
-        # Said twice, outside and in the entry; what is stored goes by the latter.
+            raise _Invalid(f"an entry of {len(body.body)} bytes is shorter than its header")
+        # In the request and in the entry; the latter is stored.
         if _IDS.unpack_from(body.body) != (body.ledger_id, body.entry_id):
-            raise _Senseless(
+            raise _Invalid(
                 f"add of entry {body.entry_id} of ledger {body.ledger_id} holds another's bytes"
             )
 
@@ -231,7 +231,7 @@ def _check_entry(body: RequestBody) -> None:
 
 
 def encode_response(response: Response) -> bytes:
-    """The response as a frame with its length; the status is said twice, as Apache does.
+    """Returns the response as a frame with its length; the status is in it twice, as in Apache's.
 
     Responses without a status of their own (AUTH, START_TLS) lose their message when refused.
 
@@ -247,16 +247,16 @@ def encode_response(response: Response) -> bytes:
             operation = _put_response(message, body)
         _put_header(message.header, operation, response.txn_id)
         return _frame(message)
-    except (_Senseless, ValueError, TypeError) as error:
+    except (_Invalid, ValueError, TypeError) as error:
         raise LocalProtocolError(f"{type(body).__name__} cannot be sent: {error}") from error
 
 
 def _put_response(message: pb.Response, body: ResponseBody) -> pb.OperationType.ValueType:
     form = RESPONSE_OF_TYPE.get(type(body))
     if form is None:
-        raise _Senseless("not in protocol v3")
+        raise _Invalid("not in protocol v3")
     if isinstance(body, m.AddResponse) and body.last_entry_id != body.entry_id:
-        raise _Senseless("protocol v3 has no range acks")
+        raise _Invalid("protocol v3 has no range acks")
     if form.has_status or body.status is Status.OK:
         part = getattr(message, form.part)
         if form.has_status:
@@ -266,7 +266,7 @@ def _put_response(message: pb.Response, body: ResponseBody) -> pb.OperationType.
 
 
 def decode_response(frame: Buffer) -> Response:
-    """The response in a frame (without its length). Unknown fields are ignored.
+    """Returns the response in a frame (without its length). Unknown fields are ignored.
 
     A refusal without (or with a broken) message of its operation comes as ErrorResponse.
     Raises RemoteProtocolError.
@@ -279,7 +279,7 @@ def decode_response(frame: Buffer) -> Response:
     form = RESPONSE_OF_OPERATION.get(header.operation)
     try:
         if form is None:
-            raise _Senseless("has no response in protocol v3")
+            raise _Invalid("has no response in protocol v3")
         part = _part(message, form)
         if status is Status.OK and form.has_status:
             status = _status(part)
@@ -287,14 +287,14 @@ def decode_response(frame: Buffer) -> Response:
         if form.body_type is m.AddResponse:
             fields["last_entry_id"] = fields["entry_id"]
         return Response(VERSION, header.txnId, form.body_type(status, **fields))
-    except _Senseless as error:
+    except _Invalid as error:
         if status is Status.OK:
             raise RemoteProtocolError(f"v3 operation {header.operation}: {error}") from error
     return Response(VERSION, header.txnId, m.ErrorResponse(status, int(header.operation)))
 
 
 def _status(message: Any) -> Status:
-    """A code this release does not know is kept out of the field by the parser."""
+    """Returns the status code; the parser leaves the field empty for one it does not know."""
     return status_of_code(message.status) if message.HasField("status") else Status.IO_ERROR
 
 
@@ -315,7 +315,7 @@ def _frame(message: Message) -> bytes:
 
 
 def _parse(message: pb.Request | pb.Response, frame: Buffer) -> pb.BKPacketHeader:
-    """Fills `message`; its header, which says at least operation and transaction."""
+    """Parses into `message`; returns its header, which has at least operation and transaction."""
     try:
         message.ParseFromString(bytes(frame))
     except (DecodeError, ValueError) as error:
@@ -329,5 +329,5 @@ def _parse(message: pb.Request | pb.Response, frame: Buffer) -> pb.BKPacketHeade
 def _part(message: Any, form: Form) -> Any:
     part = getattr(message, form.part)
     if not message.HasField(form.part) or not part.IsInitialized():
-        raise _Senseless(f"{form.part} is missing or incomplete")
+        raise _Invalid(f"{form.part} is missing or incomplete")
     return part

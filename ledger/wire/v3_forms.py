@@ -1,6 +1,6 @@
 """Which of our fields is which of protobuf's, for every message of protocol v3.
 
-Data alone: `v3` translates by it. A message that is missing here cannot be sent or understood.
+Data only, by which `v3` translates. A message that is missing here cannot be sent or understood.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from ledger.wire import messages as m
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """Pairs are "ours=theirs". Optional ones are None here and absent there."""
+    """The fields of one message, as pairs (ours, protobuf's). Optional ones may be None or
+    absent."""
 
     operation: pb.OperationType.ValueType
     part: str

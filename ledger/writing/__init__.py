@@ -1,0 +1,11 @@
+"""Writing ledgers: sending entries to an ensemble, and replacing bookies that fail.
+
+- `ensemble_change`: replaces failed bookies, one change at a time per ledger.
+- `ensemble_sender`: the base of the writer: connections, unconfirmed frames, acks.
+- `force`: syncs entries that were acknowledged before they were synced.
+- `frames`: the frames of adds, their heads and payloads.
+- `overload_retry`: sends adds again that an overloaded bookie refused.
+- `receipts`: which bookies acknowledged one entry.
+- `send_loop`: the tasks that serve all writers of a client.
+- `writer`: `LedgerWriter`, the public class.
+"""

@@ -1,12 +1,12 @@
-"""Replacing bookies that failed under a writer. One change at a time per ledger.
+"""Replaces bookies of a writer's ensemble that failed. One change at a time per ledger.
 
-While a change is under way the core confirms nothing: an entry must reach its ack quorum in
-the ensemble that is stored. Where no replacement exists but every write set still has an ack
-quorum, the writer goes on with what works and keeps looking (docs/adr/0010): so a cluster of
-three survives the loss of one, and takes it back when it returns; later each time if it fails again
-and again. A writer with nothing on its way waits for its next append: when a bookie dies, ten
-thousand idle ledgers change nothing. A metadata store that is out of reach is waited for: who could
-be a replacement is unknown then, not settled.
+During a change the core confirms nothing: an entry must reach its ack quorum in the stored
+ensemble. If there is no replacement, but every write set still has an ack quorum, the writer
+continues with the working bookies and keeps looking (docs/adr/0010). So a cluster of three survives
+the loss of one bookie, and uses it again when it returns, after a back-off that grows with repeated
+failures. A writer with nothing in flight waits for its next append: when a bookie dies, ten
+thousand idle ledgers change nothing. An unreachable metadata store is waited for, because whether
+there is a replacement is unknown then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import trio
 from ledger.connection.connection import BookieConnection
 from ledger.core import placement
 from ledger.core.append import AppendCore
-from ledger.core.bookie_backoff import SecondChances
+from ledger.core.bookie_backoff import BookieBackoff
 from ledger.core.metadata import LedgerMetadata, with_next_ensemble
 from ledger.errors import (
     BookieUnavailable,
@@ -33,7 +33,7 @@ from ledger.errors import (
 )
 from ledger.metastore.ledgers import CLIENT_TAG, client_path
 from ledger.writing.force import force
-from ledger.writing.send_loop import WriteLoop
+from ledger.writing.send_loop import SendLoop
 
 _LOOK_AGAIN_S = 0.25
 _STEADY_S = 60.0
@@ -42,7 +42,7 @@ _OUTAGE_S_MAX = 120.0
 
 
 class ChangingWriter(Protocol):
-    """The writer, as its ensemble change sees it."""
+    """The writer, as seen by its ensemble change."""
 
     metadata: LedgerMetadata
     ledger_id: int
@@ -67,32 +67,33 @@ class ChangingWriter(Protocol):
 
 
 class EnsembleChange:
-    """`begin` is called for each failure, `resume` when something is sent while one is left; one
-    task per writer works until none is left, or nothing is on its way."""
+    """The ensemble changes of one writer. `begin` is called for each failure, `resume` when entries
+    are sent while a bookie is failed; one task per writer works until no bookie is failed, or
+    nothing is in flight."""
 
-    def __init__(self, writer: ChangingWriter, loop: WriteLoop) -> None:
+    def __init__(self, writer: ChangingWriter, loop: SendLoop) -> None:
         self._writer = writer
         self._loop = loop
         self._reasons: dict[str, LedgerError] = {}
         self._is_running = False
         self._is_wanted = False
-        """Something was sent since replacements were looked for."""
+        """Whether entries were sent since the last search for replacements."""
         self._look_at = -math.inf
         self._outage = ""
-        # A slow bookie is noticed after the add timeout only: it must have held for longer.
-        self._chances = SecondChances(max(_STEADY_S, 4 * loop.options.add_timeout_s))
+        # A slow bookie is noticed only after the add timeout: it must have worked for longer.
+        self._backoff = BookieBackoff(max(_STEADY_S, 4 * loop.options.add_timeout_s))
         self.count = 0
 
     def begin(self, index: int, error: LedgerError) -> None:
         bookie = self._writer.metadata.last_fragment.bookies[index]
         self._reasons[bookie] = error
-        self._chances.failed(bookie, trio.current_time())
+        self._backoff.failed(bookie, trio.current_time())
         core = self._writer.core
         if core.last_add_pushed > core.last_add_confirmed:
             self.resume()
 
     def resume(self) -> None:
-        """Entries are on their way that a bookie which failed should have."""
+        """Continues to look for replacements: entries in flight belong to a failed bookie."""
         self._is_wanted = True
         if not self._is_running:
             assert self._loop.nursery is not None, "the client is not open"
@@ -105,17 +106,17 @@ class EnsembleChange:
             give_up_at = self._deadline()
             outage_end = trio.current_time() + _OUTAGE_S_MAX
             while core.failed and not self._has_ended():
-                if core.can_go_on_without_failed():
-                    # Acks of the others go on counting while a replacement is looked for.
-                    if core.is_held:
-                        core.go_on_without()
+                if core.can_continue_without_failed():
+                    # Acks of the others count while a replacement is searched.
+                    if core.is_suspended:
+                        core.continue_without_failed()
                         self._writer.settle()
                     give_up_at = self._deadline()
                 elif trio.current_time() >= give_up_at:
                     self._writer.fail(self._not_enough())
                     return
                 if not self._is_wanted and core.last_add_pushed == core.last_add_confirmed:
-                    return  # idle: the next append looks on
+                    return  # idle: the next append continues the search
                 if trio.current_time() < self._look_at:
                     await trio.sleep_until(self._look_at)
                     continue
@@ -126,7 +127,7 @@ class EnsembleChange:
                     outage_end, self._outage = trio.current_time() + _OUTAGE_S_MAX, ""
                 except MetadataUnavailable as error:
                     change = None
-                    self._outage = f"; the metadata store is out of reach: {error}"
+                    self._outage = f"; the metadata store is unreachable: {error}"
                     give_up_at = max(give_up_at, min(self._deadline(), outage_end))
                 if self._has_ended():
                     return
@@ -145,9 +146,10 @@ class EnsembleChange:
         return trio.current_time() + self._loop.options.ensemble_change_timeout_s
 
     async def _replacements(self) -> tuple[tuple[str, ...], tuple[int, ...]] | None:
-        """A new ensemble and the indices that are new in it; None if nothing can be replaced.
+        """Returns a new ensemble and the indices that are new in it; None if nothing can be
+        replaced.
 
-        A failed bookie that is back is its own replacement of last resort. Raises
+        A failed bookie that has returned is its own replacement of last resort. Raises
         MetadataUnavailable.
         """
         writer = self._writer
@@ -165,12 +167,12 @@ class EnsembleChange:
     async def _reachable(
         self, ensemble: tuple[str, ...], index: int, hosts: dict[str, str]
     ) -> str | None:
-        """A bookie for `index` that really takes a connection. One that failed again and again
-        is left in peace for a while, unless the ledger cannot be written without it."""
+        """Returns a bookie for `index` that accepts a connection. During its back-off a bookie is
+        used only if the ledger cannot be written without it."""
         now_s = trio.current_time()
-        resting = [one for one in hosts if self._chances.is_resting(one, now_s)]
+        resting = [one for one in hosts if self._backoff.is_resting(one, now_s)]
         found = await self._reachable_without(ensemble, index, hosts, resting)
-        if found is None and resting and not self._writer.core.can_go_on_without_failed():
+        if found is None and resting and not self._writer.core.can_continue_without_failed():
             found = await self._reachable_without(ensemble, index, hosts, [])
         return found
 
@@ -201,13 +203,13 @@ class EnsembleChange:
     async def _store(self, ensemble: tuple[str, ...], replaced: tuple[int, ...]) -> None:
         """Stores the ensemble from the first unconfirmed entry on, then resends to it.
 
-        Once the store was asked, confirmation stays held until the outcome is known: an
-        unknown outcome is asked for again, never guessed.
+        After the request to the store, confirmation stays suspended until the outcome is known:
+        an unknown outcome is requested again, never guessed.
         """
         writer, core = self._writer, self._writer.core
-        core.is_held = True
+        core.is_suspended = True
         if core.is_sync_deferred:
-            # The old ensemble keeps what was acknowledged there: it must be durable before.
+            # The old ensemble keeps what was acknowledged there, which must be durable first.
             await force(writer, self._loop)
             if self._has_ended():
                 return
@@ -244,7 +246,7 @@ class EnsembleChange:
         self.count += 1
         for index in replaced:
             writer.detach(index)
-            self._chances.taken(ensemble[index], trio.current_time())
+            self._backoff.taken(ensemble[index], trio.current_time())
         writer.metadata = metadata
         core.ensemble_changed(replaced)
         for index in replaced:
@@ -262,5 +264,5 @@ class EnsembleChange:
             f"ledger {self._writer.ledger_id}: needed {core.ack_quorum} of {core.write_quorum} "
             f"acks; failed: {failed}; no replacement found in "
             f"{self._loop.options.ensemble_change_timeout_s:g} s; entries after "
-            f"{core.last_add_confirmed} are unknown, recover the ledger to learn their fate"
+            f"{core.last_add_confirmed} are unknown; recover the ledger to learn which exist"
         )

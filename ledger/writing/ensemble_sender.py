@@ -1,13 +1,12 @@
-"""Entries on their way to the bookies of one ledger, and what comes back. Base of the writer.
+"""Sends the entries of one ledger to its bookies, and processes their acks. Base of the writer.
 
-Knows connections, what was sent and not yet confirmed, and which bookie answered what; knows
-nothing of callers. Frames are joined once per scheduler tick and class of entries, and the
-same bytes go to all bookies of the write set.
+It has the connections, the frames sent and not yet confirmed, and the acks of each bookie; it knows
+nothing of callers. Frames are joined once per scheduler tick and class of entries, and the same
+bytes are sent to all bookies of the write set.
 """
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from dataclasses import dataclass
 
@@ -26,19 +25,17 @@ from ledger.errors import (
     Unauthorized,
     error_of_status,
 )
+from ledger.wire import v2
 from ledger.wire.messages import Buffer, ResponseBody, WriteLacRequest
 from ledger.writing import frames as add_frames
 from ledger.writing.ensemble_change import EnsembleChange
-from ledger.writing.overload_retry import BusyBookies
+from ledger.writing.overload_retry import OverloadRetry
 from ledger.writing.receipts import EntryAcks
-from ledger.writing.send_loop import WriteLoop
+from ledger.writing.send_loop import SendLoop
 
-_LAC = struct.Struct(">q").unpack_from
-_LAC_OFFSET = 44
-"""In the head of an add frame, where the buffers hold it apart from the payload."""
 _LAC_ENTRIES_PENDING = 4
-"""With more entries on their way the next add comes soon, and tells the last add confirmed. With
-fewer it may be long in coming: those on their way carry an older one."""
+"""With more entries in flight the next add follows soon, and carries the last add confirmed. With
+fewer it may take long to follow, and the entries in flight carry an older one."""
 
 
 @dataclass(slots=True)
@@ -49,14 +46,16 @@ class _Sent:
     last_entry_id: int
     frames: Buffer
     bytes_held: int
-    """As the window counts them; in v3 not quite the frames' size."""
+    """Their size as the window counts it, which in v3 is not quite that of the frames."""
 
     bounds: list[int] | None = None
-    """Of the frames, once a bookie refused one of them."""
+    """Where each frame begins; computed when a bookie refuses one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriterStatistics:
+    """Counts of one writer since it was opened, and what is in flight."""
+
     entries: int
     bytes: int
     entries_pending: int
@@ -65,14 +64,14 @@ class WriterStatistics:
 
 
 class EnsembleSender:
-    """What `LedgerWriter` is towards bookies. `append_nowait` there fills the buffers.
+    """The part of `LedgerWriter` that faces the bookies. Its `append_nowait` fills the buffers.
 
-    The writer and this together have fewer than 30 attributes: with more, each access to one
-    costs more (CPython shares no keys then), and the append path does little else.
+    Together the two have fewer than 30 attributes. With more, CPython does not share the keys of
+    instances, and each attribute access costs more; the append path does little else.
     """
 
     def __init__(
-        self, metadata: LedgerMetadata, loop: WriteLoop, *, is_sync_deferred: bool = False
+        self, metadata: LedgerMetadata, loop: SendLoop, *, is_sync_deferred: bool = False
     ) -> None:
         self.metadata = metadata
         self.ledger_id = metadata.ledger_id
@@ -88,10 +87,10 @@ class EnsembleSender:
         self.digest = Digest(metadata.digest_type or DigestType.CRC32C, metadata.password)
         self.lac_carried = -1
         self.is_dirty = False
-        self.is_lac_queued = False
+        self.is_explicit_lac_scheduled = False
         self._loop = loop
         self._options = loop.options
-        self._busy = BusyBookies(self)
+        self._overload_retry = OverloadRetry(self)
         self._change = EnsembleChange(self, loop)
         self._key = master_key(metadata.password)
         self._buffers: list[list[Buffer]] = [[] for _ in range(self.core.stride)]
@@ -111,8 +110,7 @@ class EnsembleSender:
 
     @property
     def last_add_acknowledged(self) -> int:
-        """Every entry up to this id was taken by its ack quorum. The last add confirmed, unless
-        sync is deferred."""
+        """Every entry up to this id has its ack quorum. Confirmed too, unless sync is deferred."""
         return self.core.last_add_acknowledged
 
     @property
@@ -122,24 +120,24 @@ class EnsembleSender:
 
     @property
     def wire_version(self) -> int:
-        """In which protocol adds go out; only v3 can say that sync is deferred."""
+        """The protocol in which adds are sent; only v3 has deferred sync."""
         return 3 if self.core.is_sync_deferred else self._options.wire_version
 
     @property
     def bytes_pending(self) -> int:
-        """Bytes of frames held until they are confirmed; the window bounds them."""
+        """Bytes of frames that are not confirmed; the window bounds them."""
         return self._bytes_pending
 
     def fail(self, error: LedgerError) -> None:
-        """The ledger can never be written again by this writer."""
+        """Ends the writer: it can never write to the ledger again."""
         raise NotImplementedError
 
     def settle(self) -> None:
-        """A chunk of acks is over: the last add confirmed may move."""
+        """All acks of a chunk were reported: the last add confirmed may advance."""
         raise NotImplementedError
 
     def confirmed_moved(self) -> None:
-        """The last add confirmed is another."""
+        """The last add confirmed has advanced."""
         raise NotImplementedError
 
     def _drop_acknowledged(self, acknowledged: int) -> None:
@@ -158,10 +156,10 @@ class EnsembleSender:
             ensemble_changes=self._change.count,
         )
 
-    # ---- sending (called by the write loop, once per tick)
+    # ---- sending (called by the send loop, once per tick)
 
     def send_gathered(self) -> None:
-        """Hands what `append_nowait` gathered to the connections."""
+        """Hands the entries that `append_nowait` gathered to the connections."""
         self.is_dirty = False
         if self.error is not None:
             return
@@ -170,14 +168,14 @@ class EnsembleSender:
             if not buffer:
                 continue
             frames = b"".join(buffer)
-            lac_carried: int = _LAC(buffer[-2], _LAC_OFFSET)[0]
+            lac_carried = v2.lac_of_add(buffer[-2])  # the buffers hold payloads apart
             bytes_held = len(frames)
             if self.wire_version == 3:
                 frames = add_frames.to_v3(buffer, is_sync_deferred=self.is_sync_deferred)
             buffer.clear()
-            # The newest entry of this class: at most stride - 1 before the newest of all.
+            # The newest entry of this class is at most stride - 1 before the newest of all.
             last = core.last_add_pushed - (core.last_add_pushed - entry_class) % core.stride
-            # The LAC as it was when the newest entry was made: it may have moved since.
+            # The LAC at the time the newest entry was made: it may have advanced since.
             self.send_frames(last, frames, bytes_held, lac_carried)
 
     def send_frames(self, last: int, frames: Buffer, bytes_held: int, lac: int) -> None:
@@ -195,7 +193,7 @@ class EnsembleSender:
             connection.send_adds(frames)
 
     def resend(self, indices: tuple[int, ...]) -> None:
-        """Sends all that is unconfirmed to the bookies that are new at `indices`."""
+        """Sends all unconfirmed entries to the bookies that are new at `indices`."""
         for sent in self._sent:
             members = self.core.write_set(sent.entry_class)
             for index in indices:
@@ -218,10 +216,10 @@ class EnsembleSender:
             core.ack_log.acked(index, bookie, first, last, trio.current_time())
 
     def watch_acks(self, entry_id: int) -> EntryAcks:
-        """Begins to keep which bookies acknowledge an entry: right after it was appended.
+        """Begins to record which bookies acknowledge an entry; called right after its append.
 
-        Raises InvalidArgument if it is not on its way (not appended, or confirmed already), or
-        if sync is deferred: an ack is no promise then.
+        Raises InvalidArgument if the entry is not in flight (not appended, or confirmed already),
+        or if sync is deferred: then an ack does not mean that the entry is durable.
         """
         core = self.core
         digest = None
@@ -229,8 +227,8 @@ class EnsembleSender:
             digest = self._stored_digest(entry_id)
         if digest is None:
             raise InvalidArgument(
-                f"entry {entry_id} of ledger {self.ledger_id} is not on its way to bookies that "
-                f"sync at once: who acknowledges it cannot be told. Confirmed are 0.."
+                f"entry {entry_id} of ledger {self.ledger_id} is not in flight to bookies that "
+                f"sync at once: its acks cannot be watched. Confirmed are 0.."
                 f"{core.last_add_confirmed}, sent 0..{core.last_add_pushed}"
             )
         bookies = self.metadata.last_fragment.bookies
@@ -238,10 +236,10 @@ class EnsembleSender:
         return EntryAcks(self, watched, self.digest.digest_type, digest)
 
     def _stored_digest(self, entry_id: int) -> bytes | None:
-        """As it is in the frame of an unconfirmed entry; None after the writer has failed."""
+        """Returns the digest in the frame of an unconfirmed entry; None if the writer failed."""
         stride, size = self.core.stride, self.digest.size
         gathered = self._buffers[entry_id % stride]
-        # Of each entry two pieces; the newest of its class is last.
+        # Each entry is two pieces; the newest of its class is last.
         at = -2 * ((self.core.last_add_pushed - entry_id) // stride + 1)
         if -at <= len(gathered):
             return add_frames.digest_in(gathered[at], size, 2)
@@ -258,32 +256,35 @@ class EnsembleSender:
                 )
             )
         elif status is Status.UNAUTHORIZED:
-            self.fail(Unauthorized(f"{what}: wrong password, or the bookie asks who we are (auth)"))
+            self.fail(
+                Unauthorized(
+                    f"{what}: wrong password, or the bookie requires authentication (auth)"
+                )
+            )
         elif status is Status.TOO_MANY_REQUESTS and self._retry_later(bookie, entry_id):
             return
         elif (index := self._index_of(bookie)) is not None:
             self.bookie_failed(index, error_of_status(status, what))
 
     def _retry_later(self, bookie: str, entry_id: int) -> bool:
-        """Whether the entry will be sent to the busy bookie once more, or need not be: only what
-        is not confirmed elsewhere is still here."""
+        """Whether the bookie gets the entry again, or need not, having acknowledged it before."""
         index = self._index_of(bookie)
         if index is None or entry_id <= self.core.acked_up_to(index):
-            return True  # it took the same entry before
+            return True  # it acknowledged the same entry before
         if entry_id <= self.core.last_add_acknowledged:
             return False
         frame = self._sent_frame(entry_id)
         if frame is None or self._loop.nursery is None:
             return False
-        self._busy.refused(index, bookie, entry_id, frame, self._loop.nursery)
+        self._overload_retry.refused(index, bookie, entry_id, frame, self._loop.nursery)
         return True
 
     def _sent_frame(self, entry_id: int) -> Buffer | None:
-        """The frame of an entry that was sent and is not confirmed."""
+        """Returns the frame of an entry that was sent and is not confirmed."""
         stride = self.core.stride
         for sent in self._sent:
             if sent.entry_class == entry_id % stride and entry_id <= sent.last_entry_id:
-                # The frames are those of all entries of the class, up to the last one.
+                # The frames hold all entries of the class, up to the last one.
                 after = (sent.last_entry_id - entry_id) // stride
                 if sent.bounds is None:
                     sent.bounds = add_frames.bounds_of(sent.frames)
@@ -291,7 +292,7 @@ class EnsembleSender:
         return None
 
     def send_again(self, index: int, bookie: str, frames: Buffer) -> bool:
-        """To a bookie that was busy; False if it is not the one at `index` any more."""
+        """Sends frames to an overloaded bookie again; False if it was replaced."""
         if self.error is not None or self.metadata.last_fragment.bookies[index] != bookie:
             return False
         self._send(index, frames)
@@ -309,7 +310,7 @@ class EnsembleSender:
     # ---- bookies
 
     def attach(self, index: int) -> None:
-        """Takes the connection to the bookie that is now at `index`."""
+        """Begins to use the connection to the bookie that is now at `index`."""
         bookie = self.metadata.last_fragment.bookies[index]
         self._progress[index] = (-1, self._loop.watched_s)
         try:
@@ -322,20 +323,20 @@ class EnsembleSender:
         connection.sinks[self.ledger_id] = self
 
     def detach(self, index: int) -> None:
-        """The bookie at `index` is not ours any more: its late answers are not ours either."""
+        """Stops using the connection to the bookie at `index`; its late acks are dropped."""
         connection = self.connections[index]
         if connection is not None and connection.sinks.get(self.ledger_id) is self:
             del connection.sinks[self.ledger_id]
         self.connections[index] = None
 
     def bookie_failed(self, index: int, error: LedgerError) -> None:
-        """Stops using the bookie at `index` and looks for another in the background."""
+        """Stops using the bookie at `index` and looks for a replacement in the background."""
         if self.error is None and self.core.fail(index):
             self.detach(index)
             self._change.begin(index, error)
 
     def check_progress(self, now_s: float) -> None:
-        """Gives up a bookie that acknowledged nothing for the add timeout, by the loop's clock."""
+        """Fails bookies that acknowledged nothing for the add timeout, by the loop's clock."""
         core = self.core
         for index, connection in enumerate(self.connections):
             if connection is None or index in core.failed:
@@ -354,18 +355,18 @@ class EnsembleSender:
 
     @property
     def is_lac_due(self) -> bool:
-        """Whether the last add confirmed must be told by itself, should no add go out at once."""
+        """Whether the last add confirmed must be sent by itself unless an add follows at once."""
         pending = self.core.last_add_pushed - self.core.last_add_confirmed
         return pending <= _LAC_ENTRIES_PENDING or self.is_sync_deferred
 
     def send_lac(self) -> None:
-        """Tells the bookies the last add confirmed (explicit LAC), if no add has."""
-        self.is_lac_queued = False
+        """Sends the last add confirmed to the bookies (explicit LAC), if no add has carried it."""
+        self.is_explicit_lac_scheduled = False
         confirmed = self.core.last_add_confirmed
         if self.error is not None or confirmed <= self.lac_carried:
             return
         if not self.is_lac_due or (self.is_dirty and not self.is_sync_deferred):
-            return  # an add is about to tell it, or soon will
+            return  # an add that carries it follows at once or soon
         self.lac_carried = confirmed
         body = self.digest.encode_lac(self.ledger_id, confirmed)
         request = WriteLacRequest(self.ledger_id, confirmed, self._key, body)
@@ -378,16 +379,16 @@ class EnsembleSender:
             left -= 1
             heard += answer is not None
             if left == 0 and heard < len(asked):
-                self._tell_lac_again(confirmed)
+                self._resend_lac(confirmed)
 
         for bookie in asked:
             self._loop.pool.post(bookie, request, answered)
 
-    def _tell_lac_again(self, confirmed: int) -> None:
-        """Some bookie did not hear it, and the tails that poll it would not either."""
+    def _resend_lac(self, confirmed: int) -> None:
+        """Sends it again, as some bookie did not receive it, nor would the tails that poll it."""
         if self.lac_carried == confirmed == self.core.last_add_confirmed and self.error is None:
             self.lac_carried = confirmed - 1
-            self._loop.queue_lac_again(self)
+            self._loop.schedule_explicit_lac_again(self)
 
     def _leave(self) -> None:
         for index in range(len(self.connections)):

@@ -1,9 +1,9 @@
-"""Forcing: what bookies acknowledged becomes what they have synced. Shell of `AppendCore.forced`.
+"""Forces bookies to sync the entries that they acknowledged. Shell of `AppendCore.forced`.
 
-Asks all bookies of the present ensemble that work, as Apache's client does, and counts only
-those that answered. Moves the last add confirmed of a writer with deferred sync, and nothing else.
-A bookie must be forced over the connection on which it acknowledged: over another it might be
-a process that began after a crash, and knows nothing of what the first one never synced.
+Asks all working bookies of the present ensemble, as Apache's client does, and counts only those
+that answer. It advances the last add confirmed of a writer with deferred sync, and nothing else. A
+bookie must be forced over the connection on which it acknowledged: over another one it might be a
+process that started after a crash, and does not know what the first one never synced.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ledger.errors import (
     error_of_status,
 )
 from ledger.wire.messages import ForceLedgerRequest
-from ledger.writing.send_loop import WriteLoop
+from ledger.writing.send_loop import SendLoop
 
 _LOOK_AGAIN_S = 0.25
 
@@ -40,11 +40,11 @@ class ForcedWriter(Protocol):
     def confirmed_moved(self) -> None: ...
 
 
-async def force(writer: ForcedWriter, loop: WriteLoop) -> None:
+async def force(writer: ForcedWriter, loop: SendLoop) -> None:
     """Returns when every entry acknowledged before the call is synced on its ack quorum.
 
-    Raises NotEnoughBookies if that cannot be had within the ensemble change timeout. Returns
-    early if the writer fails meanwhile: the caller looks.
+    Raises NotEnoughBookies if that is not reached within the ensemble change timeout. Returns
+    early if the writer fails meanwhile, which the caller checks.
     """
     core = writer.core
     target = core.last_add_acknowledged
@@ -55,7 +55,7 @@ async def force(writer: ForcedWriter, loop: WriteLoop) -> None:
         asked = {i: b for i, b in enumerate(fragment.bookies) if i not in core.failed}
         errors = await _ask(writer, asked, loop)
         if writer.metadata.last_fragment != fragment:
-            # The ensemble was changed, and what was acknowledged before was forced for that.
+            # The ensemble was changed, and entries acknowledged before were forced for that.
             is_durable = core.is_sync_deferred and core.last_add_confirmed >= target
             continue
         before = core.last_add_confirmed
@@ -63,8 +63,8 @@ async def force(writer: ForcedWriter, loop: WriteLoop) -> None:
         if core.is_sync_deferred:
             is_durable = durable >= target
         else:
-            # Acknowledged as synced before: this is the bookies' word that they do sync.
-            is_durable = not errors and core.can_go_on_without_failed()
+            # Entries were acknowledged as synced: this checks that the bookies can sync.
+            is_durable = not errors and core.can_continue_without_failed()
         if core.last_add_confirmed > before:
             writer.confirmed_moved()
         if not is_durable and trio.current_time() >= give_up_at:
@@ -80,9 +80,9 @@ async def force(writer: ForcedWriter, loop: WriteLoop) -> None:
 
 
 async def _ask(
-    writer: ForcedWriter, asked: dict[int, str], loop: WriteLoop
+    writer: ForcedWriter, asked: dict[int, str], loop: SendLoop
 ) -> dict[int, LedgerError]:
-    """Why those bookies that did not do it did not."""
+    """Forces the bookies; returns the errors of those that failed, by index."""
     errors: dict[int, LedgerError] = {}
     request = ForceLedgerRequest(writer.ledger_id)
     timeout_s = loop.options.add_timeout_s
@@ -90,7 +90,7 @@ async def _ask(
     async def ask(index: int, bookie: str, connection: BookieConnection | None) -> None:
         try:
             if not writer.core.is_sync_deferred:
-                # What it acknowledged is durable already, whichever process did.
+                # What it acknowledged is durable, whichever process acknowledged it.
                 answer = await loop.pool.call(bookie, request, timeout_s=timeout_s)
             elif connection is not None:
                 answer = await connection.call(request, timeout_s)

@@ -1,10 +1,8 @@
-"""Adds of a writer as whole frames: v2's made into v3's, and one frame taken out of many.
+"""The frames of a writer's adds: payloads, the heads of v2 frames, and v3 frames made from them.
 
-Only for what is not hot: writers make v2 frames in place (`ledger.writing.writer`).
-
-What comes before the entry in the frames of a ledger's adds: the same for all of a size.
-
-What may be the payload of an entry.
+The writer makes v2 frames in place (`ledger.writing.writer`), for which `FrameHeads` caches the
+bytes before the entry, equal for all payloads of one size. The functions on whole frames are not
+hot.
 """
 
 from __future__ import annotations
@@ -14,23 +12,21 @@ from collections.abc import Sequence
 
 from ledger.connection.pending_calls import WRITER_TXN_ID
 from ledger.core.entry import DIGEST_BYTES, HEADER_BYTES
-from ledger.core.entry import HEADER_BYTES as ENTRY_HEADER_BYTES
 from ledger.errors import InvalidArgument
 from ledger.wire import v2, v3
 from ledger.wire.messages import FRAME_BYTES_MAX, AddRequest, Buffer, Request
 
 ENTRY_PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - 500
-"""Largest payload of one entry: a frame less its headers (facts section 1)."""
+"""Largest payload of one entry: a frame less 500 bytes, enough for the headers of both versions."""
 
-ADD_START_BYTES = 28 + ENTRY_HEADER_BYTES
-"""Of an add's frame before its digest: length, packet header and key, and the entry's header."""
+ADD_START_BYTES = v2.ADD_BYTES_MIN
+"""Bytes of an add's frame before the digest: length, packet header, key, the entry's header."""
 FRAME_ROOM_BYTES = ADD_START_BYTES + max(DIGEST_BYTES.values())
-"""What a frame needs before its payload, whatever the digest (`LedgerWriter.append_frame_nowait`).
-"""
+"""Free space that `LedgerWriter.append_frame_nowait` needs before a payload, for any digest."""
 
 
 def as_bytes(payload: Buffer) -> memoryview:
-    """Anything else than bytes, counted in bytes. Raises InvalidArgument."""
+    """Returns a view of any buffer other than bytes, counted in bytes. Raises InvalidArgument."""
     try:
         return memoryview(payload).cast("B")
     except TypeError as error:
@@ -40,7 +36,7 @@ def as_bytes(payload: Buffer) -> memoryview:
 
 
 def check_size(size: int) -> None:
-    """Raises InvalidArgument for more bytes than an entry can hold."""
+    """Raises InvalidArgument for a payload larger than an entry can hold."""
     if size > ENTRY_PAYLOAD_BYTES_MAX:
         raise InvalidArgument(f"an entry of {size} bytes; the largest is {ENTRY_PAYLOAD_BYTES_MAX}")
 
@@ -48,20 +44,19 @@ def check_size(size: int) -> None:
 _LENGTH = struct.Struct(">i").unpack_from
 _IDS = struct.Struct(">qq").unpack_from
 _KEY_AT = 8
-_ENTRY_AT = 28
 
 
 def to_v3(pieces: Sequence[Buffer], *, is_sync_deferred: bool) -> bytes:
-    """The same adds in v3. `pieces` are start and payload of each v2 frame, in turn."""
+    """Returns the same adds in v3. `pieces` are start and payload of each v2 frame, in turn."""
     frames: list[bytes] = []
     for i in range(0, len(pieces), 2):
         start = pieces[i]
-        ledger_id, entry_id = _IDS(start, _ENTRY_AT)
+        ledger_id, entry_id = _IDS(start, v2.ADD_ENTRY_AT)
         request = AddRequest(
             ledger_id,
             entry_id,
-            bytes(start[_KEY_AT:_ENTRY_AT]),
-            b"".join((start[_ENTRY_AT:], pieces[i + 1])),
+            bytes(start[_KEY_AT : v2.ADD_ENTRY_AT]),
+            b"".join((start[v2.ADD_ENTRY_AT :], pieces[i + 1])),
             is_deferred_sync=is_sync_deferred,
         )
         frames.append(v3.encode_request(Request(3, WRITER_TXN_ID, request)))
@@ -69,7 +64,7 @@ def to_v3(pieces: Sequence[Buffer], *, is_sync_deferred: bool) -> bytes:
 
 
 def bounds_of(frames: Buffer) -> list[int]:
-    """Where each of the frames begins, and at last where they end. Only lengths are looked at."""
+    """Returns where each frame begins, and finally where the last one ends, by their lengths."""
     bounds = [0]
     while bounds[-1] < len(frames):
         bounds.append(bounds[-1] + 4 + _LENGTH(frames, bounds[-1])[0])
@@ -77,17 +72,17 @@ def bounds_of(frames: Buffer) -> list[int]:
 
 
 def before_last(frames: Buffer, bounds: list[int], count: int) -> Buffer | None:
-    """The frame with `count` others after it; None if there are not so many.
+    """Returns the frame that is followed by `count` others; None if there is no such frame.
 
-    `bounds` are those of `bounds_of`: a busy bookie may refuse thousands of the same frames.
+    `bounds` is the result of `bounds_of`: an overloaded bookie may refuse thousands of the frames.
     """
     wanted = len(bounds) - 2 - count
     return frames[bounds[wanted] : bounds[wanted + 1]] if count >= 0 <= wanted else None
 
 
 def digest_in(frame: Buffer, digest_bytes: int, wire_version: int) -> bytes:
-    """The digest stored with the entry in an add's frame; of a v2 frame its start will do."""
-    start = _ENTRY_AT + HEADER_BYTES
+    """Returns the digest in an add's frame; of a v2 frame the start is enough."""
+    start = v2.ADD_ENTRY_AT + HEADER_BYTES
     if wire_version == 3:
         request = v3.decode_request(memoryview(frame)[4:]).body
         assert isinstance(request, AddRequest), f"{type(request).__name__} is no add"
@@ -102,8 +97,8 @@ _FIXED_BYTES = 4 + 20 + 32
 
 
 class FrameHeads(dict[int, bytes]):
-    """By size of the payload, in bytes; made when asked for. Raises InvalidArgument for more than
-    an entry may have."""
+    """The bytes of a frame before the entry, by size of the payload; made on first use. Raises
+    InvalidArgument for a payload larger than an entry can hold."""
 
     __slots__ = ("_digest_bytes", "_key")
 

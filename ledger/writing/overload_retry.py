@@ -1,9 +1,8 @@
-"""Adds that a bookie refused because it has too much to do: sent again, a few at a time.
+"""Sends adds again that an overloaded bookie refused, a few at a time.
 
-How many at once and how soon follows from what comes back: fewer and later after another
-refusal, more after none. Only as long as nothing worse happens: a bookie that acknowledges
-nothing for the add timeout is given up by the writer's progress check, as any other. Holds no
-more than the writer's window.
+The batch size and the pause adapt: smaller batches and longer pauses after another refusal, larger
+batches after none. The writer's progress check still replaces a bookie that acknowledges nothing
+for the add timeout. Never holds more than the writer's window.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ class Resender(Protocol):
     """The writer, as seen from here."""
 
     def send_again(self, index: int, bookie: str, frames: Buffer) -> bool:
-        """False if nobody waits for it any more."""
+        """Returns False if the bookie is no longer used."""
         ...
 
 
 @dataclass(slots=True)
-class _Busy:
-    """One bookie. `sent` went out in the last round."""
+class _Overloaded:
+    """One overloaded bookie. `sent` are the entries of the last round."""
 
     frames: dict[int, Buffer] = field(default_factory=dict)
     sent: dict[int, None] = field(default_factory=dict)
@@ -40,7 +39,7 @@ class _Busy:
     pause_s: float = _PAUSE_S_MIN
 
     def next_round(self) -> bytes:
-        """Frames to send now, those of the first entries; none when all is done."""
+        """Returns the frames to send now, beginning with the first entries; empty when done."""
         if self.is_refused_again:
             self.batch = max(1, self.batch // 2)
             self.pause_s = min(2 * self.pause_s, _PAUSE_S_MAX)
@@ -52,26 +51,26 @@ class _Busy:
         return b"".join(self.frames.pop(entry_id) for entry_id in self.sent)
 
 
-class BusyBookies:
-    """Those of one writer."""
+class OverloadRetry:
+    """The retries of one writer."""
 
     def __init__(self, writer: Resender) -> None:
         self._writer = writer
-        self._busy: dict[tuple[int, str], _Busy] = {}
+        self._overloaded: dict[tuple[int, str], _Overloaded] = {}
 
     def refused(
         self, index: int, bookie: str, entry_id: int, frame: Buffer, nursery: trio.Nursery
     ) -> None:
-        """`frame` will be sent to `bookie` again."""
+        """Schedules `frame` to be sent to `bookie` again."""
         key = (index, bookie)
-        busy = self._busy.get(key)
+        busy = self._overloaded.get(key)
         if busy is None:
-            busy = self._busy[key] = _Busy()
+            busy = self._overloaded[key] = _Overloaded()
             nursery.start_soon(self._send_rounds, key, busy)
         busy.is_refused_again |= entry_id in busy.sent
         busy.frames[entry_id] = frame
 
-    async def _send_rounds(self, key: tuple[int, str], busy: _Busy) -> None:
+    async def _send_rounds(self, key: tuple[int, str], busy: _Overloaded) -> None:
         index, bookie = key
         try:
             while True:
@@ -80,4 +79,4 @@ class BusyBookies:
                 if not frames or not self._writer.send_again(index, bookie, frames):
                     return
         finally:
-            del self._busy[key]
+            del self._overloaded[key]

@@ -1,8 +1,8 @@
-"""EntryAcks: which bookies hold an entry on disk, as they said themselves. Core: `core.entry_acks`.
+"""EntryAcks: which bookies have acknowledged an entry as durable. Core: `core.receipts`.
 
-Made by `LedgerWriter.watch_acks` for entries somebody asks about; all others cost nothing. Names
-only bookies that acknowledged the entry in the ensemble stored for it; whoever has not answered
-in time is listed as such, and may answer later.
+`LedgerWriter.watch_acks` makes one for an entry on request; all other entries cost nothing. It
+lists only bookies that acknowledged the entry in the ensemble stored for it. Bookies that have not
+answered in time are listed as such, and may answer later.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ledger.core.receipts import WatchedEntry
 
 @dataclass(frozen=True, slots=True)
 class BookieAck:
-    """A bookie said that it has fsynced the entry, so many ms after it was appended."""
+    """A bookie acknowledged that it fsynced the entry, `after_ms` after it was appended."""
 
     bookie: str
     after_ms: float
@@ -28,7 +28,7 @@ class BookieAck:
 
 @dataclass(frozen=True, slots=True)
 class EntryReceipt:
-    """What is known of one entry. `acks` are in the order in which they came; `not_yet` are
+    """The acks of one entry. `acks` are in the order in which they arrived; `not_yet` are the
     bookies of its write set that had not acknowledged it."""
 
     ledger_id: int
@@ -51,8 +51,8 @@ class EntryAcks:
     """Watches one entry.
 
     Args:
-        digest: as stored with the entry.
-        watched: the core's record of it.
+        digest: the one stored with the entry.
+        watched: the core's record of the entry.
     """
 
     def __init__(
@@ -66,26 +66,26 @@ class EntryAcks:
         self._since_s = trio.current_time()
         self._changed = trio.Event()
         self._waiting = 0
-        watched.on_change = self._tell_changed
+        watched.on_change = self._notify_changed
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether this writer had the entry confirmed."""
+        """Whether this writer confirmed the entry."""
         return self._writer.core.last_add_confirmed >= self.entry_id
 
     async def settle(self, wait_s: float) -> EntryReceipt:
-        """What is known once all replicas have acknowledged the entry, at the latest after
-        `wait_s` seconds; at once if the others cannot any more.
+        """Returns the receipt once all replicas have acknowledged the entry, at the latest after
+        `wait_s` seconds; at once if the remaining ones no longer can.
 
-        For an entry that is confirmed: before that `LedgerWriter.wait_confirmed` tells. Any
-        number of tasks may wait; cancelling one loses nothing.
+        For a confirmed entry: wait for that by `LedgerWriter.wait_confirmed`. Any number of tasks
+        may wait; cancelling one loses nothing.
         """
         self._waiting += 1
         try:
             await trio.lowlevel.checkpoint()
-            if self.is_confirmed and self._is_anybody_left():
+            if self.is_confirmed and self._are_acks_open():
                 with trio.move_on_after(wait_s):
-                    while self._is_anybody_left():
+                    while self._are_acks_open():
                         await self._changed.wait()
         finally:
             self._waiting -= 1
@@ -93,15 +93,15 @@ class EntryAcks:
                 self._writer.core.ack_log.forget(self._watched)
         return self.receipt()
 
-    def _tell_changed(self) -> None:
+    def _notify_changed(self) -> None:
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
-    def _is_anybody_left(self) -> bool:
+    def _are_acks_open(self) -> bool:
         return bool(self._watched.open_members(self._writer.core.failed))
 
     def receipt(self) -> EntryReceipt:
-        """What is known now."""
+        """Returns the acks received so far."""
         metadata, watched = self._writer.metadata, self._watched
         acks = sorted(watched.acks.values(), key=lambda ack: ack[1])
         bookies = metadata.fragment_of(self.entry_id).bookies

@@ -1,7 +1,7 @@
-"""What the writers of one client share: doors, and the loops that serve all of them at once.
+"""The loops that serve all writers of one client.
 
-One task sends what all writers gathered in a scheduler tick, one tells idle ledgers' last add
-confirmed, one watches for bookies that stopped answering. None of them costs anything per
+One task sends what all writers gathered in a scheduler tick, one sends the last add confirmed of
+idle ledgers, and one checks for bookies that stopped acknowledging. None of them costs anything per
 entry.
 """
 
@@ -18,22 +18,23 @@ from ledger.errors import LedgerError
 from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.ledgers import LedgerStore
 from ledger.options import ClientOptions
+from ledger.runtime.parking import ParkingSlot
 
-_TELL_AGAIN_S = 0.5
+_RESEND_LAC_S = 0.5
 _CHECKS_PER_TIMEOUT = 4
 _LATENESS_MAX = 1.5
-"""A check that came later than so many intervals came late because this process did not run."""
+"""A check later than this many intervals is late because this process did not run."""
 _TICKS_UNTIL_IDLE = 2
-"""So many scheduler ticks a caller, woken by the ack of its entry, has to append another one (a
-stream's caller needs two: one to append, one to seal the batch). That one carries the last add
-confirmed, and nothing is sent for it alone."""
+"""Scheduler ticks that a caller, woken by the ack of its entry, has to append another one, which
+then carries the last add confirmed, so that no request is sent for it alone. The caller of a stream
+needs two: one to append, one to seal the batch."""
 
 
-class Writing(Protocol):
-    """A writer, as the loops see it."""
+class LoopWriter(Protocol):
+    """A writer, as seen by the loops."""
 
     is_dirty: bool
-    is_lac_queued: bool
+    is_explicit_lac_scheduled: bool
 
     def send_gathered(self) -> None: ...
 
@@ -44,8 +45,8 @@ class Writing(Protocol):
     def fail(self, error: LedgerError) -> None: ...
 
 
-class WriteLoop:
-    """Lives as long as the client; `run` is its only task's entry."""
+class SendLoop:
+    """Lives as long as the client, with three tasks for all of its writers."""
 
     def __init__(
         self,
@@ -61,87 +62,75 @@ class WriteLoop:
         self.options = options
         self.rng = rng
         self.nursery: trio.Nursery | None = None
-        self._writers: dict[Writing, None] = {}
-        self._dirty: list[Writing] = []
-        self._sender: trio.lowlevel.Task | None = None
-        self._lac_due: deque[tuple[float, Writing]] = deque()
-        self._lac_teller: trio.lowlevel.Task | None = None
-        self._watcher: trio.lowlevel.Task | None = None
+        self._writers: dict[LoopWriter, None] = {}
+        self._dirty: list[LoopWriter] = []
+        self._sender = ParkingSlot()
+        self._lac_due: deque[tuple[float, LoopWriter]] = deque()
+        self._lac_sender = ParkingSlot()
+        self._watcher = ParkingSlot()
         self.watched_s = 0.0
-        """A clock that stands still while this process does not run: answers are not read then,
-        and a bookie that gave them is not to be given up for it."""
+        """A clock that stops while this process does not run: responses are not read then, and the
+        bookies that sent them must not be replaced for it."""
 
     def start(self, nursery: trio.Nursery) -> None:
-        """Starts the loops; they end with `nursery`."""
+        """Starts the tasks; they end with `nursery`."""
         self.nursery = nursery
         nursery.start_soon(self._send)
-        nursery.start_soon(self._tell_lacs)
+        nursery.start_soon(self._send_lacs)
         nursery.start_soon(self._watch_progress)
 
-    def add(self, writer: Writing) -> None:
+    def add(self, writer: LoopWriter) -> None:
         self._writers[writer] = None
-        if self._watcher is not None:
-            task, self._watcher = self._watcher, None
-            trio.lowlevel.reschedule(task)
+        self._watcher.unpark()
 
-    def remove(self, writer: Writing) -> None:
+    def remove(self, writer: LoopWriter) -> None:
         self._writers.pop(writer, None)
 
     def fail_all(self, error: LedgerError) -> None:
-        """The client ends: no writer may outlive it waiting."""
+        """Fails all writers when the client ends, so that none waits forever."""
         for writer in list(self._writers):
             writer.fail(error)
 
-    def kick(self, writer: Writing) -> None:
-        """`writer` has gathered something: it is sent at the end of this tick."""
+    def schedule(self, writer: LoopWriter) -> None:
+        """Schedules `writer` to send what it gathered at the end of this tick."""
         writer.is_dirty = True
         self._dirty.append(writer)
-        if self._sender is not None:
-            task, self._sender = self._sender, None
-            trio.lowlevel.reschedule(task)
+        self._sender.unpark()
 
     async def _send(self) -> None:
         while True:
             if not self._dirty:
-                self._sender = trio.lowlevel.current_task()
-                await trio.lowlevel.wait_task_rescheduled(self._forget_sender)
+                await self._sender.park()
             dirty, self._dirty = self._dirty, []
             for writer in dirty:
                 writer.send_gathered()
 
-    def _forget_sender(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._sender = None
-        return trio.lowlevel.Abort.SUCCEEDED
-
-    def queue_lac(self, writer: Writing) -> None:
-        """`writer` is idle with a last add confirmed that no add has carried."""
-        if writer.is_lac_queued:
+    def schedule_explicit_lac(self, writer: LoopWriter) -> None:
+        """Schedules an explicit LAC: `writer` has a last add confirmed that no add has carried."""
+        if writer.is_explicit_lac_scheduled:
             return
-        writer.is_lac_queued = True
+        writer.is_explicit_lac_scheduled = True
         self._lac_due.append((trio.current_time() + self.options.lac_linger_ms / 1000, writer))
-        if self._lac_teller is not None:
-            task, self._lac_teller = self._lac_teller, None
-            trio.lowlevel.reschedule(task)
+        self._lac_sender.unpark()
 
-    def queue_lac_again(self, writer: Writing) -> None:
-        """A bookie did not hear the last one: once more after a while, if still idle."""
-        if self.nursery is not None and not writer.is_lac_queued:
-            writer.is_lac_queued = True
+    def schedule_explicit_lac_again(self, writer: LoopWriter) -> None:
+        """Schedules it once more after a pause, as a bookie did not receive the last one."""
+        if self.nursery is not None and not writer.is_explicit_lac_scheduled:
+            writer.is_explicit_lac_scheduled = True
             try:
-                self.nursery.start_soon(self._tell_later, writer)
+                self.nursery.start_soon(self._send_lac_later, writer)
             except RuntimeError:
                 return  # the client is closing
 
-    async def _tell_later(self, writer: Writing) -> None:
-        await trio.sleep(_TELL_AGAIN_S)
+    async def _send_lac_later(self, writer: LoopWriter) -> None:
+        await trio.sleep(_RESEND_LAC_S)
         writer.send_lac()
 
-    async def _tell_lacs(self) -> None:
+    async def _send_lacs(self) -> None:
         due = self._lac_due
         while True:
             if not due:
-                self._lac_teller = trio.lowlevel.current_task()
-                await trio.lowlevel.wait_task_rescheduled(self._forget_lac_teller)
+                await self._lac_sender.park()
                 continue
             if self.options.lac_linger_ms:
                 await trio.sleep_until(due[0][0])
@@ -152,15 +141,10 @@ class WriteLoop:
             while due and due[0][0] <= now:
                 due.popleft()[1].send_lac()
 
-    def _forget_lac_teller(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._lac_teller = None
-        return trio.lowlevel.Abort.SUCCEEDED
-
     async def _watch_progress(self) -> None:
         while True:
             if not self._writers:
-                self._watcher = trio.lowlevel.current_task()
-                await trio.lowlevel.wait_task_rescheduled(self._forget_watcher)
+                await self._watcher.park()
                 continue
             begun_s, interval_s = (
                 trio.current_time(),
@@ -170,7 +154,3 @@ class WriteLoop:
             self.watched_s += min(trio.current_time() - begun_s, _LATENESS_MAX * interval_s)
             for writer in list(self._writers):
                 writer.check_progress(self.watched_s)
-
-    def _forget_watcher(self, _raise_cancel: object) -> trio.lowlevel.Abort:
-        self._watcher = None
-        return trio.lowlevel.Abort.SUCCEEDED

@@ -39,6 +39,7 @@ from stream.core.entry.records import Record as Record
 from stream.core.entry.records import RecordBatch as RecordBatch
 from stream.core.entry.records import decode as decode
 from stream.core.metadata.cursors import CursorMetadata as CursorMetadata
+from stream.core.metadata.cursors import CursorMoved as CursorMoved
 from stream.core.metadata.namespaces import NamespaceMetadata as NamespaceMetadata
 from stream.core.metadata.partitioned import PartitionedStream as PartitionedStream
 from stream.core.metadata.streams import ProducerState as ProducerState
@@ -56,17 +57,17 @@ from stream.core.position import FromSequence as FromSequence
 from stream.core.position import FromTime as FromTime
 from stream.core.position import Position as Position
 from stream.core.position import Start as Start
+from stream.core.position import Truncated as Truncated
 from stream.core.position import parse_start as parse_start
 from stream.core.receipt import Receipt as Receipt
 from stream.core.receipt import ReceiptAck as ReceiptAck
+from stream.core.retention import DataWouldBeDropped as DataWouldBeDropped
 from stream.core.retention import RetentionPlan as RetentionPlan
 from stream.core.retention import SegmentPlan as SegmentPlan
 from stream.core.retention import Verdict as Verdict
 from stream.core.routing import partition_of as partition_of
 from stream.errors import CommitOutOfOrder as CommitOutOfOrder
 from stream.errors import CompressionUnavailable as CompressionUnavailable
-from stream.errors import CursorMoved as CursorMoved
-from stream.errors import DataWouldBeDropped as DataWouldBeDropped
 from stream.errors import EpochMismatch as EpochMismatch
 from stream.errors import GroupBusy as GroupBusy
 from stream.errors import HandedOver as HandedOver
@@ -90,7 +91,6 @@ from stream.errors import StreamExists as StreamExists
 from stream.errors import TakenOver as TakenOver
 from stream.errors import TooManyProducers as TooManyProducers
 from stream.errors import TooManyStreams as TooManyStreams
-from stream.errors import Truncated as Truncated
 from stream.partitions.partitions import PartitionedInfo as PartitionedInfo
 from stream.partitions.writer import PartitionedWriterStatistics as PartitionedWriterStatistics
 from stream.partitions.writer import PartitionPosition as PartitionPosition

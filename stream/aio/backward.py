@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from types import TracebackType
 
-from stream.aio.crossing import Crossing
+from stream.aio.bridge import Bridge
 from stream.core.entry.records import RecordBatch
 from stream.core.position import Position
 from stream.reading.backward import BackwardBatches as TrioBackwardBatches
@@ -17,16 +17,16 @@ class BackwardBatches:
     """Made by `Namespace.backward_batches`: an async iterator of batches, the newest first.
 
     The records within a batch are in the order of the stream. A call that was cancelled or failed
-    loses nothing: the next one goes on before `position`. Use it in `async with`, or `aclose` it.
+    loses nothing: the next one continues before `position`. Use it in `async with`, or `aclose` it.
     """
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioBackwardBatches
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: TrioBackwardBatches) -> BackwardBatches:
+    def _of(cls, bridge: Bridge, holder: TrioBackwardBatches) -> BackwardBatches:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder
+        made._bridge, made._inner = bridge, holder
         return made
 
     @property
@@ -45,23 +45,23 @@ class BackwardBatches:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Lets go of the ledger. Closing twice is fine."""
-        await self._crossing.call(lambda: self._inner.aclose())
+        """Closes the ledger. Closing twice is allowed."""
+        await self._bridge.call(lambda: self._inner.aclose())
 
     @property
     def position(self) -> Position | None:
-        """Of the first record handed out so far: what is before it comes next. None before the
-        first call, if none was given."""
+        """The position of the first record returned so far: records before it come next. None
+        before the first call, if none was given."""
         return self._inner.position
 
     def __aiter__(self) -> BackwardBatches:
         return self
 
     async def __anext__(self) -> RecordBatch:
-        """The records before those of the last call.
+        """Returns the records before those of the last call.
 
-        Raises NoSuchStream, and what reading ledgers raises. Records that were truncated
-        meanwhile are not there any more: that is the beginning of the stream.
+        Raises NoSuchStream, and what reading ledgers raises. Records that were truncated meanwhile
+        no longer exist: the stream begins behind them.
         """
         inner = self._inner
-        return await self._crossing.call(lambda: anext(inner), inner._take_back)
+        return await self._bridge.call(lambda: anext(inner), inner._take_back)

@@ -10,19 +10,19 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Self
 
 from ledger.errors import LedgerClosed
-from stream.aio.crossing import Crossing
+from stream.aio.bridge import Bridge
 from stream.bridge.reading import BridgedReader
 from stream.core.entry.records import Record, RecordBatch
 from stream.core.position import Position
 
 
 class Reading:
-    """What StreamReader does with records. `_bridged` is its trio half."""
+    """The hand-written half of StreamReader. `_bridged` is its half in the trio thread."""
 
-    _crossing: Crossing
+    _bridge: Bridge
     _bridged: BridgedReader
     _at: Position
-    """Everything before this was handed out, or is in `_batch`."""
+    """Every record before this position was returned, or is in `_batch`."""
     _batch: RecordBatch | None = None
     _last_record: Record | None = None
     _records: Iterator[Record] = iter(())
@@ -35,7 +35,7 @@ class Reading:
         return self._at
 
     def _rest(self) -> RecordBatch | None:
-        """What was not handed out of the batch under way, one record at a time."""
+        """Returns the rest of a batch of which single records were returned."""
         batch, last = self._batch, self._last_record
         self._batch, self._last_record, self._records = None, None, iter(())
         if batch is None:
@@ -44,7 +44,7 @@ class Reading:
         return rest if len(rest) else None
 
     async def _next_batch(self, end: Position | None) -> RecordBatch | None:
-        """The next batch; None at `end`, if there is one."""
+        """Returns the next batch; None at `end`, if there is one."""
         rest = self._rest()
         if rest is not None:
             return rest
@@ -56,7 +56,7 @@ class Reading:
                 )
             fetched = prefetch.head()
             if fetched is None:
-                await self._crossing.wait(prefetch.want(end))
+                await self._bridge.wait(prefetch.want(end))
                 continue
             batch = fetched.item
             if batch is not None:
@@ -72,7 +72,7 @@ class Reading:
                 return None
 
     async def _begin_batch(self) -> None:
-        """Has a batch under way, whose records are handed out one at a time."""
+        """Fetches the next batch, whose records are returned one at a time."""
         batch = await self._next_batch(None)
         assert batch is not None, "without an end there is always a next batch"
         self._batch = batch
@@ -81,14 +81,14 @@ class Reading:
     async def _close(self) -> None:
         if not self._is_closed:
             self._is_closed = True
-            await self._crossing.call(self._bridged.aclose)
+            await self._bridge.call(self._bridged.aclose)
 
     async def _end_position(self) -> Position:
-        return await self._crossing.call(self._bridged.reader.end_position)
+        return await self._bridge.call(self._bridged.reader.end_position)
 
 
 class BatchIterator(AsyncIterator[RecordBatch]):
-    """Batches of a reader. Holds nothing: it may simply be dropped, and another one goes on."""
+    """Batches of a reader. It holds no resources: drop it, and another one continues."""
 
     def __init__(self, reader: Reading, *, stops: bool) -> None:
         self._reader = reader

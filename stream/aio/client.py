@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from ledger.client import LedgerClient as TrioLedgerClient
 from ledger.options import ClientOptions
-from stream.aio.crossing import Crossing, open_crossing
+from stream.aio.bridge import Bridge, open_bridge
 
 
 class LedgerClient:
@@ -16,7 +16,7 @@ class LedgerClient:
     Ledgers themselves are worked with in trio: see `ledger.LedgerClient`.
     """
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioLedgerClient
 
     @classmethod
@@ -29,13 +29,13 @@ class LedgerClient:
         Raises InvalidArgument for an address nobody can serve, MetadataUnavailable.
         """
         async with (
-            open_crossing() as crossing,
-            crossing.hold(lambda: TrioLedgerClient.connect(cluster, options=options)) as inner,
+            open_bridge() as bridge,
+            bridge.hold(lambda: TrioLedgerClient.connect(cluster, options=options)) as inner,
         ):
-            yield cls._of(crossing, inner)
+            yield cls._of(bridge, inner)
 
     @classmethod
-    def _of(cls, crossing: Crossing, inner: TrioLedgerClient) -> LedgerClient:
+    def _of(cls, bridge: Bridge, inner: TrioLedgerClient) -> LedgerClient:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, inner
+        made._bridge, made._inner = bridge, inner
         return made

@@ -5,7 +5,7 @@ Generated from stream/consuming/consumer.py by `make faces`. Not to be edited.
 
 from __future__ import annotations
 
-from stream.aio.crossing import Crossing
+from stream.aio.bridge import Bridge
 from stream.consuming.consumer import Consumer as TrioConsumer
 from stream.consuming.consumer import RecordIterator as TrioRecordIterator
 from stream.consuming.delivery import Delivery, RecordDelivery
@@ -16,19 +16,19 @@ from stream.reading.lag import CursorLag
 class Consumer:
     """Made by `Namespace.consumer`; an `async with` object, an async iterator of `Delivery`.
 
-    To ask for the next delivery says that all before it are handled; they are committed in the
-    background and when a partition is handed over. With `auto_advance=False` call `advance`;
-    then several tasks may ask at the same time. When the block ends, what was handed out last
+    A request for the next delivery says that all before it are handled; they are committed in the
+    background and when a partition is handed over. With `auto_advance=False` call `advance`; then
+    several tasks may request deliveries at the same time. When the block ends, the last delivery
     counts as handled only after `commit`, or if it was advanced.
     """
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioConsumer
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: TrioConsumer) -> Consumer:
+    def _of(cls, bridge: Bridge, holder: TrioConsumer) -> Consumer:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder
+        made._bridge, made._inner = bridge, holder
         return made
 
     @property
@@ -45,65 +45,65 @@ class Consumer:
 
     @property
     def partitions(self) -> list[str]:
-        """Those this member holds now, in their order."""
+        """The partitions that this member holds now, in their order."""
         return self._inner.partitions
 
     def __aiter__(self) -> Consumer:
         return self
 
     async def __anext__(self) -> Delivery:
-        """The next records of any partition; waits for ever if there are none.
+        """Returns the next records of any partition; waits forever if there are none.
 
-        Raises Truncated, NoSuchStream, MemberExists, and what reading raises for good.
+        Raises Truncated, NoSuchStream, MemberExists, and what reading raises permanently.
         """
         inner = self._inner
-        return await self._crossing.call(lambda: anext(inner), inner._take_back)
+        return await self._bridge.call(lambda: anext(inner), inner._take_back)
 
     def records(self) -> RecordIterator:
-        """The same, record by record. May be mixed with batches: nothing is left out."""
-        return RecordIterator._of(self._crossing, self._inner.records())
+        """Returns the same records one by one. May be mixed with batches: nothing is left out."""
+        return RecordIterator._of(self._bridge, self._inner.records())
 
     async def next_record(self) -> RecordDelivery:
-        """The next record of any partition; see `__anext__`."""
+        """Returns the next record of any partition; see `__anext__`."""
         inner = self._inner
-        taken = await self._crossing.call(inner._next_of_part, inner._take_back_record)
+        taken = await self._bridge.call(inner._next_delivered_record, inner._take_back_record)
         return taken[0]
 
     def advance(self, handled: Delivery | RecordDelivery) -> None:
-        """Everything of this partition up to and with these records is handled.
+        """Marks everything of this partition up to and including these records as handled.
 
-        Committed in the background, at most once per interval. Raises PartitionLost if another
-        member has the partition by now: what is not committed is handled again there.
+        It is committed in the background, at most once per interval. Raises PartitionLost if
+        another member has the partition by now: what is not committed is handled again there.
         """
-        self._crossing.ask(lambda: self._inner.advance(handled))
+        self._bridge.ask(lambda: self._inner.advance(handled))
 
     async def commit(self) -> dict[str, Position]:
-        """Stores now what is handled, with `auto_advance` all that was handed out.
+        """Stores now what is handled; with `auto_advance`, all that was delivered.
 
-        Returns the committed position of each partition that is still ours; one that is missing
-        was lost to another member. Raises MetadataUnavailable: some may be stored, all are tried
-        again in the background.
+        Returns the committed position of each partition that is still ours; a missing one was lost
+        to another member. Raises MetadataUnavailable: some may be stored, all are tried again in
+        the background.
         """
-        return await self._crossing.call(lambda: self._inner.commit())
+        return await self._bridge.call(lambda: self._inner.commit())
 
     async def lag(self) -> dict[str, CursorLag]:
-        """How far each partition of this member is behind its end, asked of metadata and bookies.
+        """Returns how far each partition of this member is behind its end, asked of the bookies.
 
         Raises NoSuchStream, and what reading ledgers raises.
         """
-        return await self._crossing.call(lambda: self._inner.lag())
+        return await self._bridge.call(lambda: self._inner.lag())
 
 
 class RecordIterator:
-    """Records of a consumer. Holds nothing: it may simply be dropped, and another one goes on."""
+    """Records of a consumer. It owns nothing: drop it, and another one continues."""
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioRecordIterator
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: TrioRecordIterator) -> RecordIterator:
+    def _of(cls, bridge: Bridge, holder: TrioRecordIterator) -> RecordIterator:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder
+        made._bridge, made._inner = bridge, holder
         return made
 
     def __aiter__(self) -> RecordIterator:
@@ -111,5 +111,5 @@ class RecordIterator:
 
     async def __anext__(self) -> RecordDelivery:
         inner = self._inner._consumer
-        taken = await self._crossing.call(inner._next_of_part, inner._take_back_record)
+        taken = await self._bridge.call(inner._next_delivered_record, inner._take_back_record)
         return taken[0]

@@ -6,29 +6,29 @@ Generated from stream/consuming/cursor.py by `make faces`. Not to be edited.
 from __future__ import annotations
 
 from ledger.errors import LedgerError
-from stream.aio.advancing import Advancing
-from stream.aio.crossing import Crossing
+from stream.aio.bridge import Bridge
+from stream.aio.cursor_base import CursorBase
 from stream.consuming.cursor import Cursor as TrioCursor
 from stream.core.entry.records import Record, RecordBatch
 from stream.core.position import Position
 from stream.reading.lag import CursorLag
 
 
-class Cursor(Advancing):
+class Cursor(CursorBase):
     """Made by `Namespace.cursor`; an `async with` object for one consumer.
 
     `position` is where the next record to be handled is. `advance` moves it, and it is stored in
     the background, at most once per interval, and at the end of the block. After a crash reading
-    goes on at the last position stored: records are handled at least once.
+    continues at the last stored position: records are handled at least once.
     """
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioCursor
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: TrioCursor) -> Cursor:
+    def _of(cls, bridge: Bridge, holder: TrioCursor) -> Cursor:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder
+        made._bridge, made._inner = bridge, holder
         made._to = holder.position
         return made
 
@@ -46,7 +46,7 @@ class Cursor(Advancing):
 
     @property
     def committed(self) -> Position:
-        """The position stored last, as far as is known here."""
+        """The position that was stored last, as far as this object knows."""
         return self._inner.committed
 
     @property
@@ -55,28 +55,29 @@ class Cursor(Advancing):
         return self._inner.error
 
     def advance(self, to: Position | Record | RecordBatch) -> None:
-        """Everything before a position, or up to and with a record or batch, has been handled.
+        """Marks everything before a position, or up to and including a record or batch, as handled.
 
-        Moves forward only; what lies behind changes nothing. Stored in the background. Raises
-        CursorMoved once somebody else was found to have moved the cursor.
+        Moves forward only; an earlier position changes nothing. It is stored in the background.
+        Raises CursorMoved once another client was found to have moved the cursor.
         """
         self._advance(to)
 
     async def commit(self) -> Position:
-        """Stores `position` now; returns it when it is durable. No change, no work.
+        """Stores `position` now; returns it when it is durable. Does nothing if it has not changed.
 
-        Raises CursorMoved, NoSuchCursor (both final), MetadataUnavailable (it may be stored; it
-        is tried again in the background).
+        Raises CursorMoved, NoSuchCursor (both final), MetadataUnavailable (it may be stored; it is
+        tried again in the background).
         """
-        return await self._crossing.call(lambda: self._inner.commit())
+        return await self._bridge.call(lambda: self._inner.commit())
 
     async def lag(self) -> CursorLag:
-        """How far `position` is behind the end of the stream, asked of metadata and bookies now.
+        """Returns how far `position` is behind the end of the stream, asked of metadata and bookies
+        now.
 
         Raises NoSuchStream, and what reading ledgers raises.
         """
-        return await self._crossing.call(lambda: self._inner.lag())
+        return await self._bridge.call(lambda: self._inner.lag())
 
     async def check(self) -> None:
-        """Looks whether the cursor is still ours. Raises CursorMoved, MetadataUnavailable."""
-        await self._crossing.call(lambda: self._inner.check())
+        """Checks whether the cursor is still ours. Raises CursorMoved, MetadataUnavailable."""
+        await self._bridge.call(lambda: self._inner.check())

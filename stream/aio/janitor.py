@@ -5,24 +5,24 @@ Generated from stream/retention/janitor.py by `make faces`. Not to be edited.
 
 from __future__ import annotations
 
+from stream.aio.bridge import Bridge
 from stream.aio.client import LedgerClient
-from stream.aio.crossing import Crossing
 from stream.retention.janitor import ORPHAN_AGE_MS, SINK_ORPHAN_AGE_MS, SweepReport
 from stream.retention.janitor import Janitor as TrioJanitor
 
 
 class Janitor:
-    """Cleans one namespace.
+    """Cleans up one namespace.
 
     Args:
         client: of the cluster; the caller keeps it open.
         namespace: its name.
         orphan_age_ms: how old a ledger that no stream names must be before it is deleted.
-        sink_orphan_age_ms: the same for one that a sink's task made, while its batch is not
+        sink_orphan_age_ms: the same for a ledger that a sink's task made, while its batch is not
             committed; the batch fails if it takes longer.
     """
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioJanitor
 
     def __init__(
@@ -33,7 +33,7 @@ class Janitor:
         orphan_age_ms: int = ORPHAN_AGE_MS,
         sink_orphan_age_ms: int = SINK_ORPHAN_AGE_MS,
     ) -> None:
-        self._crossing = client._crossing
+        self._bridge = client._bridge
         self._inner = TrioJanitor(
             client._inner,
             namespace,
@@ -42,19 +42,19 @@ class Janitor:
         )
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: TrioJanitor) -> Janitor:
+    def _of(cls, bridge: Bridge, holder: TrioJanitor) -> Janitor:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder
+        made._bridge, made._inner = bridge, holder
         return made
 
     async def run(self, interval_s: float) -> None:
-        """Sweeps for ever, `interval_s` apart; failures are logged and tried again."""
-        await self._crossing.call(lambda: self._inner.run(interval_s))
+        """Sweeps forever, `interval_s` apart; failures are logged and tried again."""
+        await self._bridge.call(lambda: self._inner.run(interval_s))
 
     async def sweep(self) -> SweepReport:
-        """Looks at every stream, at the trash and at every orphan once.
+        """Checks every stream, the trash and every orphan once.
 
-        What fails is counted, and does not keep the others from being cleaned. Raises
+        A failure is counted, and does not keep the other streams from being cleaned up. Raises
         NoSuchNamespace, MetadataUnavailable.
         """
-        return await self._crossing.call(lambda: self._inner.sweep())
+        return await self._bridge.call(lambda: self._inner.sweep())

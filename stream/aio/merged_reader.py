@@ -5,7 +5,7 @@ Generated from stream/reading/merged_reader.py by `make faces`. Not to be edited
 
 from __future__ import annotations
 
-from stream.aio.crossing import Crossing
+from stream.aio.bridge import Bridge
 from stream.aio.merging import MergedBatches, Merging
 from stream.bridge.reading import BridgedMerge
 from stream.core.position import Position
@@ -19,36 +19,36 @@ class MergedReader(Merging):
     A call that was cancelled, or failed with a RetryableError, loses nothing: call again.
     """
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioMergedReader
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: BridgedMerge) -> MergedReader:
+    def _of(cls, bridge: Bridge, holder: BridgedMerge) -> MergedReader:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder.reader
+        made._bridge, made._inner = bridge, holder.reader
         made._bridged = holder
         return made
 
     @property
     def watermark_ms(self) -> int | None:
-        """What is given out from now on has this time or a later one, or is late. None while some
-        stream has not said anything."""
+        """All records returned from now on have this time or a later one, or are late. None while
+        some stream has delivered nothing."""
         return self._watermark()
 
     @property
     def streams(self) -> list[str]:
-        """The streams and partitions that are read now."""
+        """The streams and partitions that are being read."""
         return self._streams()
 
     @property
     def buffered_bytes(self) -> int:
-        """What waits for its turn, with what records cost in memory; see `buffer_bytes`."""
+        """Bytes that are buffered, with the memory that records cost; see `buffer_bytes`."""
         return self._inner.buffered_bytes
 
     def positions(self) -> dict[str, Position]:
-        """Where to resume, by stream: `start` of another merged reader.
+        """Returns where to resume, by stream: the `start` of another merged reader.
 
-        Everything before was handed out. Of what is behind some was too, where lateness, or event
+        Everything before was returned. Some of what is behind was too, where lateness, or event
         times that go back, changed the order within a stream.
         """
         return self._positions()
@@ -57,7 +57,7 @@ class MergedReader(Merging):
         return self
 
     async def __anext__(self) -> MergedRecord:
-        """The next record in the merged order. Waits for ever if the reader follows.
+        """Returns the next record in the merged order. Waits forever if the reader follows.
 
         Raises what readers of the streams raise: NoSuchStream for one that was named, Truncated,
         RecordFormatError, and retryable errors.
@@ -72,12 +72,12 @@ class MergedReader(Merging):
             await self._begin_step()
 
     async def next_batch(self) -> MergedBatch:
-        """The next records in the merged order, as many of one entry as follow each other.
+        """Returns the next records in the merged order, as many of one entry as follow each other.
 
         Raises StopAsyncIteration at the end, if there is one; else as iteration does.
         """
         return await self._next_merged()
 
     def batches(self) -> MergedBatches:
-        """Batches in the merged order; columns without copies, `batch.to_arrow()`."""
+        """Returns batches in the merged order; columns without copies, `batch.to_arrow()`."""
         return MergedBatches(self)

@@ -11,9 +11,9 @@ from typing import Unpack, overload
 
 from ledger.options import ClientOptions
 from stream.aio.backward import BackwardBatches
+from stream.aio.bridge import Bridge, open_bridge
 from stream.aio.client import LedgerClient
 from stream.aio.consumer import Consumer
-from stream.aio.crossing import Crossing, open_crossing
 from stream.aio.cursor import Cursor
 from stream.aio.merged_reader import MergedReader
 from stream.aio.partitioned_writer import PartitionedWriter
@@ -48,22 +48,22 @@ class Namespace:
     Args:
         client: of the cluster that holds the ledgers.
         name: of the namespace, which must exist (see `create_namespace`).
-        writer_options: bounds of the writers made here.
+        writer_options: bounds of the writers opened here.
     """
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioNamespace
 
     def __init__(
         self, client: LedgerClient, name: str, *, writer_options: WriterOptions | None = None
     ) -> None:
-        self._crossing = client._crossing
+        self._bridge = client._bridge
         self._inner = TrioNamespace(client._inner, name, writer_options=writer_options)
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: TrioNamespace) -> Namespace:
+    def _of(cls, bridge: Bridge, holder: TrioNamespace) -> Namespace:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder
+        made._bridge, made._inner = bridge, holder
         return made
 
     @property
@@ -81,27 +81,27 @@ class Namespace:
         options: ClientOptions | None = None,
         writer_options: WriterOptions | None = None,
     ) -> AsyncIterator[Namespace]:
-        """A namespace of the cluster at this URI, e.g. "sqlite:///var/lib/cluster.db".
+        """Connects to a namespace of the cluster at this URI, e.g. "sqlite:///var/lib/cluster.db".
 
-        With `create` it is made if it does not exist. Raises InvalidArgument for an address or
-        name nobody can serve, MetadataUnavailable.
+        With `create` the namespace is created if it does not exist. Raises InvalidArgument for an
+        unusable address or name, MetadataUnavailable.
         """
         async with (
-            open_crossing() as crossing,
-            crossing.hold(
+            open_bridge() as bridge,
+            bridge.hold(
                 lambda: TrioNamespace.connect(
                     cluster, name, create=create, options=options, writer_options=writer_options
                 )
             ) as inner,
         ):
-            yield cls._of(crossing, inner)
+            yield cls._of(bridge, inner)
 
     async def ensure(self, **settings: Unpack[NamespaceSettings]) -> bool:
-        """Makes the namespace if it does not exist; True if it was made.
+        """Creates the namespace if it does not exist; returns True if it was created.
 
-        Settings are for the new one only. Raises InvalidArgument, MetadataUnavailable.
+        Settings apply only to a new one. Raises InvalidArgument, MetadataUnavailable.
         """
-        return await self._crossing.call(lambda: self._inner.ensure(**settings))
+        return await self._bridge.call(lambda: self._inner.ensure(**settings))
 
     @overload
     async def create_stream(self, stream: str) -> StreamMetadata: ...
@@ -112,39 +112,39 @@ class Namespace:
     async def create_stream(
         self, stream: str, *, partitions: int | None = None
     ) -> StreamMetadata | PartitionedStream:
-        """Makes an empty stream; with `partitions` a partitioned one, even if it is only 1.
+        """Creates an empty stream; with `partitions` a partitioned one, even if it is only 1.
 
         A deleted stream of the name stays in the trash. Raises StreamExists, NoSuchNamespace,
         TooManyStreams, InvalidArgument.
         """
         if partitions is None:
-            return await self._crossing.call(lambda: self._inner.create_stream(stream))
-        return await self._crossing.call(
+            return await self._bridge.call(lambda: self._inner.create_stream(stream))
+        return await self._bridge.call(
             lambda: self._inner.create_stream(stream, partitions=partitions)
         )
 
     async def ensure_stream(self, stream: str, *, partitions: int | None = None) -> bool:
-        """Makes the stream if it does not exist; True if it was made."""
-        return await self._crossing.call(
+        """Creates the stream if it does not exist; returns True if it was created."""
+        return await self._bridge.call(
             lambda: self._inner.ensure_stream(stream, partitions=partitions)
         )
 
     async def list_streams(self) -> list[str]:
-        """Names, sorted; without deleted ones. Raises NoSuchNamespace."""
-        return await self._crossing.call(lambda: self._inner.list_streams())
+        """Returns the names, sorted, without deleted ones. Raises NoSuchNamespace."""
+        return await self._bridge.call(lambda: self._inner.list_streams())
 
     async def delete_stream(self, stream: str) -> None:
-        """Puts a stream into the trash; its writer can confirm nothing more.
+        """Moves a stream into the trash; its writer can confirm nothing more.
 
-        `undelete_stream` brings it back until the namespace's `trash_ms` have passed; then (with
-        0: now) the data is deleted. Raises NoSuchStream. If stopped in the middle, the stream is
-        gone for everybody, and the janitor does the rest.
+        `undelete_stream` restores it until the namespace's `trash_ms` have passed; then (with 0:
+        now) the data is deleted. Raises NoSuchStream. If the call is interrupted, no client sees
+        the stream any more, and the janitor completes the deletion.
         """
-        await self._crossing.call(lambda: self._inner.delete_stream(stream))
+        await self._bridge.call(lambda: self._inner.delete_stream(stream))
 
     async def info(self, stream: str) -> StreamInfo:
-        """Where the stream begins and ends now, asked of metadata and bookies."""
-        return await self._crossing.call(lambda: self._inner.info(stream))
+        """Returns where the stream begins and ends now, asked of metadata and bookies."""
+        return await self._bridge.call(lambda: self._inner.info(stream))
 
     @asynccontextmanager
     async def writer(
@@ -158,15 +158,15 @@ class Namespace:
     ) -> AsyncIterator[StreamWriter]:
         """Takes the stream over; a writer elsewhere can append nothing more.
 
-        With `create` the stream is made if it does not exist. With `if_epoch` it is taken over
-        only if it is at that epoch still (as in `StreamInfo.epoch`). With `hand_over_s` a writer
-        elsewhere is asked first: it makes durable what it has taken and seals the stream, so that
-        nothing becomes unknown; after so many seconds the stream is taken over all the same. The
-        end of the block seals the segment. Raises NoSuchStream, EpochMismatch, NotEnoughBookies,
-        RecoveryIncomplete.
+        With `create` the stream is created if it does not exist. With `if_epoch` it is taken over
+        only if it is still at that epoch (as in `StreamInfo.epoch`). With `hand_over_s` a writer
+        elsewhere is asked first: it makes durable what it has accepted and seals the stream, so
+        that no outcome becomes unknown; after this many seconds the stream is taken over all the
+        same. The end of the block seals the segment. Raises NoSuchStream, EpochMismatch,
+        NotEnoughBookies, RecoveryIncomplete.
         """
-        crossing = self._crossing
-        async with crossing.hold(
+        bridge = self._bridge
+        async with bridge.hold(
             lambda: bridged_writer(
                 self._inner.writer(
                     stream,
@@ -175,32 +175,33 @@ class Namespace:
                     if_epoch=if_epoch,
                     hand_over_s=hand_over_s,
                 ),
-                crossing.post,
-                crossing.wake,
+                bridge.post,
+                bridge.wake,
                 (options or self._inner.writer_options).pending_bytes_max,
             )
         ) as inner:
-            yield StreamWriter._of(crossing, inner)
+            yield StreamWriter._of(bridge, inner)
 
     async def forget_producer(self, stream: str, producer: str) -> StreamMetadata:
-        """Makes room for another idempotent producer; `StreamMetadata.producers` lists them.
+        """Forgets an idempotent producer, so that another one fits; `StreamMetadata.producers`
+        lists them.
 
-        Only for one that will not come back: should it, its numbers begin again at 0, and what it
-        repeats is appended again. Raises NoSuchStream, MetadataUnavailable.
+        Only for a producer that will not return: if it does, its numbers begin again at 0, and what
+        it repeats is appended again. Raises NoSuchStream, MetadataUnavailable.
         """
-        return await self._crossing.call(lambda: self._inner.forget_producer(stream, producer))
+        return await self._bridge.call(lambda: self._inner.forget_producer(stream, producer))
 
     async def commit_segments(
         self, stream: str, sink_id: str, batch_id: int, ledger_ids: Sequence[int]
     ) -> StreamMetadata:
         """Makes closed ledgers of stream entries segments of the stream, in this order.
 
-        Once per (sink, batch), whatever the streams: the batch the sink committed last is committed
-        again without effect. The ledgers' entries must count sequences from the begin of their
-        segment. A writer at work on the stream goes on behind them by itself. Raises
+        It does so once per (sink, batch), whatever the streams: committing the sink's last batch
+        again has no effect. The ledgers' entries must count sequences from the begin of their
+        segment. An active writer of the stream continues behind them by itself. Raises
         CommitOutOfOrder for an older batch.
         """
-        return await self._crossing.call(
+        return await self._bridge.call(
             lambda: self._inner.commit_segments(stream, sink_id, batch_id, ledger_ids)
         )
 
@@ -209,7 +210,7 @@ class Namespace:
 
         A writer elsewhere can append nothing more. Raises NoSuchStream, RecoveryIncomplete.
         """
-        return await self._crossing.call(lambda: self._inner.seal_stream(stream))
+        return await self._bridge.call(lambda: self._inner.seal_stream(stream))
 
     @asynccontextmanager
     async def reader(
@@ -220,39 +221,39 @@ class Namespace:
         Args:
             start: EARLIEST, LATEST, a Position, FromSequence, FromTime (when appended),
                 FromEventTime, FromCursor or FromEnd.
-            on_truncated: what to do when the wanted record was truncated, at the start or later:
-                "error" raises Truncated, "earliest" goes on at the first record there is,
-                "latest" at the end. The records in between are not read then; a warning is logged.
+            on_truncated: what to do when the requested record was truncated, at the start or later:
+                "error" raises Truncated, "earliest" continues at the first available record,
+                "latest" at the end. The records in between are then skipped; a warning is logged.
 
         Entering raises NoSuchStream, IsPartitioned, NoSuchCursor, Truncated.
         """
-        crossing = self._crossing
-        async with crossing.hold(
+        bridge = self._bridge
+        async with bridge.hold(
             lambda: bridged_reader(
                 self._inner.reader(stream, start=start, on_truncated=on_truncated),
-                crossing.post,
-                crossing.wake,
+                bridge.post,
+                bridge.wake,
             )
         ) as inner:
-            yield StreamReader._of(crossing, inner)
+            yield StreamReader._of(bridge, inner)
 
     async def read_last(self, stream: str, records: int) -> list[Record]:
-        """The last so many records, in the order of the stream; all, if it has fewer.
+        """Returns the last `records` records, in the order of the stream; all, if it has fewer.
 
-        Costs memory for these records, and reads little else. Raises NoSuchStream,
+        It needs memory for these records, and reads little else. Raises NoSuchStream,
         IsPartitioned, InvalidArgument for a negative number, what reading ledgers raises.
         """
-        return await self._crossing.call(lambda: self._inner.read_last(stream, records))
+        return await self._bridge.call(lambda: self._inner.read_last(stream, records))
 
     def backward_batches(self, stream: str, *, before: Position | None = None) -> BackwardBatches:
-        """Batches of records from the end, or from before a position that was read, back to where
-        the stream begins. An async iterator; use it in `async with` or close it.
+        """Returns batches of records from the end, or from before a position that was read, back to
+        where the stream begins. It is an async iterator; use it in `async with` or close it.
 
         Within a batch records are in the order of the stream. Its calls raise NoSuchStream,
         IsPartitioned, what reading ledgers raises.
         """
         return BackwardBatches._of(
-            self._crossing, self._inner.backward_batches(stream, before=before)
+            self._bridge, self._inner.backward_batches(stream, before=before)
         )
 
     @asynccontextmanager
@@ -272,25 +273,26 @@ class Namespace:
 
         Args:
             streams: names and patterns ("clicks", "clicks-*"); a partitioned stream stands for its
-                partitions. Streams that are made later and match a pattern, and new partitions,
+                partitions. Streams that are created later and match a pattern, and new partitions,
                 join; they are read from their begin.
             start: as for `reader`, for each stream; or a mapping of streams to starts, such as
                 `MergedReader.positions()` returned (those not in it begin at EARLIEST).
             order_by: "event_time" (a record without one has its append time) or "append_time".
-            lateness_ms: how far a record may be behind the newest of its stream and still be put
-                in order. Later ones are not dropped: they come with `is_late`.
-            idle_timeout_ms: a stream that is at its end and had nothing for so long is not waited
-                for; None: always waited for.
+            lateness_ms: how far a record may be behind the newest of its stream and still be put in
+                order. Later ones are not dropped: they are returned with `is_late`.
+            idle_timeout_ms: a stream that is at its end and has delivered nothing for this long is
+                not waited for; None: always waited for.
             on_truncated: as for `reader`.
             follow: wait for more at the end; else iteration ends where the streams do now.
-            buffer_bytes: what may wait for its turn, over all streams. If order within
-                `lateness_ms` needs more, records go out before, and what comes behind them is late.
+            buffer_bytes: bytes that may be buffered, over all streams. If order within
+                `lateness_ms` needs more, records are returned before their turn, and those behind
+                them are late.
 
-        Entering raises NoSuchStream for a name that is not there (a pattern may match nothing),
+        Entering raises NoSuchStream for a name that does not exist (a pattern may match nothing),
         InvalidArgument; at most 1000 streams.
         """
-        crossing = self._crossing
-        async with crossing.hold(
+        bridge = self._bridge
+        async with bridge.hold(
             lambda: bridged_merge(
                 self._inner.merged_reader(
                     streams,
@@ -302,30 +304,30 @@ class Namespace:
                     follow=follow,
                     buffer_bytes=buffer_bytes,
                 ),
-                crossing.post,
-                crossing.wake,
+                bridge.post,
+                bridge.wake,
             )
         ) as inner:
-            yield MergedReader._of(crossing, inner)
+            yield MergedReader._of(bridge, inner)
 
     async def grow_stream(self, stream: str, *, partitions: int) -> PartitionedStream:
         """Gives a partitioned stream more partitions; its writers notice within a second or so.
 
-        Of all keys the share of new partitions moves, to new partitions only. Raises
+        Of all keys the share of the new partitions moves, to new partitions only. Raises
         NoSuchStream, NotPartitioned, InvalidArgument for fewer than there are.
         """
-        return await self._crossing.call(
+        return await self._bridge.call(
             lambda: self._inner.grow_stream(stream, partitions=partitions)
         )
 
     async def partitions(self, stream: str) -> list[str]:
-        """The streams that hold the records: `clicks#0`, `clicks#1`, ... of a partitioned one, by
-        number; else the stream itself. Raises NoSuchStream."""
-        return await self._crossing.call(lambda: self._inner.partitions(stream))
+        """Returns the streams that hold the records: `clicks#0`, `clicks#1`, ... of a partitioned
+        one, by number; else the stream itself. Raises NoSuchStream."""
+        return await self._bridge.call(lambda: self._inner.partitions(stream))
 
     async def partitioned_info(self, stream: str) -> PartitionedInfo:
-        """Where each partition begins and ends now. Raises NoSuchStream, NotPartitioned."""
-        return await self._crossing.call(lambda: self._inner.partitioned_info(stream))
+        """Returns where each partition begins and ends now. Raises NoSuchStream, NotPartitioned."""
+        return await self._bridge.call(lambda: self._inner.partitioned_info(stream))
 
     async def truncate_partitions(
         self, stream: str, to: FromTime | Mapping[int, Position]
@@ -335,7 +337,7 @@ class Namespace:
         Returns where each of these partitions begins now. Raises NoSuchStream, NotPartitioned,
         InvalidArgument (no such partition: nothing was done), PartitionsFailed.
         """
-        return await self._crossing.call(lambda: self._inner.truncate_partitions(stream, to))
+        return await self._bridge.call(lambda: self._inner.truncate_partitions(stream, to))
 
     @asynccontextmanager
     async def partitioned_writer(
@@ -346,24 +348,24 @@ class Namespace:
         create: int | None = None,
         options: WriterOptions | None = None,
     ) -> AsyncIterator[PartitionedWriter]:
-        """Writes to the partitions of a stream, routed by key or by turns.
+        """Writes to the partitions of a stream, routed by key or in turn.
 
-        Each partition is taken over with its first record; with `own`, these partitions are
-        taken over at once and others never. With `create` the stream is made with so many
-        partitions if it does not exist. `options` are of all partitions together: what they may
-        have unconfirmed is shared out, 256 KiB each at least. The end of the block seals the
-        partitions. Raises NoSuchStream, NotPartitioned, InvalidArgument, PartitionsFailed.
+        Each partition is taken over with its first record; with `own`, these partitions are taken
+        over at once and others never. With `create` the stream is created with this many partitions
+        if it does not exist. `options` apply to all partitions together: what they may have
+        unconfirmed is shared out, at least 256 KiB each. The end of the block seals the partitions.
+        Raises NoSuchStream, NotPartitioned, InvalidArgument, PartitionsFailed.
         """
-        crossing = self._crossing
-        async with crossing.hold(
+        bridge = self._bridge
+        async with bridge.hold(
             lambda: bridged_partitioned_writer(
                 self._inner.partitioned_writer(stream, own=own, create=create, options=options),
-                crossing.post,
-                crossing.wake,
+                bridge.post,
+                bridge.wake,
                 (options or self._inner.writer_options).pending_bytes_max,
             )
         ) as inner:
-            yield PartitionedWriter._of(crossing, inner)
+            yield PartitionedWriter._of(bridge, inner)
 
     @asynccontextmanager
     async def cursor(
@@ -374,49 +376,50 @@ class Namespace:
         start: Start = EARLIEST,
         commit_interval_ms: int = COMMIT_INTERVAL_MS,
     ) -> AsyncIterator[Cursor]:
-        """The durable position `name` in a stream or partition, made at `start` if there is none.
+        """Opens the durable position `name` in a stream or partition, created at `start` if there
+        is none.
 
         What is advanced is stored at most once per `commit_interval_ms`, and at the end of the
         block. Entering raises NoSuchStream, IsPartitioned, InvalidArgument, MetadataUnavailable;
-        leaving CursorMoved if somebody else moved it, MetadataUnavailable.
+        leaving CursorMoved if another client moved it, MetadataUnavailable.
         """
-        crossing = self._crossing
-        async with crossing.hold(
+        bridge = self._bridge
+        async with bridge.hold(
             lambda: self._inner.cursor(
                 stream, name, start=start, commit_interval_ms=commit_interval_ms
             )
         ) as inner:
-            yield Cursor._of(crossing, inner)
+            yield Cursor._of(bridge, inner)
 
     async def cursors(self, stream: str) -> list[CursorMetadata]:
-        """The cursors of a stream, sorted by name; also those of consumer groups.
+        """Returns the cursors of a stream, sorted by name; also those of consumer groups.
 
         Raises NoSuchStream, IsPartitioned, MetadataCorrupt.
         """
-        return await self._crossing.call(lambda: self._inner.cursors(stream))
+        return await self._bridge.call(lambda: self._inner.cursors(stream))
 
     async def cursor_lag(self, stream: str, name: str) -> CursorLag:
-        """How far the stored position of a cursor is behind the end of its stream.
+        """Returns how far the stored position of a cursor is behind the end of its stream.
 
         Raises NoSuchStream, IsPartitioned, NoSuchCursor.
         """
-        return await self._crossing.call(lambda: self._inner.cursor_lag(stream, name))
+        return await self._bridge.call(lambda: self._inner.cursor_lag(stream, name))
 
     async def set_cursor(self, stream: str, name: str, to: Start) -> CursorMetadata:
-        """Moves a cursor forward or back, and makes it if there is none.
+        """Moves a cursor forward or back, and creates it if there is none.
 
-        Whoever uses it gets CursorMoved when he commits next; a consumer group goes on from
-        there by itself. Raises NoSuchStream, IsPartitioned, NoSuchCursor, Truncated,
-        MetadataUnavailable (it may have moved).
+        Its user gets CursorMoved at the next commit; a consumer group continues from there by
+        itself. Raises NoSuchStream, IsPartitioned, NoSuchCursor, Truncated, MetadataUnavailable (it
+        may have moved).
         """
-        return await self._crossing.call(lambda: self._inner.set_cursor(stream, name, to))
+        return await self._bridge.call(lambda: self._inner.set_cursor(stream, name, to))
 
     async def delete_cursor(self, stream: str, name: str) -> None:
-        """Forgets a position; whoever uses it gets CursorMoved.
+        """Deletes a cursor; its user gets CursorMoved.
 
         Raises NoSuchStream, IsPartitioned, NoSuchCursor.
         """
-        await self._crossing.call(lambda: self._inner.delete_cursor(stream, name))
+        await self._bridge.call(lambda: self._inner.delete_cursor(stream, name))
 
     @asynccontextmanager
     async def consumer(
@@ -431,30 +434,30 @@ class Namespace:
         hand_over_s: float = HAND_OVER_S,
         on_truncated: OnTruncated = "error",
     ) -> AsyncIterator[Consumer]:
-        """A member of a consumer group: the partitions of a stream are shared among its members.
+        """Joins a consumer group: its members share the partitions of a stream.
 
         The group's position in each partition is the cursor of the group's name there.
 
         Args:
             stream: a partitioned stream, or a plain one, which counts as one partition.
             group: its name; a group begins with its first member.
-            member: name of this process. With a name that lasts over restarts partitions come
-                back to it; None draws one.
+            member: name of this process. With a name that survives restarts partitions return to
+                it; None draws one.
             start: where the group begins in a partition when it is new; partitions that are added
                 later are read from their begin.
-            auto_advance: to ask for the next records says that those before are handled; False:
+            auto_advance: requesting the next records says that those before are handled; False:
                 call `Consumer.advance`.
             commit_interval_ms: how often each partition is committed, at most.
-            hand_over_s: how long a partition that moves to another member waits for records that
-                were handed out; then it goes, and they are handled again there. The same for all
-                members of a group.
+            hand_over_s: how long a partition that moves to another member waits until delivered
+                records are handled; then it moves, and they are handled again there. The same for
+                all members of a group.
             on_truncated: as for `reader`.
 
         Entering raises NoSuchStream, InvalidArgument, MetadataUnavailable, and after 30 s
         MemberExists if another living process has this member name.
         """
-        crossing = self._crossing
-        async with crossing.hold(
+        bridge = self._bridge
+        async with bridge.hold(
             lambda: self._inner.consumer(
                 stream,
                 group,
@@ -466,22 +469,23 @@ class Namespace:
                 on_truncated=on_truncated,
             )
         ) as inner:
-            yield Consumer._of(crossing, inner)
+            yield Consumer._of(bridge, inner)
 
     async def groups(self, stream: str) -> list[str]:
-        """Consumer groups of a stream, sorted. Raises NoSuchStream."""
-        return await self._crossing.call(lambda: self._inner.groups(stream))
+        """Returns the consumer groups of a stream, sorted. Raises NoSuchStream."""
+        return await self._bridge.call(lambda: self._inner.groups(stream))
 
     async def group(self, stream: str, group: str) -> GroupInfo:
-        """Who handles which partition, and how far behind. Raises NoSuchStream, NoSuchGroup."""
-        return await self._crossing.call(lambda: self._inner.group(stream, group))
+        """Returns who handles which partition, and how far behind. Raises NoSuchStream,
+        NoSuchGroup."""
+        return await self._bridge.call(lambda: self._inner.group(stream, group))
 
     async def delete_group(self, stream: str, group: str) -> None:
-        """Forgets a group without members, with its positions.
+        """Deletes a group without members, with its positions.
 
         Raises NoSuchStream, NoSuchGroup, GroupBusy.
         """
-        await self._crossing.call(lambda: self._inner.delete_group(stream, group))
+        await self._bridge.call(lambda: self._inner.delete_group(stream, group))
 
     async def verify(
         self, stream: str, *, receipt: Receipt | None = None, on_progress: OnProgress | None = None
@@ -489,19 +493,19 @@ class Namespace:
         """Reads every copy of every confirmed entry at every bookie and compares them; with a
         receipt, those of its entry, against what the receipt says. Changes nothing.
 
-        What is missing, wrong or in doubt is in the report, which tells these apart; `on_progress`
-        is called now and then. Segments in the trash are not looked at. Raises NoSuchStream,
-        MetadataUnavailable; with a receipt also Truncated, and InvalidArgument if it is of another
+        The report distinguishes copies that are missing, wrong or unverified; `on_progress` is
+        called now and then. Segments in the trash are not verified. Raises NoSuchStream,
+        MetadataUnavailable; with a receipt also Truncated, and InvalidArgument if it is for another
         stream.
         """
-        told = self._crossing.relay(on_progress)
-        return await self._crossing.call(
-            lambda: self._inner.verify(stream, receipt=receipt, on_progress=told)
+        relayed = self._bridge.relay(on_progress)
+        return await self._bridge.call(
+            lambda: self._inner.verify(stream, receipt=receipt, on_progress=relayed)
         )
 
     async def policy(self) -> NamespaceMetadata:
-        """How streams are written and kept. Raises NoSuchNamespace."""
-        return await self._crossing.call(lambda: self._inner.policy())
+        """Returns how streams are written and kept. Raises NoSuchNamespace."""
+        return await self._bridge.call(lambda: self._inner.policy())
 
     async def set_policy(
         self,
@@ -512,66 +516,66 @@ class Namespace:
     ) -> NamespaceMetadata:
         """Changes some settings; returns the policy as it then is. Running writers follow it.
 
-        With `dry_run` nothing is stored. Without `allow_drop` a policy by which the next sweep of
-        a janitor would drop or purge more than by the present one raises DataWouldBeDropped, and
+        With `dry_run` nothing is stored. Without `allow_drop` a policy by which the next sweep of a
+        janitor would drop or purge more than by the present one raises DataWouldBeDropped, and
         nothing is changed. Raises NoSuchNamespace, InvalidArgument (nothing is changed then).
         """
-        return await self._crossing.call(
+        return await self._bridge.call(
             lambda: self._inner.set_policy(dry_run=dry_run, allow_drop=allow_drop, **settings)
         )
 
     async def what_if(self, **settings: Unpack[NamespaceSettings]) -> list[RetentionPlan]:
-        """What the next sweep would do to each stream, and to those in the trash, with these
-        settings changed; without any, by the present policy. Changes nothing.
+        """Returns what the next sweep would do to each stream, and to those in the trash, with
+        these settings changed; without any, by the present policy. Changes nothing.
 
         Raises NoSuchNamespace, InvalidArgument.
         """
-        return await self._crossing.call(lambda: self._inner.what_if(**settings))
+        return await self._bridge.call(lambda: self._inner.what_if(**settings))
 
     async def explain_retention(self, stream: str) -> RetentionPlan:
-        """What is kept, dropped and purged of a stream, when and why. Changes nothing.
+        """Returns what is kept, dropped and purged of a stream, when and why. Changes nothing.
 
-        Raises NoSuchStream; IsPartitioned: ask for a partition, like `clicks#0`.
+        Raises NoSuchStream; IsPartitioned: name a partition, such as `clicks#0`.
         """
-        return await self._crossing.call(lambda: self._inner.explain_retention(stream))
+        return await self._bridge.call(lambda: self._inner.explain_retention(stream))
 
     async def stream_metadata(self, stream: str) -> StreamMetadata:
-        """Segments, epoch, truncation point. Raises NoSuchStream, IsPartitioned."""
-        return await self._crossing.call(lambda: self._inner.stream_metadata(stream))
+        """Returns segments, epoch and truncation point. Raises NoSuchStream, IsPartitioned."""
+        return await self._bridge.call(lambda: self._inner.stream_metadata(stream))
 
     async def truncate(self, stream: str, position: Position) -> StreamMetadata:
-        """Records before `position` are gone for readers; whole segments go to the trash.
+        """Drops the records before `position` for readers; whole segments go to the trash.
 
         Moves forward only, see `untruncate`. Raises InvalidArgument for a position behind the end
         of the stream, NoSuchStream.
         """
-        return await self._crossing.call(lambda: self._inner.truncate(stream, position))
+        return await self._bridge.call(lambda: self._inner.truncate(stream, position))
 
     async def untruncate(self, stream: str, position: Position | None = None) -> StreamMetadata:
-        """Brings back truncated records from `position` on, or as many as there still are (None).
+        """Restores truncated records from `position` on, or as many as are still in the trash
+        (None).
 
-        What the policy would drop is dropped again at the next sweep, into a trash that begins
-        its time anew: change the policy first. Raises NoSuchStream, IsPartitioned;
-        InvalidArgument for a position that was purged.
+        What the policy would drop is dropped again at the next sweep, and its time in the trash
+        begins again: change the policy first. Raises NoSuchStream, IsPartitioned; InvalidArgument
+        for a position that was purged.
         """
-        return await self._crossing.call(lambda: self._inner.untruncate(stream, position))
+        return await self._bridge.call(lambda: self._inner.untruncate(stream, position))
 
     async def undelete_stream(self, stream: str, as_name: str | None = None) -> None:
-        """Brings back the stream of this name that was deleted last, with its cursors.
+        """Restores the stream of this name that was deleted last, with its cursors.
 
-        With `as_name` under another name, without its cursors. Raises NotInTrash (it was purged,
-        or never deleted), StreamExists if the name is in use, InvalidArgument for a partitioned
-        stream that should change its name.
+        With `as_name` it is restored under another name, without its cursors. Raises NotInTrash (it
+        was purged, or never deleted), StreamExists if the name is in use, InvalidArgument for a
+        partitioned stream that should change its name.
         """
-        await self._crossing.call(lambda: self._inner.undelete_stream(stream, as_name))
+        await self._bridge.call(lambda: self._inner.undelete_stream(stream, as_name))
 
     async def trash(self) -> list[TrashEntry]:
-        """Everything that can be brought back, by name and time. Raises NoSuchNamespace."""
-        return await self._crossing.call(lambda: self._inner.trash())
+        """Returns everything that can be restored, by name and time. Raises NoSuchNamespace."""
+        return await self._bridge.call(lambda: self._inner.trash())
 
     async def purge(self, stream: str) -> int:
-        """Empties the trash of a stream now: truncated segments, and what was deleted under its
-        name (a partitioned stream: of all its partitions). It cannot come back. Returns how many
-        ledgers were deleted. Raises NotInTrash.
-        """
-        return await self._crossing.call(lambda: self._inner.purge(stream))
+        """Empties the trash of a stream now: truncated segments, and deleted streams of its name
+        (of a partitioned stream: of all its partitions). It can no longer be restored. Returns how
+        many ledgers were deleted. Raises NotInTrash."""
+        return await self._bridge.call(lambda: self._inner.purge(stream))

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from trio import WouldBlock
 
-from stream.aio.crossing import Crossing
+from stream.aio.bridge import Bridge
 from stream.aio.tickets import Appending, PartitionTicket
 from stream.bridge.writing import PartitionedAppends
 from stream.core.entry.encoder import Headers
@@ -21,24 +21,24 @@ from stream.partitions.writer import PartitionedWriterStatistics, PartitionPosit
 class PartitionedWriter(Appending):
     """Made by `Namespace.partitioned_writer`; an `async with` block closes it.
 
-    A record with a key goes to the partition of its key; one without to all partitions by turns,
-    batch by batch, leaving out those that failed or have no room. Guarantees: records of one
-    partition are confirmed in the order they were appended, so those of one key are, too; when
-    the stream grows, a key moves only after all records taken before are durable.
+    A record with a key goes to the partition of its key; one without to all partitions in turn,
+    batch by batch, except those that failed or have no free capacity. Guarantees: records of one
+    partition are confirmed in the order they were appended, and so are those of one key; when the
+    stream grows, a key moves only after all records accepted before are durable.
 
     A partition that fails stays failed (see `reopen`); its records not confirmed by then are
-    *unknown*. The others go on.
+    *unknown*. The others continue.
     """
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioPartitionedWriter
 
     _appends: PartitionedAppends
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: PartitionedAppends) -> PartitionedWriter:
+    def _of(cls, bridge: Bridge, holder: PartitionedAppends) -> PartitionedWriter:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder.writer
+        made._bridge, made._inner = bridge, holder.writer
         made._appends = holder
         return made
 
@@ -52,7 +52,7 @@ class PartitionedWriter(Appending):
         return self._inner.partitions
 
     def partition_of(self, key: bytes) -> int:
-        """The partition of a key, as the stream is now."""
+        """Returns the partition of a key, as the stream is now."""
         return self._inner.partition_of(key)
 
     def append_nowait(
@@ -64,18 +64,18 @@ class PartitionedWriter(Appending):
         *,
         partition: int | None = None,
     ) -> PartitionTicket:
-        """Takes a record and returns at once; `await ticket.wait()` tells where it is.
+        """Accepts a record and returns at once; `await ticket.wait()` returns where it is.
 
-        `partition` overrules the key. Raises WouldBlock when its partition has no room, or
-        no writer yet (then `await wait_room()`), InvalidArgument for a record that is too large
-        or a partition that is not ours, and the error of a partition that failed.
+        `partition` overrides the key. Raises WouldBlock when its partition has no free
+        capacity, or no writer yet (then `await wait_room()`), InvalidArgument for a record that is
+        too large or a partition that is not ours, and the error of a partition that failed.
         """
         if not self._appends.has_room:
             raise WouldBlock
         ticket = PartitionTicket(
-            self._crossing, self._appends, value, key, event_time_ms, headers, partition
+            self._bridge, self._appends, value, key, event_time_ms, headers, partition
         )
-        self._appends.give(ticket)
+        self._appends.submit(ticket)
         return ticket
 
     async def append(
@@ -89,12 +89,12 @@ class PartitionedWriter(Appending):
     ) -> PartitionPosition:
         """Appends a record; returns where it is once it is durable.
 
-        Waits while its partition has no room. If cancelled, the record may be in the stream all
-        the same. Raises the error of its partition (TakenOver, NotEnoughBookies, ...),
+        Waits while its partition has no free capacity. If cancelled, the record may still be in the
+        stream. Raises the error of its partition (TakenOver, NotEnoughBookies, ...),
         InvalidArgument, LedgerClosed.
         """
         ticket = PartitionTicket(
-            self._crossing, self._appends, value, key, event_time_ms, headers, partition
+            self._bridge, self._appends, value, key, event_time_ms, headers, partition
         )
         await self._append(ticket)
         return await ticket.wait()
@@ -107,48 +107,48 @@ class PartitionedWriter(Appending):
         *,
         partition: int | None = None,
     ) -> dict[int, tuple[Position, Position]]:
-        """Appends records; returns the first and the last position in each partition they went
-        to, when all are durable.
+        """Appends records; returns the first and the last position in each partition that received
+        some, when all are durable.
 
         Within a partition they keep their order. `keys` and `event_times` (ms), when given, have
-        one item per value. Raises InvalidArgument before anything is taken; PartitionsFailed when
-        some partitions failed, or refused a record over the namespace's own `record_bytes_max`:
-        what was for the others is durable.
+        one item per value. Raises InvalidArgument before anything is accepted; PartitionsFailed
+        when some partitions failed, or rejected a record over the namespace's own
+        `record_bytes_max`: records for the others are durable.
         """
-        return await self._crossing.call(
+        return await self._bridge.call(
             lambda: self._appends.in_turn(
                 lambda: self._inner.append_many(values, keys, event_times, partition=partition)
             )
         )
 
     async def wait_room(self) -> None:
-        """Returns when it is worth trying again what `append_nowait` refused."""
+        """Returns when it is worth repeating what `append_nowait` refused."""
         await self._wait_room()
 
     async def flush(self) -> None:
-        """Sends what has gathered; returns when all records taken so far are durable.
+        """Sends what has gathered; returns when all records accepted so far are durable.
 
-        Raises PartitionsFailed: what was for the other partitions is durable.
+        Raises PartitionsFailed: records for the other partitions are durable.
         """
-        await self._crossing.call(lambda: self._appends.settle(lambda: self._inner.flush()))
+        await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.flush()))
 
     async def reopen(self, partition: int) -> None:
-        """Takes a partition over again after its writer failed; nothing happens to one that works.
+        """Takes a partition over again after its writer failed; does nothing to one that works.
 
         Records that were unknown then may or may not be in it. Raises what opening a writer does.
         """
-        await self._crossing.call(
+        await self._bridge.call(
             lambda: self._appends.in_turn(lambda: self._inner.reopen(partition))
         )
 
     async def close(self) -> None:
-        """Waits until all records taken are durable, then seals the partitions. Idempotent.
+        """Waits until all records accepted are durable, then seals the partitions. Idempotent.
 
-        Raises PartitionsFailed; the other partitions are sealed. Called by the end of the
-        `async with` block.
+        Raises PartitionsFailed; the other partitions are sealed. Called by the end of the `async
+        with` block.
         """
-        await self._crossing.call(lambda: self._appends.settle(lambda: self._inner.close()))
+        await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.close()))
 
     def statistics(self) -> PartitionedWriterStatistics:
-        """Counters since each partition's writer was opened."""
+        """Returns counters since each partition's writer was opened."""
         return self._inner.statistics()

@@ -18,24 +18,22 @@ from stream.retention.policies import list_namespaces as trio_list_namespaces
 async def create_namespace(
     client: LedgerClient, name: str, **settings: Unpack[NamespaceSettings]
 ) -> NamespaceMetadata:
-    """Makes a namespace; settings that are left out get their defaults.
+    """Creates a namespace; settings that are left out get their defaults.
 
     Raises NamespaceExists, InvalidArgument, MetadataUnavailable.
     """
-    return await client._crossing.call(
-        lambda: trio_create_namespace(client._inner, name, **settings)
-    )
+    return await client._bridge.call(lambda: trio_create_namespace(client._inner, name, **settings))
 
 
 async def list_namespaces(client: LedgerClient) -> list[str]:
-    """Names, sorted. Raises MetadataUnavailable."""
-    return await client._crossing.call(lambda: trio_list_namespaces(client._inner))
+    """Returns the names, sorted. Raises MetadataUnavailable."""
+    return await client._bridge.call(lambda: trio_list_namespaces(client._inner))
 
 
 async def delete_namespace(client: LedgerClient, name: str, *, purge: bool = False) -> None:
     """Deletes a namespace without streams.
 
-    With `purge` streams in its trash go for good first. Raises NoSuchNamespace; NamespaceNotEmpty
-    while it has streams, or without `purge` something in its trash.
+    With `purge`, streams in its trash are deleted permanently first. Raises NoSuchNamespace;
+    NamespaceNotEmpty while it has streams, or without `purge` anything in its trash.
     """
-    await client._crossing.call(lambda: trio_delete_namespace(client._inner, name, purge=purge))
+    await client._bridge.call(lambda: trio_delete_namespace(client._inner, name, purge=purge))

@@ -6,7 +6,7 @@ Generated from stream/reading/reader.py by `make faces`. Not to be edited.
 from __future__ import annotations
 
 from stream.aio.batches import BatchIterator, Reading
-from stream.aio.crossing import Crossing
+from stream.aio.bridge import Bridge
 from stream.bridge.reading import BridgedReader
 from stream.core.entry.records import Record, RecordBatch
 from stream.core.position import Position
@@ -16,17 +16,17 @@ from stream.reading.reader import StreamReader as TrioStreamReader
 class StreamReader(Reading):
     """Made by `Namespace.reader`; an `async with` object for one consumer task.
 
-    Yields each record once, in order, without gaps (but for those `on_truncated` goes past). A
-    call that was cancelled or failed loses nothing: the next one goes on at `position`.
+    Yields each record once, in order, without gaps (except those that `on_truncated` skips). A call
+    that was cancelled or failed loses nothing: the next one continues at `position`.
     """
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioStreamReader
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: BridgedReader) -> StreamReader:
+    def _of(cls, bridge: Bridge, holder: BridgedReader) -> StreamReader:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder.reader
+        made._bridge, made._inner = bridge, holder.reader
         made._bridged = holder
         made._at = holder.begin
         return made
@@ -36,19 +36,19 @@ class StreamReader(Reading):
         return self._inner.stream
 
     async def aclose(self) -> None:
-        """Lets go of the ledger. Closing twice is fine."""
+        """Closes the ledger. Closing twice is allowed."""
         await self._close()
 
     @property
     def position(self) -> Position:
-        """Where to resume: behind the last record handed out."""
+        """Where to resume: behind the last record returned."""
         return self._position()
 
     def __aiter__(self) -> StreamReader:
         return self
 
     async def __anext__(self) -> Record:
-        """The next record; waits for ever at the end of the stream."""
+        """Returns the next record; waits forever at the end of the stream."""
         while True:
             for record in self._records:
                 self._last_record = record
@@ -56,23 +56,24 @@ class StreamReader(Reading):
             await self._begin_batch()
 
     async def next_batch(self) -> RecordBatch:
-        """The next records, an entry at a time; waits for ever at the end of the stream."""
+        """Returns the next records, one entry at a time; waits forever at the end of the stream."""
         batch = await self._next_batch(None)
         assert batch is not None, "without an end there is always a next batch"
         return batch
 
     def batches(self) -> BatchIterator:
-        """Batches of records, for ever."""
+        """Returns batches of records, forever."""
         return BatchIterator(self, stops=False)
 
     def read_to_end(self) -> BatchIterator:
-        """Batches up to the end of the stream as it is when the first one is asked for."""
+        """Returns batches up to the end of the stream as it is at the first request."""
         return BatchIterator(self, stops=True)
 
     async def next_batch_before(self, end: Position) -> RecordBatch | None:
-        """The next records; None when `end` is reached (see `end_position`)."""
+        """Returns the next records; None when `end` is reached (see `end_position`)."""
         return await self._next_batch(end)
 
     async def end_position(self) -> Position:
-        """Behind the last confirmed record, asked of metadata and bookies now."""
-        return await self._crossing.call(lambda: self._inner.end_position())
+        """Returns the position behind the last confirmed record, asked of metadata and bookies
+        now."""
+        return await self._bridge.call(lambda: self._inner.end_position())

@@ -1,4 +1,4 @@
-"""Records on their way, and the room for them, as callers of this face see it.
+"""Records in flight, and the back-pressure on appends, as callers of this interface see them.
 
 The public classes are in writer.py, partitioned_writer.py and producer.py; the trio half is
 stream/bridge/appends.py.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 
-from stream.aio.crossing import Crossing
+from stream.aio.bridge import Bridge
 from stream.bridge.appends import Appends, PendingRecord
 from stream.bridge.writing import (
     NumberedRecord,
@@ -24,13 +24,13 @@ from stream.writing.producer import Producer as TrioProducer
 
 
 class Ticket(StreamRecord):
-    """A record on its way. `await ticket.wait()` gives its position once it is durable."""
+    """A record in flight. `await ticket.wait()` returns its position once it is durable."""
 
-    __slots__ = ("_crossing",)
+    __slots__ = ("_bridge",)
 
     def __init__(
         self,
-        crossing: Crossing,
+        bridge: Bridge,
         appends: StreamAppends,
         value: bytes,
         key: bytes | None,
@@ -39,7 +39,7 @@ class Ticket(StreamRecord):
         expected_sequence: int | None = None,
     ) -> None:
         super().__init__(appends, value, key, event_time_ms, headers, expected_sequence)
-        self._crossing = crossing
+        self._bridge = bridge
 
     @property
     def is_confirmed(self) -> bool:
@@ -48,31 +48,31 @@ class Ticket(StreamRecord):
 
     @property
     def sequence(self) -> int:
-        """Sequence number of the record; -1 while its batch is still gathering."""
+        """Sequence number of the record; -1 while its batch is still gathering records."""
         ticket = self.ticket
         return -1 if ticket is None else ticket.sequence
 
     async def wait(self) -> Position:
         """Returns the record's position when it is durable on its ack quorum.
 
-        Raises the writer's error if it failed: the record may or may not be in the stream then;
-        and SequenceMismatch or InvalidArgument if the writer refused it. Cancelling the wait does
-        not take the record back.
+        Raises the writer's error if the writer failed: the record may or may not be in the stream
+        then; and SequenceMismatch or InvalidArgument if the writer refused it. Cancelling the wait
+        does not withdraw the record.
         """
-        await self._crossing.wait(self)
+        await self._bridge.wait(self)
         position = self.outcome()
         assert position is not None, "confirmed without a position"
         return position
 
 
 class PartitionTicket(RoutedRecord):
-    """A record on its way to a partition; `partition` is -1 while that is not known."""
+    """A record in flight to a partition; `partition` is -1 until it is known."""
 
-    __slots__ = ("_crossing",)
+    __slots__ = ("_bridge",)
 
     def __init__(
         self,
-        crossing: Crossing,
+        bridge: Bridge,
         appends: PartitionedAppends,
         value: bytes,
         key: bytes | None,
@@ -81,7 +81,7 @@ class PartitionTicket(RoutedRecord):
         partition: int | None,
     ) -> None:
         super().__init__(appends, value, key, event_time_ms, headers, partition)
-        self._crossing = crossing
+        self._bridge = bridge
 
     @property
     def is_confirmed(self) -> bool:
@@ -89,28 +89,28 @@ class PartitionTicket(RoutedRecord):
         return self.is_set and self.error is None
 
     async def wait(self) -> PartitionPosition:
-        """Returns where the record is when it is durable. Raises as `Ticket.wait`."""
-        await self._crossing.wait(self)
+        """Returns the record's position when it is durable. Raises the same as `Ticket.wait`."""
+        await self._bridge.wait(self)
         position = self.outcome()
         assert position is not None, "confirmed without a position"
         return PartitionPosition(self.partition, position)
 
 
 class Appending:
-    """What writers do with records. `_appends` is the trio half."""
+    """The append methods of writers. `_appends` is the half in the trio thread."""
 
-    _crossing: Crossing
+    _bridge: Bridge
     _appends: Appends
 
     async def _append(self, record: PendingRecord) -> Position | None:
-        """Waits for room and until the record has ended; None if it was there before."""
-        appends, crossing = self._appends, self._crossing
-        crossing.check_loop()
+        """Waits for room, then for the record's end; returns None if the stream had it before."""
+        appends, bridge = self._appends, self._bridge
+        bridge.check_loop()
         while not appends.has_room:
-            await crossing.wait(appends.want_room())
-        appends.give(record)
+            await bridge.wait(appends.want_room())
+        appends.submit(record)
         try:
-            await crossing.wait(record)
+            await bridge.wait(record)
         except BaseException:
             record.is_withdrawn = True
             raise
@@ -119,14 +119,14 @@ class Appending:
     async def _wait_room(self) -> None:
         appends = self._appends
         while not appends.has_room:
-            await self._crossing.wait(appends.want_room())
+            await self._bridge.wait(appends.want_room())
         error = appends.error
         if error is not None:
             raise copy.copy(error)
 
 
 class Producing(Appending):
-    """What a producer does with records."""
+    """The append methods of producers."""
 
     _inner: TrioProducer
 

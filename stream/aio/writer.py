@@ -11,7 +11,7 @@ from typing import Literal, overload
 from trio import WouldBlock
 
 from ledger.errors import LedgerError
-from stream.aio.crossing import Crossing
+from stream.aio.bridge import Bridge
 from stream.aio.producer import Producer
 from stream.aio.tickets import Appending, Ticket
 from stream.bridge.writing import StreamAppends
@@ -30,15 +30,15 @@ class StreamWriter(Appending):
     failed; records not confirmed by then are *unknown*.
     """
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioStreamWriter
 
     _appends: StreamAppends
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: StreamAppends) -> StreamWriter:
+    def _of(cls, bridge: Bridge, holder: StreamAppends) -> StreamWriter:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder.writer
+        made._bridge, made._inner = bridge, holder.writer
         made._appends = holder
         return made
 
@@ -48,23 +48,23 @@ class StreamWriter(Appending):
 
     @property
     def epoch(self) -> int:
-        """How many writers the stream has had, this one included."""
+        """The number of writers that the stream has had, including this one."""
         return self._inner.epoch
 
     @property
     def error(self) -> LedgerError | None:
-        """Why the writer failed, if it did; LedgerClosed after it was closed, HandedOver after
-        another asked for the stream and got it."""
+        """Why the writer failed, if it did; LedgerClosed after it was closed, HandedOver after it
+        handed the stream over to another writer that asked for it."""
         return self._inner.error
 
     @property
     def next_sequence(self) -> int:
-        """Sequence of the record that will be taken next: what `expected_sequence` must be."""
+        """Sequence of the record that is taken next: the value `expected_sequence` must have."""
         return self._inner.next_sequence
 
     @property
     def has_room(self) -> bool:
-        """Whether `append_nowait` would take a record now."""
+        """Whether `append_nowait` would accept a record now."""
         return self._appends.has_room and self._inner.error is None
 
     def append_nowait(
@@ -76,20 +76,20 @@ class StreamWriter(Appending):
         *,
         expected_sequence: int | None = None,
     ) -> Ticket:
-        """Takes a record and returns at once; `await ticket.wait()` gives its position.
+        """Takes a record and returns at once; `await ticket.wait()` returns its position.
 
         `headers` are pairs of a name and bytes. With `expected_sequence` the record is taken only
-        if it gets this sequence number (what has it instead may not be durable yet). Raises
-        WouldBlock when too much is unconfirmed or the quota is used up (then
+        if it gets this sequence number (the record that has it instead may not be durable yet).
+        Raises WouldBlock when too much is unconfirmed or the quota is used up (then
         `await wait_room()`), SequenceMismatch, InvalidArgument if the record is too large (1 MiB,
         or `record_bytes_max` of the namespace), and the writer's error if it failed.
         """
         if not self._appends.has_room:
             raise WouldBlock
         ticket = Ticket(
-            self._crossing, self._appends, value, key, event_time_ms, headers, expected_sequence
+            self._bridge, self._appends, value, key, event_time_ms, headers, expected_sequence
         )
-        self._appends.give(ticket)
+        self._appends.submit(ticket)
         return ticket
 
     @overload
@@ -130,12 +130,12 @@ class StreamWriter(Appending):
         bookies fsynced it.
 
         Waits while too much is unconfirmed, or the quota is used up. If cancelled, the record may
-        be in the stream all the same; trying again with the same `expected_sequence` tells:
-        SequenceMismatch if it is. Raises TakenOver (another writer; also a LedgerFenced),
-        SequenceMismatch (nothing was appended), NotEnoughBookies, InvalidArgument, LedgerClosed.
+        still be in the stream; a retry with the same `expected_sequence` raises SequenceMismatch
+        if it is. Raises TakenOver (another writer; also a LedgerFenced), SequenceMismatch (nothing
+        was appended), NotEnoughBookies, InvalidArgument, LedgerClosed.
         """
         if receipt:
-            return await self._crossing.call(
+            return await self._bridge.call(
                 lambda: self._appends.in_turn(
                     lambda: self._inner.append(
                         value,
@@ -148,7 +148,7 @@ class StreamWriter(Appending):
                 )
             )
         if expected_sequence is not None:
-            return await self._crossing.call(
+            return await self._bridge.call(
                 lambda: self._appends.in_turn(
                     lambda: self._inner.append(
                         value, key, event_time_ms, headers, expected_sequence=expected_sequence
@@ -156,7 +156,7 @@ class StreamWriter(Appending):
                 )
             )
         ticket = Ticket(
-            self._crossing, self._appends, value, key, event_time_ms, headers, expected_sequence
+            self._bridge, self._appends, value, key, event_time_ms, headers, expected_sequence
         )
         await self._append(ticket)
         return await ticket.wait()
@@ -171,12 +171,12 @@ class StreamWriter(Appending):
     ) -> tuple[Position, Position]:
         """Appends records in order; returns the first and the last position when all are durable.
 
-        Records of other callers may come between, unless `expected_sequence` says which sequence
-        number the first one gets: then they follow each other, and may be no more than fit
+        Records of other callers may come between, unless `expected_sequence` gives the sequence
+        number of the first one: then they follow each other, and together must fit
         `WriterOptions.pending_bytes_max`. `keys` and `event_times` (ms), when given, have one item
-        per value. Raises as `append`; InvalidArgument before anything is taken.
+        per value. Raises the same as `append`; InvalidArgument before any record is taken.
         """
-        return await self._crossing.call(
+        return await self._bridge.call(
             lambda: self._appends.in_turn(
                 lambda: self._inner.append_many(
                     values, keys, event_times, expected_sequence=expected_sequence
@@ -185,35 +185,35 @@ class StreamWriter(Appending):
         )
 
     async def producer(self, name: str) -> Producer:
-        """The idempotent producer of this name, which the stream remembers from now on.
+        """Returns the idempotent producer of this name, which the stream stores from now on.
 
-        Its `last_sequence` says where to go on. Each call gives the same object. Raises
+        Continue after its `last_sequence`. Each call returns the same object. Raises
         TooManyProducers, TakenOver, MetadataUnavailable, and the writer's error if it failed.
         """
-        inner = await self._crossing.call(
+        inner = await self._bridge.call(
             lambda: self._appends.in_turn(lambda: self._inner.producer(name))
         )
-        return Producer._of(self._crossing, inner, self._appends)
+        return Producer._of(self._bridge, inner, self._appends)
 
     async def wait_room(self) -> None:
         """Returns when `append_nowait` may take a record; raises the writer's error."""
         await self._wait_room()
 
     async def flush(self) -> None:
-        """Sends what has gathered; returns when all records taken so far are durable.
+        """Sends the records gathered so far; returns when all records taken are durable.
 
-        Raises the writer's error if it failed; SequenceMismatch if a sink's batch came before a
-        conditional record, and nobody waited for that.
+        Raises the writer's error if it failed; SequenceMismatch if a sink committed a batch before
+        a conditional record that no caller waits for.
         """
-        await self._crossing.call(lambda: self._appends.settle(lambda: self._inner.flush()))
+        await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.flush()))
 
     async def close(self) -> None:
         """Waits until all records taken are durable, then seals the segment. Idempotent.
 
         Does nothing if the stream was handed over. Raises the writer's error if it failed, and
-        SequenceMismatch as `flush`. Called by the end of the `async with` block.
+        SequenceMismatch like `flush`. The end of the `async with` block calls it.
         """
-        await self._crossing.call(lambda: self._appends.settle(lambda: self._inner.close()))
+        await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.close()))
 
     def statistics(self) -> StreamWriterStatistics:
         """Counters since the writer was opened."""

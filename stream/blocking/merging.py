@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Self
 
-from stream.blocking.crossing import Crossing
+from stream.blocking.bridge import Bridge
 from stream.bridge.reading import BridgedMerge, MergedStep
 from stream.core.entry.records import Record
 from stream.core.position import Position
@@ -19,24 +19,24 @@ from stream.reading.merged_reader import MergedBatch
 
 
 class Merging:
-    """What MergedReader does with records. `_bridged` is its trio half."""
+    """The hand-written half of MergedReader. `_bridged` is its half in the trio thread."""
 
-    _crossing: Crossing
+    _bridge: Bridge
     _bridged: BridgedMerge
     _step: MergedStep | None = None
-    """The last one taken from the buffer."""
+    """The step taken from the buffer last."""
     _records: Iterator[Record] = iter(())
     _last_record: Record | None = None
-    """Of the step, where its records are handed out one at a time."""
+    """The records of the step, if they are returned one at a time."""
     _is_partial = False
-    """Some records of the step were handed out, and some not."""
+    """Some records of the step were returned, and some were not."""
 
     def _take(self) -> MergedStep:
         prefetch = self._bridged.prefetch
         while True:
             fetched = prefetch.head()
             if fetched is None:
-                self._crossing.wait(prefetch.want(None))
+                self._bridge.wait(prefetch.want(None))
                 continue
             prefetch.pop()
             if fetched.item is not None:
@@ -65,7 +65,7 @@ class Merging:
     def _watermark(self) -> int | None:
         step = self._step
         if not self._is_partial and self._bridged.prefetch.head() is None:
-            live = self._crossing.ask(self._bridged.live_watermark_ms)
+            live = self._bridge.ask(self._bridged.live_watermark_ms)
             if live is not None:
                 return live[0]
         return None if step is None else step.watermark_ms
@@ -87,7 +87,7 @@ class Merging:
 
 
 class MergedBatches(Iterator[MergedBatch]):
-    """Batches of a merged reader. Holds nothing: it may simply be dropped."""
+    """Batches of a merged reader. It holds no resources and may simply be dropped."""
 
     def __init__(self, reader: Merging) -> None:
         self._reader = reader

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stream.blocking.crossing import Crossing
+from stream.blocking.bridge import Bridge
 from stream.blocking.tickets import Producing
 from stream.bridge.writing import StreamAppends
 from stream.core.entry.encoder import Headers
@@ -21,18 +21,18 @@ class Producer(Producing):
     A producer numbers its records from 0 without gaps. Guarantees: a record is in the stream once,
     however often it is appended, by whatever writers; records of a producer are in the order of
     their numbers. After an error whose outcome is unknown, open a writer, get the producer again
-    and append from `last_sequence + 1` on, or whatever comes before it: that is passed over.
+    and append from `last_sequence + 1` on, or from any record before it: known ones are skipped.
     """
 
-    _crossing: Crossing
+    _bridge: Bridge
     _inner: TrioProducer
 
     _appends: StreamAppends
 
     @classmethod
-    def _of(cls, crossing: Crossing, holder: TrioProducer, appends: StreamAppends) -> Producer:
+    def _of(cls, bridge: Bridge, holder: TrioProducer, appends: StreamAppends) -> Producer:
         made = cls.__new__(cls)
-        made._crossing, made._inner = crossing, holder
+        made._bridge, made._inner = bridge, holder
         made._appends = appends
         return made
 
@@ -47,7 +47,7 @@ class Producer(Producing):
 
     @property
     def next_sequence(self) -> int:
-        """Sequence of the record that comes next; those before it were taken."""
+        """Sequence of the next record; all before it were taken."""
         return self._inner.next_sequence
 
     def append(
@@ -61,10 +61,10 @@ class Producer(Producing):
     ) -> Position | None:
         """Appends the record with this number; returns when it is durable.
 
-        Gives its position, or None if it was there already and where is no longer known. Waits for
-        a try of the same record that is still on its way. Raises ProducerGap if a record before it
-        is missing (calls at the same time must come in order), and what `StreamWriter.append`
-        raises.
+        Returns its position, or None if it was there before and its position is no longer known.
+        Waits for an earlier try of the same record that is still in flight. Raises ProducerGap if
+        a record before it is missing (concurrent calls must be made in order), and the errors of
+        `StreamWriter.append`.
         """
         return self._append_numbered(value, sequence, key, event_time_ms, headers)
 
@@ -78,10 +78,10 @@ class Producer(Producing):
     ) -> tuple[Position, Position] | None:
         """Appends records numbered from `first_sequence` on; returns when all are durable.
 
-        Those at the front that were appended before are passed over. Gives the positions of the
-        first and the last of the others, None if there are none. Raises as `append`.
+        Records at the front that were appended before are skipped. Returns the positions of the
+        first and the last of the others, None if there are none. Raises the same as `append`.
         """
-        return self._crossing.call(
+        return self._bridge.call(
             lambda: self._appends.in_turn(
                 lambda: self._inner.append_many(
                     values, first_sequence, keys=keys, event_times=event_times

@@ -1,4 +1,4 @@
-"""Records on their way, and the room for them, as callers of this face see it.
+"""Records in flight, and the back-pressure on appends, as callers of this interface see them.
 
 The public classes are in writer.py, partitioned_writer.py and producer.py; the trio half is
 stream/bridge/appends.py.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 
-from stream.blocking.crossing import Crossing
+from stream.blocking.bridge import Bridge
 from stream.bridge.appends import Appends, PendingRecord
 from stream.bridge.writing import (
     NumberedRecord,
@@ -26,13 +26,13 @@ from stream.writing.producer import Producer as TrioProducer
 
 
 class Ticket(StreamRecord):
-    """A record on its way. `ticket.wait()` gives its position once it is durable."""
+    """A record in flight. `ticket.wait()` returns its position once it is durable."""
 
-    __slots__ = ("_crossing",)
+    __slots__ = ("_bridge",)
 
     def __init__(
         self,
-        crossing: Crossing,
+        bridge: Bridge,
         appends: StreamAppends,
         value: bytes,
         key: bytes | None,
@@ -41,7 +41,7 @@ class Ticket(StreamRecord):
         expected_sequence: int | None = None,
     ) -> None:
         super().__init__(appends, value, key, event_time_ms, headers, expected_sequence)
-        self._crossing = crossing
+        self._bridge = bridge
 
     @property
     def is_confirmed(self) -> bool:
@@ -50,31 +50,31 @@ class Ticket(StreamRecord):
 
     @property
     def sequence(self) -> int:
-        """Sequence number of the record; -1 while its batch is still gathering."""
+        """Sequence number of the record; -1 while its batch is still gathering records."""
         ticket = self.ticket
         return -1 if ticket is None else ticket.sequence
 
     def wait(self) -> Position:
         """Returns the record's position when it is durable on its ack quorum.
 
-        Raises the writer's error if it failed: the record may or may not be in the stream then;
-        and SequenceMismatch or InvalidArgument if the writer refused it. Cancelling the wait does
-        not take the record back.
+        Raises the writer's error if the writer failed: the record may or may not be in the stream
+        then; and SequenceMismatch or InvalidArgument if the writer refused it. Cancelling the wait
+        does not withdraw the record.
         """
-        self._crossing.wait(self)
+        self._bridge.wait(self)
         position = self.outcome()
         assert position is not None, "confirmed without a position"
         return position
 
 
 class PartitionTicket(RoutedRecord):
-    """A record on its way to a partition; `partition` is -1 while that is not known."""
+    """A record in flight to a partition; `partition` is -1 until it is known."""
 
-    __slots__ = ("_crossing",)
+    __slots__ = ("_bridge",)
 
     def __init__(
         self,
-        crossing: Crossing,
+        bridge: Bridge,
         appends: PartitionedAppends,
         value: bytes,
         key: bytes | None,
@@ -83,7 +83,7 @@ class PartitionTicket(RoutedRecord):
         partition: int | None,
     ) -> None:
         super().__init__(appends, value, key, event_time_ms, headers, partition)
-        self._crossing = crossing
+        self._bridge = bridge
 
     @property
     def is_confirmed(self) -> bool:
@@ -91,28 +91,28 @@ class PartitionTicket(RoutedRecord):
         return self.is_set and self.error is None
 
     def wait(self) -> PartitionPosition:
-        """Returns where the record is when it is durable. Raises as `Ticket.wait`."""
-        self._crossing.wait(self)
+        """Returns the record's position when it is durable. Raises the same as `Ticket.wait`."""
+        self._bridge.wait(self)
         position = self.outcome()
         assert position is not None, "confirmed without a position"
         return PartitionPosition(self.partition, position)
 
 
 class Appending:
-    """What writers do with records. `_appends` is the trio half."""
+    """The append methods of writers. `_appends` is the half in the trio thread."""
 
-    _crossing: Crossing
+    _bridge: Bridge
     _appends: Appends
 
     def _append(self, record: PendingRecord) -> Position | None:
-        """Waits for room and until the record has ended; None if it was there before."""
-        appends, crossing = self._appends, self._crossing
-        crossing.check_loop()
+        """Waits for room, then for the record's end; returns None if the stream had it before."""
+        appends, bridge = self._appends, self._bridge
+        bridge.check_loop()
         while not appends.has_room:
-            crossing.wait(appends.want_room())
-        appends.give(record)
+            bridge.wait(appends.want_room())
+        appends.submit(record)
         try:
-            crossing.wait(record)
+            bridge.wait(record)
         except BaseException:
             record.is_withdrawn = True
             raise
@@ -121,14 +121,14 @@ class Appending:
     def _wait_room(self) -> None:
         appends = self._appends
         while not appends.has_room:
-            self._crossing.wait(appends.want_room())
+            self._bridge.wait(appends.want_room())
         error = appends.error
         if error is not None:
             raise copy.copy(error)
 
 
 class Producing(Appending):
-    """What a producer does with records."""
+    """The append methods of producers."""
 
     _inner: TrioProducer
 

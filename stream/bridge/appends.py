@@ -1,8 +1,8 @@
-"""Appends: records handed over by callers in other threads, taken in order by a trio writer.
+"""Appends: records that callers in other threads submit, and a trio writer takes in order.
 
-What gathered between two turns of the trio loop crosses in one hop; confirmations cross back a
-group at a time. Must never reorder records, nor end a record before the writer has confirmed or
-refused it.
+All records submitted between two turns of the trio loop cross in one hop; confirmations cross back
+in groups. Must never reorder records, nor end a record before the writer has confirmed or refused
+it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TypeVar
 import trio
 
 from ledger.errors import LedgerClosed, LedgerError
-from ledger.runtime.bridge import Latch, Wake
+from ledger.runtime.bridge import Completion, Job, Post, Wake
 from stream.core.entry.encoder import Headers
 from stream.core.entry.format import RECORD_BYTES_MAX
 from stream.core.entry.sizes import RECORD_OVERHEAD_BYTES, record_bytes
@@ -24,14 +24,13 @@ from stream.core.position import Position
 from stream.writing.batch import Ticket as TrioTicket
 
 T = TypeVar("T")
-Post = Callable[[Callable[[], object]], None]
 
 
-class PendingRecord(Latch):
-    """A record on its way; set when it is durable, or refused, or its outcome will stay unknown.
+class PendingRecord(Completion):
+    """A record in flight; set when it is durable, refused, or its outcome will stay unknown.
 
-    One object per record, without others behind it: how many there are is what garbage collection
-    costs. `nbytes` is what it counts on its way.
+    One object per record, without further ones behind it: garbage collection costs by the number of
+    objects. `nbytes` is the size it counts while it is in flight.
     """
 
     __slots__ = (
@@ -45,8 +44,8 @@ class PendingRecord(Latch):
         event_time_ms: int | None,
         headers: Headers | None,
     ) -> None:
-        """Raises InvalidArgument, TypeError for what can never be a record."""
-        # As `Latch` does it, which would be one more call per record.
+        """Raises InvalidArgument or TypeError for a value that can never be a record."""
+        # Inlined from `Completion`: one call less per record.
         self.is_set = False
         self.waiters = None
         if (
@@ -59,7 +58,7 @@ class PendingRecord(Latch):
             self.nbytes = len(value) + RECORD_OVERHEAD_BYTES
         else:
             if headers is not None:
-                headers = tuple(headers)  # the caller may change his list meanwhile
+                headers = tuple(headers)  # the caller may change the list meanwhile
             size = record_bytes(value, key, event_time_ms, headers)
             self.nbytes = size + RECORD_OVERHEAD_BYTES
         self.value = value
@@ -67,13 +66,13 @@ class PendingRecord(Latch):
         self.event_time_ms = event_time_ms
         self.headers = headers
         self.is_withdrawn = False
-        """Its caller gave up: it is dropped if no writer has it yet."""
+        """Its caller was cancelled: it is dropped if no writer has taken it yet."""
         self.ticket: TrioTicket | None = None
         self.error: Exception | None = None
 
     def take(self) -> TrioTicket | None:
-        """In the trio thread: hands the record to its writer. Its ticket; None if the record is
-        in the stream already. May raise trio.WouldBlock."""
+        """In the trio thread: hands the record to its writer. Returns its ticket; None if the
+        record is in the stream already. May raise trio.WouldBlock."""
         raise NotImplementedError
 
     @property
@@ -83,7 +82,7 @@ class PendingRecord(Latch):
         return None if ticket is None else ticket.position
 
     def outcome(self) -> Position | None:
-        """Its position, None if it was there before; raises what went wrong. It must be set."""
+        """Returns its position, None if the stream had it before; raises its error. Must be set."""
         if self.error is not None:
             # A new exception each time: one instance raised in many tasks mixes tracebacks.
             raise copy.copy(self.error)
@@ -94,8 +93,8 @@ class Lane:
     """Records whose order is kept, in the trio thread: first offered, then taken, then ended.
 
     Args:
-        wait_room: until what was refused may be offered again.
-        end: what happens to records that have ended.
+        wait_room: returns when a refused record may be offered again.
+        end: called with records that have ended.
     """
 
     def __init__(
@@ -113,11 +112,11 @@ class Lane:
         self._pushed = 0  # records that have left `offered`
 
     def offer(self, record: PendingRecord) -> None:
-        """To be followed by `push`."""
+        """Adds a record to those that the next `push` hands to the writer."""
         self.offered.append(record)
 
     def push(self) -> None:
-        """Hands records to the writer as far as it has room."""
+        """Hands records to the writer while it has room."""
         offered, taken = self.offered, self.taken
         offered_before = len(offered)
         ended: list[PendingRecord] = []
@@ -143,14 +142,14 @@ class Lane:
         self._has_pushed.set()
 
     async def wait_taken(self) -> None:
-        """Until the writer has taken or refused all that is offered now."""
+        """Waits until the writer has taken or refused all records offered so far."""
         goal = self._pushed + len(self.offered)
         while self._pushed < goal:
             self._has_pushed = trio.Event()
             await self._has_pushed.wait()
 
     async def run_pushing(self) -> None:
-        """Offers again what found no room."""
+        """Offers records again that the writer had no room for."""
         while True:
             if not self.offered:
                 self._refused = trio.Event()
@@ -158,7 +157,7 @@ class Lane:
             try:
                 await self._wait_room()
             except LedgerError:
-                pass  # each record is told when it is offered
+                pass  # each record gets the error when it is offered
             self.push()
 
     async def run_confirming(self) -> None:
@@ -185,9 +184,9 @@ class Lane:
             self._end(ended)
 
     def drain(self, error: Exception) -> list[PendingRecord]:
-        """All that has not ended, with this error, or with a position if it was confirmed.
+        """Returns the records that have not ended, with this error, or a position if confirmed.
 
-        Who waits in line behind it gets his own error.
+        Records of another lane get an error of their own.
         """
         left = [*self.taken, *self.offered]
         for record in left:
@@ -200,13 +199,13 @@ class Lane:
 
 
 class Appends:
-    """Records on their way to one writer. Methods of callers are safe in any thread.
+    """Records in flight to one writer. The methods for callers are safe in any thread.
 
     Args:
         stream: for messages.
-        post: has a job run in the trio thread.
-        wake: how callers learn of ends.
-        bytes_max: bytes handed over and not yet ended; then there is no room.
+        post: posts a job to the trio thread.
+        wake: wakes the callers of records that have ended.
+        bytes_max: bytes submitted and not yet ended; at this limit there is no room.
     """
 
     def __init__(self, stream: str, post: Post, wake: Wake, bytes_max: int) -> None:
@@ -215,59 +214,60 @@ class Appends:
         self._wake = wake
         self._bytes_max = bytes_max
         self._lock = threading.Lock()
-        self._given_bytes = 0  # under the lock
+        self._submitted_bytes = 0  # under the lock
         self._ended_bytes = 0  # written by the trio thread only
-        self._room: Latch | None = None  # of all who wait for it
+        self._room: Completion | None = None  # set for all callers that wait for room
         self._gathered: deque[PendingRecord] = deque()
         self._is_asked = False
         self._is_closed = False
+        self._arrival = Job(self.arrive, self._refuse_arrival)
 
-    # Of the trio writer
+    # Defined by the kind of writer
 
     @property
     def error(self) -> LedgerError | None:
-        """Why nothing more can be appended."""
+        """Why no more records can be appended."""
         raise NotImplementedError
 
     def lane_of(self, record: PendingRecord) -> Lane:
-        """In the trio thread: whose order it has to keep."""
+        """In the trio thread: returns the lane whose order the record has to keep."""
         raise NotImplementedError
 
     def lanes(self) -> list[Lane]:
-        """In the trio thread: all of them."""
+        """In the trio thread: returns all lanes."""
         raise NotImplementedError
 
     # Callers' threads
 
     @property
     def has_room(self) -> bool:
-        """Whether less than the bound is under way. A closed writer has room for errors."""
-        return self._given_bytes - self._ended_bytes < self._bytes_max or self._is_closed
+        """Whether fewer bytes than the limit are in flight. A closed writer has room."""
+        return self._submitted_bytes - self._ended_bytes < self._bytes_max or self._is_closed
 
-    def want_room(self) -> Latch:
-        """What to wait for while there is no room; then look again."""
+    def want_room(self) -> Completion:
+        """Returns what to wait for while there is no room; check again afterwards."""
         with self._lock:
-            latch = self._room
-            if latch is None:
-                latch = self._room = Latch()
+            completion = self._room
+            if completion is None:
+                completion = self._room = Completion()
         if self.has_room:
-            latch = Latch()
-            latch.is_set = True
-        return latch
+            completion = Completion()
+            completion.is_set = True
+        return completion
 
-    def give(self, record: PendingRecord) -> None:
-        """Hands a record over. Raises the writer's error if it has failed or is closed."""
+    def submit(self, record: PendingRecord) -> None:
+        """Submits a record. Raises the writer's error if it has failed or is closed."""
         error = self.error
         if error is not None or self._is_closed:
             raise copy.copy(error) if error is not None else self._closed()
         with self._lock:
-            self._given_bytes += record.nbytes
+            self._submitted_bytes += record.nbytes
             self._gathered.append(record)
         if not self._is_asked:
-            # Reset by the job as its first act: who sees it set is sure that a job will follow.
+            # The job resets it first: while it is set, a job is certain to follow.
             self._is_asked = True
             try:
-                self._post(self.arrive)
+                self._post(self._arrival)
             except BaseException:
                 self._is_asked = False
                 raise
@@ -278,8 +278,8 @@ class Appends:
     # The trio thread
 
     def arrive(self) -> None:
-        """Offers what was handed over. Before what has to come after it, too: the hop for it may
-        be that of another thread, which has not made it yet."""
+        """Offers the records submitted so far. Also called before any step that must come after
+        them: the hop for them may be due in another thread, which has not made it yet."""
         self._is_asked = False
         if self._is_closed:
             self._refuse_gathered()
@@ -294,29 +294,34 @@ class Appends:
         for lane in lanes:
             lane.push()
 
+    def _refuse_arrival(self, _error: LedgerError) -> None:
+        """In a caller's thread, when the loop has ended: ends the records without offering them."""
+        self.close()
+        self.arrive()
+
     def end(self, records: Sequence[PendingRecord]) -> None:
-        """These have ended, well or not."""
+        """Ends records, confirmed or with an error, and wakes their callers."""
         for record in records:
             self._ended_bytes += record.nbytes
         self._wake(records)
         if self._room is not None and self.has_room:
             with self._lock:
-                latch, self._room = self._room, None
-            if latch is not None:
-                self._wake([latch])
+                completion, self._room = self._room, None
+            if completion is not None:
+                self._wake([completion])
 
     def close(self) -> None:
-        """Nothing more is taken."""
+        """Refuses further records."""
         self._is_closed = True
 
     def end_all(self) -> None:
-        """What has not ended by now never will: after `close`."""
+        """Ends, after `close`, the records that have not ended: no writer will end them."""
         error = self.error or self._closed()
         self.end([record for lane in self.lanes() for record in lane.drain(error)])
         self._refuse_gathered()
 
     def _refuse_gathered(self) -> None:
-        """What came after `close`: it was never offered."""
+        """Ends records that were submitted after `close` and never offered."""
         refused: list[PendingRecord] = []
         while self._gathered:
             record = self._gathered.popleft()
@@ -325,7 +330,7 @@ class Appends:
         self.end(refused)
 
     async def in_turn(self, act: Callable[[], Awaitable[T]]) -> T:
-        """Does `act` when the writer has taken all records handed over before."""
+        """Runs `act` once the writer has taken all records submitted before."""
         await self._wait_taken()
         return await act()
 
@@ -335,9 +340,9 @@ class Appends:
             await lane.wait_taken()
 
     async def settle(self, act: Callable[[], Awaitable[T]]) -> T:
-        """The same for what confirms them (flush, close): their callers know of it first."""
+        """Does the same for an `act` that confirms records: their callers are woken first."""
         await self._wait_taken()
-        # Not those that are taken meanwhile, which `act` need not confirm.
+        # Without records taken meanwhile, which `act` need not confirm.
         confirmed = [lane.taken[-1] for lane in self.lanes() if lane.taken]
         result = await act()
         for last in confirmed:

@@ -1,23 +1,21 @@
-"""Readers of the trio thread, behind buffers for a consumer in another thread."""
+"""Readers in the trio thread, each behind a buffer for a consumer in another thread."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Final, NamedTuple
 
 from ledger.runtime.background import open_background
-from ledger.runtime.bridge import Wake
+from ledger.runtime.bridge import Post, Wake
 from stream.bridge.prefetch import Prefetch
 from stream.core.entry.records import RecordBatch
 from stream.core.position import Position
 from stream.reading.merged_reader import MergedBatch, MergedReader
 from stream.reading.reader import StreamReader
 
-Post = Callable[[Callable[[], object]], None]
-
 BATCH_OVERHEAD_BYTES: Final = 512
-"""Counted per batch for its objects."""
+"""Bytes counted per batch for its objects."""
 
 
 def _batch_bytes(batch: RecordBatch) -> int:
@@ -25,7 +23,7 @@ def _batch_bytes(batch: RecordBatch) -> int:
 
 
 class BridgedReader:
-    """A stream reader and the buffer in front of it. `reader` is for its slow questions only."""
+    """A stream reader and the buffer in front of it. Use `reader` only for its rare methods."""
 
     def __init__(
         self, reader: StreamReader, prefetch: Prefetch[RecordBatch, Position | None]
@@ -35,7 +33,7 @@ class BridgedReader:
         self.begin = reader.position
 
     async def aclose(self) -> None:
-        """In the trio thread: lets go of the ledger."""
+        """In the trio thread: closes the ledger."""
         self.prefetch.close()
         await self.reader.aclose()
 
@@ -44,7 +42,7 @@ class BridgedReader:
 async def bridged_reader(
     opening: AbstractAsyncContextManager[StreamReader], post: Post, wake: Wake
 ) -> AsyncIterator[BridgedReader]:
-    """In the trio thread: a reader whose batches are fetched ahead, up to the end asked for."""
+    """In the trio thread: opens a reader whose batches are fetched ahead, up to the wanted end."""
     async with opening as reader:
 
         async def pull(end: Position | None) -> RecordBatch | None:
@@ -59,7 +57,7 @@ async def bridged_reader(
 
 
 class MergedStep(NamedTuple):
-    """A batch of a merged reader, and what the reader said when it had given it out."""
+    """A batch of a merged reader, and the reader's state right after it returned the batch."""
 
     batch: MergedBatch
     watermark_ms: int | None
@@ -68,7 +66,7 @@ class MergedStep(NamedTuple):
 
 
 class BridgedMerge:
-    """A merged reader and the buffer in front of it; how it was when it was opened."""
+    """A merged reader and the buffer in front of it, with its state when it was opened."""
 
     def __init__(self, reader: MergedReader, prefetch: Prefetch[MergedStep, None]) -> None:
         self.reader = reader
@@ -77,8 +75,8 @@ class BridgedMerge:
         self.positions = reader.positions()
 
     def live_watermark_ms(self) -> tuple[int | None] | None:
-        """In the trio thread: the watermark now, if nothing waits for the consumer."""
-        # Between giving out a batch and putting it into the buffer nothing else runs there.
+        """In the trio thread: returns the watermark now, if no batch waits for the consumer."""
+        # No other task runs between the return of a batch and its arrival in the buffer.
         return None if self.prefetch.head() is not None else (self.reader.watermark_ms,)
 
 
@@ -91,7 +89,7 @@ def _step_bytes(step: MergedStep) -> int:
 async def bridged_merge(
     opening: AbstractAsyncContextManager[MergedReader], post: Post, wake: Wake
 ) -> AsyncIterator[BridgedMerge]:
-    """In the trio thread: a merged reader whose batches are fetched ahead."""
+    """In the trio thread: opens a merged reader whose batches are fetched ahead."""
     async with opening as reader:
 
         async def pull(_goal: None) -> MergedStep | None:

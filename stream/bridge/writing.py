@@ -1,4 +1,4 @@
-"""Writers of the trio thread, of streams and of partitioned ones, for callers in other threads."""
+"""Writers in the trio thread, of streams and partitioned streams, for callers in other threads."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import trio
 
 from ledger.errors import LedgerError
 from ledger.runtime.background import open_background
-from ledger.runtime.bridge import Wake
-from stream.bridge.appends import Appends, Lane, PendingRecord, Post
+from ledger.runtime.bridge import Post, Wake
+from stream.bridge.appends import Appends, Lane, PendingRecord
 from stream.core.entry.encoder import Headers
 from stream.errors import PartitionsFailed
 from stream.partitions.writer import PartitionedWriter
@@ -20,7 +20,7 @@ from stream.writing.writer import StreamWriter
 
 
 class StreamAppends(Appends):
-    """Records on their way to a stream: one order for all."""
+    """Records in flight to a stream: one order for all."""
 
     def __init__(self, writer: StreamWriter, post: Post, wake: Wake, bytes_max: int) -> None:
         super().__init__(writer.stream, post, wake, bytes_max)
@@ -39,8 +39,8 @@ class StreamAppends(Appends):
 
 
 class PartitionedAppends(Appends):
-    """Records on their way to the partitions of a stream: one order for each, so that one that is
-    stuck does not stop the others."""
+    """Records in flight to the partitions of a stream: one order for each partition, so that a
+    partition that is stuck does not stop the others."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class PartitionedAppends(Appends):
 
     @property
     def error(self) -> LedgerError | None:
-        return None  # each partition has its own
+        return None  # each partition has an error of its own
 
     def lane_of(self, record: PendingRecord) -> Lane:
         assert isinstance(record, RoutedRecord), "of another writer"
@@ -69,14 +69,14 @@ class PartitionedAppends(Appends):
         if not waiting:
             self._partitions = self.writer.partitions
         elif self._partitions != self.writer.partitions:
-            # The stream has grown: a key stays behind those of its records that still wait.
+            # The stream has more partitions now: a key follows its records that still wait.
             for lane in waiting:
                 if any(each.key == key for each in lane.offered):
                     return lane
         return self.lane(self.writer.partition_of(key))
 
     def lane(self, number: int) -> Lane:
-        """Of this partition; -1: of those to whom it does not matter."""
+        """Returns the lane of this partition; -1: of records that may go to any partition."""
         lane = self._lanes.get(number)
         if lane is None:
             lane = self._lanes[number] = Lane(self.writer.wait_room, self.end)
@@ -89,7 +89,7 @@ class PartitionedAppends(Appends):
 
 
 class StreamRecord(PendingRecord):
-    """A record on its way to a stream."""
+    """A record in flight to a stream."""
 
     __slots__ = ("appends", "expected_sequence")
 
@@ -145,7 +145,7 @@ class NumberedRecord(PendingRecord):
 
 
 class RoutedRecord(PendingRecord):
-    """A record on its way to a partition. `partition` is -1 while it has none."""
+    """A record in flight to a partition. `partition` is -1 while none is chosen."""
 
     __slots__ = ("appends", "given_partition", "partition")
 
@@ -179,7 +179,7 @@ class RoutedRecord(PendingRecord):
 async def bridged_writer(
     opening: AbstractAsyncContextManager[StreamWriter], post: Post, wake: Wake, bytes_max: int
 ) -> AsyncIterator[StreamAppends]:
-    """In the trio thread: a writer for callers elsewhere, closed at the end of the block."""
+    """In the trio thread: opens a writer for other threads; the end of the block closes it."""
     async with opening as writer:
         appends = StreamAppends(writer, post, wake, bytes_max)
         try:
@@ -200,7 +200,7 @@ async def bridged_writer(
 async def bridged_partitioned_writer(
     opening: AbstractAsyncContextManager[PartitionedWriter], post: Post, wake: Wake, bytes_max: int
 ) -> AsyncIterator[PartitionedAppends]:
-    """The same for a partitioned stream."""
+    """In the trio thread: opens a writer of a partitioned stream for callers in other threads."""
     async with opening as writer, open_background() as nursery:
         appends = PartitionedAppends(writer, nursery, post, wake, bytes_max)
         try:
@@ -217,4 +217,4 @@ async def _flush(writer: PartitionedWriter) -> None:
     try:
         await writer.flush()
     except PartitionsFailed:
-        pass  # closing tells the same
+        pass  # closing raises the same

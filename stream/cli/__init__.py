@@ -1,5 +1,14 @@
-"""The sub-commands of `ledgerstream` that work on streams. `command` assembles the whole command.
+"""The sub-commands of `ledgerstream` that work on streams.
 
-This file stays empty: `python -m stream.cli` imports it first, and must be able to name the extra
-to install where cyclopts is missing.
+command.py: assembles the whole command; arguments.py parses streams and positions.
+records.py: append, with appending.py (confirmations, progress) and receipts.py (receipts).
+reading.py: read and tail.
+namespaces.py, settings.py: namespaces and their policies.
+streams.py, trash.py, verify.py: streams as a whole; their trash; their copies.
+cursors.py, groups.py, sinks.py: stored positions, consumer groups, committed batches of sinks.
+retention.py, janitor.py: what retention drops and why; applying it.
+canary.py, bench.py: continuous checks; benchmarks.
+
+This file imports nothing: `python -m stream.cli` imports it first, and must be able to name the
+extra to install where cyclopts is missing.
 """

@@ -1,4 +1,4 @@
-"""`python -m stream.cli`: the command without its installed script."""
+"""`python -m stream.cli`: runs the command without its installed script."""
 
 from ledgerstream_entry import main
 

@@ -1,6 +1,6 @@
-"""Lines into a stream: many on their way at once, in order, with a progress bar for people.
+"""Appends lines to a stream: many in flight at a time, in order, with a progress bar.
 
-What was confirmed is known at every moment, so that an error can say how far it got.
+The last confirmed record is known at every moment, so that an error can report it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _BATCHES_AHEAD_MAX = 64
 
 
 class Appending:
-    """How far one `append` has come."""
+    """The progress of one `append`."""
 
     def __init__(self, *, prints_acks: bool, is_json: bool) -> None:
         self.count = 0
@@ -73,13 +73,13 @@ class Appending:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Keys:
-    """Where the keys of lines come from: one for all, or what stands before a separator."""
+    """The source of the keys: one key for all lines, or the text before a separator."""
 
     constant: bytes | None = None
     separator: bytes | None = None
 
     def split(self, line: bytes) -> tuple[bytes | None, bytes]:
-        """Key and value. A line without the separator has no key."""
+        """Returns key and value. A line without the separator has no key."""
         if self.separator is None:
             return self.constant, line
         key, separator, value = line.partition(self.separator)
@@ -133,7 +133,7 @@ async def _append_all(
     state: Appending,
     advance: Callable[[int, int], None],
 ) -> None:
-    """One task appends, one waits for what was appended; memory bounds how far they part."""
+    """Appends in one task and waits for confirmations in another; a channel bounds the distance."""
     send, receive = trio.open_memory_channel[tuple[int, int, "list[_Ticket]"]](_BATCHES_AHEAD_MAX)
 
     async def wait_durable() -> None:
@@ -157,7 +157,7 @@ async def _append_all(
 async def _append_batch(
     writer: _Writer, lines: list[bytes], keys: Keys
 ) -> tuple[_Ticket, list[_Ticket]]:
-    """The ticket of the first line, and those of the last one in each partition."""
+    """Returns the ticket of the first line, and of the last line in each partition."""
     first: _Ticket | None = None
     lasts: dict[int, _Ticket] = {}
     for line in lines:
@@ -180,7 +180,7 @@ async def _append_batch(
 
 @contextmanager
 def _progress(total_bytes: int | None) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, nothing elsewhere. The function takes bytes and records done."""
+    """Shows a bar on a terminal, nothing elsewhere. Yields a function of bytes and records done."""
     if not sys.stderr.isatty():
         yield lambda nbytes, records: None
         return

@@ -1,4 +1,4 @@
-"""Words of the command line that mean something in streams: NS/STREAM and where to start.
+"""Arguments of the command line that refer to streams: NS/STREAM and where to start.
 
 Wrong words are InvalidArgument, saying what would be right.
 """
@@ -32,7 +32,7 @@ class StreamName(NamedTuple):
 
 
 def parse_stream(text: str) -> StreamName:
-    """ "demo/clicks" as namespace and stream."""
+    """Parses "demo/clicks" to namespace and stream."""
     namespace, slash, stream = text.partition("/")
     if not slash:
         raise InvalidArgument(f"stream {text!r}: write NAMESPACE/STREAM, like demo/{text}")
@@ -47,7 +47,7 @@ class StreamNames(NamedTuple):
 
 
 def parse_streams(words: Sequence[str]) -> StreamNames:
-    """ "demo/clicks", "demo/views-*" as namespace, and names and patterns in it."""
+    """Parses "demo/clicks", "demo/views-*" to a namespace, and names and patterns in it."""
     names = [word.partition("/") for word in words]
     for word, (_, slash, stream) in zip(words, names, strict=True):
         if not slash or not stream:
@@ -64,7 +64,7 @@ def parse_streams(words: Sequence[str]) -> StreamNames:
 
 
 def parse_from(text: str) -> Start:
-    """earliest, latest, a position, seq:N, end:N, time:ISO, event-time:ISO or cursor:NAME."""
+    """Parses earliest, latest, position, seq:N, end:N, time:ISO, event-time:ISO or cursor:NAME."""
     kind, colon, rest = text.partition(":")
     if colon and kind in ("seq", "end"):
         if not (rest.isascii() and rest.isdigit()):

@@ -1,4 +1,4 @@
-"""`ledgerstream bench`: hands over to the benchmarks of a source checkout.
+"""`ledgerstream bench`: runs the benchmarks of a source checkout.
 
 Benchmarks are not in the wheel; this finds them beside the packages, and says what to do if not.
 """

@@ -1,4 +1,4 @@
-"""`ledgerstream canary`: checks all the time that a cluster keeps its promises."""
+"""`ledgerstream canary`: checks continuously that a cluster keeps its guarantees."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ async def canary(
     stop_on_violation: bool = False,
     cluster: ClusterOption = _CLUSTER,
 ) -> int:
-    """Append, follow and verify a record again and again. A line of JSON for each round.
+    """Append, follow and verify a record repeatedly. Print a line of JSON for each round.
 
-    Alerts go to stderr. Makes the stream if missing; it must be the canary's own, which deletes
-    what it no longer checks. Exit code of --rounds and --stop-on-violation: 0 all was well, 3 a
-    promise was broken, 4 something did not work or was in doubt, 5 fewer copies than there should
-    be.
+    Alerts go to stderr. Creates the stream if it is missing; only the canary may use it, because
+    it deletes records that it no longer checks. Exit codes with --rounds and --stop-on-violation:
+    0 no fault, 3 a guarantee was broken, 4 an operation failed or a result is unknown, 5 fewer
+    copies than required.
 
     Parameters
     ----------
@@ -43,15 +43,15 @@ async def canary(
     interval_s
         Seconds from the end of a round to the next.
     rounds
-        Stop after so many.
+        Stop after N rounds.
     timeout_s
-        How long appending, following and verifying may take, each.
+        Most seconds that each of append, follow and verify may take.
     record_bytes
         Size of a record.
     remembered
-        Records of which each round verifies one again, at random.
+        Number of earlier records kept; each round verifies a random one of them again.
     stop_on_violation
-        Stop when a promise was broken.
+        Stop when a guarantee was broken.
     """
     name = parse_stream(stream)
     options = CanaryOptions(

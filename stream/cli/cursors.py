@@ -1,6 +1,6 @@
-"""`ledgerstream cursor`: how far who has read, and setting it by hand.
+"""`ledgerstream cursor`: shows, sets and deletes stored reading positions.
 
-Of a partitioned stream the cursors of all its partitions are meant.
+On a partitioned stream the commands apply to the cursors of all its partitions.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def _facts(namespace: Namespace, cursor: CursorMetadata) -> dict[str, Any]
 async def list_cursors(
     stream: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
-    """List the cursors of a stream, those of consumer groups too, with their lag."""
+    """List the cursors of a stream, including those of consumer groups, with their lag."""
     name = parse_stream(stream)
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
         facts = [
@@ -54,7 +54,7 @@ async def list_cursors(
 
 
 async def _found(namespace: Namespace, name: StreamName, cursor: str) -> list[dict[str, Any]]:
-    """Facts of the cursor in each partition that has it. Raises NoSuchCursor if none has."""
+    """Returns the facts of the cursor in each partition that has it. Raises NoSuchCursor."""
     found = [
         each
         for partition in await namespace.partitions(name.stream)
@@ -84,7 +84,7 @@ async def show(
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """Show a cursor: where it is, who has it, and its lag."""
+    """Show a cursor: its position, its holder, and its lag."""
     name = parse_stream(stream)
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
         _show(await _found(namespace, name, cursor), cursor, output)
@@ -100,9 +100,9 @@ async def set_cursor(
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """Set a cursor, forward or back; makes it if there is none.
+    """Set a cursor, forward or back; create it if there is none.
 
-    Whoever uses it is told; a consumer group goes on from there by itself.
+    A client that uses it is notified; a consumer group continues from there by itself.
 
     Parameters
     ----------
@@ -114,8 +114,8 @@ async def set_cursor(
         partitions = await namespace.partitions(name.stream)
         if isinstance(start, Position) and partitions != [name.stream]:
             raise InvalidArgument(
-                f"stream {name} has {len(partitions)} partitions, and a position is of one of "
-                f"them: name it, like {name.namespace}/{partitions[0]}"
+                f"stream {name} has {len(partitions)} partitions, and a position belongs to one "
+                f"of them: name it, like {name.namespace}/{partitions[0]}"
             )
         for partition in partitions:
             await namespace.set_cursor(partition, cursor, start)
@@ -131,12 +131,12 @@ async def delete(
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """Delete a cursor. Retention waits for it no more; whoever uses it is told."""
+    """Delete a cursor. Retention no longer waits for it; a client that uses it is notified."""
     name = parse_stream(stream)
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
         for facts in await _found(namespace, name, cursor):
             await namespace.delete_cursor(parse_stream(facts["stream"]).stream, cursor)
-    output.tell(
+    output.report(
         {"stream": str(name), "cursor": cursor, "deleted": True},
         f"cursor {cursor} of {name} is gone",
     )

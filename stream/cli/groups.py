@@ -1,4 +1,4 @@
-"""`ledgerstream group`: consumer groups, who handles what and how far behind."""
+"""`ledgerstream group`: consumer groups, their members, assignments and lag."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def list_groups(
 async def show(
     stream: str, group: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
-    """Show a consumer group: its members, and for each partition who has it and its lag."""
+    """Show a consumer group: its members, and for each partition its holder and lag."""
     name = parse_stream(stream)
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
         info = await namespace.group(name.stream, group)
@@ -80,7 +80,7 @@ async def delete(
     name = parse_stream(stream)
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
         await namespace.delete_group(name.stream, group)
-    output.tell(
+    output.report(
         {"stream": str(name), "group": group, "deleted": True},
         f"consumer group {group} of {name} is gone",
     )

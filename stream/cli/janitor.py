@@ -1,4 +1,4 @@
-"""`ledgerstream janitor`: applies retention and clears away what nobody names any more."""
+"""`ledgerstream janitor`: applies retention and deletes ledgers that nothing refers to."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ async def janitor(
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> int | None:
-    """Apply the retention of all namespaces, again and again.
+    """Apply the retention of all namespaces repeatedly.
 
-    `standalone` runs one. Several at once do no harm. With `--once` the exit code is 1 if there
-    was something it could not see to, so that cron tells; standard error says what.
+    `standalone` runs one. Several at a time do no harm. With `--once` the exit code is 1 if a part
+    of the work failed, so that cron reports it; standard error names that part.
 
     Parameters
     ----------
     interval_s
         Seconds from one sweep to the next.
     sink_orphan_hours
-        How old a ledger must be that a task of a sink (Spark) made and no commit took, while its
-        batch is not committed. A batch must not take longer.
+        Age at which a ledger is deleted that a task of a sink (Spark) wrote and no commit took,
+        while its batch is not committed. A batch must not take longer.
     once
-        Sweep once, print what was done, and exit.
+        Sweep once, print the result, and exit.
     """
     logging.basicConfig(level=logging.WARNING)
     age_ms = int(sink_orphan_hours * 3_600_000)
@@ -85,7 +85,7 @@ async def sweep(
     *,
     sink_orphan_age_ms: int = SINK_ORPHAN_AGE_MS,
 ) -> dict[str, SweepReport]:
-    """One sweep of every namespace there is.
+    """Sweeps every namespace once.
 
     `janitors` are those of the sweep before, by namespace: each knows which ledgers are none of
     its business. It is kept up to date. A namespace that cannot be read is a failure of its own
@@ -104,7 +104,7 @@ async def sweep(
         except NoSuchNamespace:
             continue  # deleted since the listing
         except MetadataUnavailable:
-            raise  # for all of them
+            raise  # it concerns all of them
         except LedgerError as error:
             _log.warning("namespace=%s: not cleaned: %s", name, error)
             reports[name] = SweepReport(failures=1)

@@ -80,7 +80,7 @@ async def set_policy(
     dry_run
         Change nothing; list what would be dropped or deleted now, and why.
     yes
-        Go on although the new policy drops or deletes data now. Without it that is an error.
+        Continue although the new policy drops or deletes data now. Without it that is an error.
     """
     given = policy.given()
     if not given:
@@ -137,4 +137,4 @@ async def delete(
     """
     async with LedgerClient.connect(cluster.uri) as client:
         await delete_namespace(client, name, purge=purge)
-    output.tell({"namespace": name, "deleted": True}, f"namespace {name} is gone")
+    output.report({"namespace": name, "deleted": True}, f"namespace {name} is gone")

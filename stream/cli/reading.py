@@ -1,7 +1,7 @@
-"""`ledgerstream read`, `tail`: records as lines, or as JSON objects with all they have.
+"""`ledgerstream read`, `tail`: print records as lines, or as JSON objects with all columns.
 
-A value is written as it is, followed by a newline, and flushed at once: values with newlines in
-them are kept apart only by --json. Several streams, patterns, and the partitions of a stream are
+A value is written unchanged, followed by a newline, and flushed at once: only --json separates
+values that contain newlines. Several streams, patterns, and the partitions of a stream are
 merged by time.
 """
 
@@ -39,13 +39,13 @@ _AT_ONCE_MAX = 16
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MergeOption:
     order_by: Literal["event-time", "append-time"] = "event-time"
-    """What several streams, or partitions, are merged by."""
+    """The time by which several streams, or partitions, are merged."""
 
     lateness_ms: int = 0
-    """How far behind a record may be in its stream and still be put in order."""
+    """How late a record may be in its stream and still be put in order."""
 
     on_truncated: Literal["error", "earliest", "latest"] = "error"
-    """What to do if what should be read next was truncated."""
+    """What to do if the next record to read was truncated."""
 
     def time_of(self, record: Record) -> int:
         if self.order_by == "append-time" or record.event_time_ms is None:
@@ -79,14 +79,14 @@ async def read(
     stream
         NAMESPACE/STREAM, or a pattern like "demo/clicks-*".
     more
-        More of them, in the same namespace.
+        More streams or patterns, in the same namespace.
     start
         earliest (default), latest, a position, seq:N, end:N, time:ISO (when appended),
         event-time:ISO or cursor:NAME.
     last
         Only the last N records.
     count
-        Stop after so many records.
+        Stop after N records.
     """
     first = _first(start, last, EARLIEST)
     names = parse_streams([stream, *more])
@@ -112,14 +112,14 @@ async def tail(
     stream
         NAMESPACE/STREAM, or a pattern like "demo/clicks-*": new streams that match it join.
     more
-        More of them, in the same namespace.
+        More streams or patterns, in the same namespace.
     start
         latest (default), earliest, a position, seq:N, end:N, time:ISO (when appended),
         event-time:ISO or cursor:NAME.
     last
-        Begin with the last N records there are.
+        Begin with the last N records.
     count
-        Stop after so many records.
+        Stop after N records.
     """
     first = _first(start, last, LATEST)
     names = parse_streams([stream, *more])
@@ -144,13 +144,13 @@ async def _print(
     *,
     follow: bool,
 ) -> None:
-    streams = await find_streams(namespace, StreamPatterns(names.streams))
+    streams = await find_streams(namespace.scope, StreamPatterns(names.streams))
     if tuple(streams) == names.streams and len(streams) == 1:
         await _print_one(namespace, streams[0], start, printer, merge, follow=follow)
     elif not isinstance(start, FromEnd) or start.records == 0:
         await _print_merged(namespace, names, start, printer, merge, follow=follow)
     else:
-        # The last records of all of them are known at once: nobody waits for quiet streams.
+        # The last records of all streams are known at once: no wait for quiet streams.
         found = await _last_of(namespace, streams, start.records)
         ordered = sorted(
             ((name, record) for name, records in found.items() for record in records),
@@ -208,7 +208,7 @@ async def _print_merged(
 async def _last_of(
     namespace: Namespace, streams: list[str], records: int
 ) -> dict[str, list[Record]]:
-    """The last records of each stream."""
+    """Returns the last records of each stream."""
     found: dict[str, list[Record]] = {name: [] for name in streams}
     limiter = trio.CapacityLimiter(_AT_ONCE_MAX)
 
@@ -223,7 +223,7 @@ async def _last_of(
 
 
 class _Printer:
-    """Writes records until it has written as many as wanted."""
+    """Writes up to the wanted number of records."""
 
     def __init__(self, count: int | None, output: OutputOption) -> None:
         self._left = sys.maxsize if count is None else count
@@ -234,7 +234,7 @@ class _Printer:
         return self._left > 0
 
     def show(self, batch: RecordBatch, stream: str | None) -> bool:
-        """Whether more are wanted. `stream` is told in JSON, if there are several."""
+        """Writes a batch; returns whether more are wanted. JSON names `stream`, if it is given."""
         if self._is_json:
             for record in batch.records()[: self._left]:
                 print_json(json_of(record, stream))
@@ -253,7 +253,7 @@ class _Printer:
 
 
 def json_of(record: Record, stream: str | None = None) -> dict[str, object]:
-    """All a record has. Bytes are text if they are UTF-8, else {"base64": ...}."""
+    """Returns all columns of a record. Bytes are text if they are UTF-8, else {"base64": ...}."""
     return {
         **({} if stream is None else {"stream": stream}),
         "position": str(record.position),

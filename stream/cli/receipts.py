@@ -1,6 +1,6 @@
 """`ledgerstream append --receipts`: a receipt as a line of JSON for each record, in order.
 
-Many records are on their way at once; a receipt is printed when its record is durable.
+Many records are in flight at a time; a receipt is printed when its record is durable.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BATCHES_AHEAD_MAX = 16
 async def append_with_receipts(
     namespace: Namespace, name: StreamName, file: Path | None, *, keys: Keys = NO_KEYS
 ) -> int:
-    """Appends all lines of `file` (None: stdin), prints their receipts; how many there were."""
+    """Appends all lines of `file` (None: stdin), prints their receipts and returns their number."""
     if await namespace.partitions(name.stream) != [name.stream]:
         raise InvalidArgument(
             f"stream {name} is partitioned: append with receipts to one partition, {name}#0 say"

@@ -1,6 +1,6 @@
-"""`ledgerstream append`: a record per line of a file or of what is piped in.
+"""`ledgerstream append`: appends each line of a file or of standard input as a record.
 
-How it tells what is durable is in appending.py. The reading half is reading.py.
+appending.py reports which records are durable. The reading half is reading.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ async def append(
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """Append lines to a stream, a record per line. Makes stream and namespace if missing.
+    """Append lines to a stream, a record per line. Creates stream and namespace if missing.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""`ledgerstream retention`: what is kept, what goes, when and why. Looks only."""
+"""`ledgerstream retention`: explains which segments are dropped, when and why. Changes nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OUTPUT = OutputOption()
 async def explain(
     stream: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
-    """Say what happens to each segment of NAMESPACE/STREAM, when and why.
+    """Explain what happens to each segment of NAMESPACE/STREAM, when and why.
 
     NAMESPACE alone gives a line per stream. Nothing is changed.
     """
@@ -56,7 +56,7 @@ async def explain(
 
 
 def plan_facts(plan: RetentionPlan) -> dict[str, Any]:
-    """A plan for programs: times in milliseconds, sizes in bytes."""
+    """Returns a plan for programs: times in milliseconds, sizes in bytes."""
     return {
         "stream": plan.stream,
         "now_ms": plan.now_ms,
@@ -119,7 +119,7 @@ def _in_short(plan: RetentionPlan) -> str:
 
 
 def amount(segments: Sequence[SegmentPlan]) -> str:
-    """ "3 segments (1,234 records, 5.00 MiB)", or "nothing"."""
+    """Returns text like "3 segments (1,234 records, 5.00 MiB)", or "nothing"."""
     if not segments:
         return "nothing"
     records = sum(segment.records for segment in segments)
@@ -158,7 +158,7 @@ def _summary(plan: RetentionPlan, *, is_for_people: bool) -> dict[str, Any]:
 
 
 def consequence_facts(change: Consequence, *, is_for_people: bool) -> dict[str, Any]:
-    """What a new policy does that the present one does not."""
+    """Returns the changes by a new policy that the present one does not make."""
     plan = change.plan
     if is_for_people:
         first = (*change.dropped, *change.purged)[0]

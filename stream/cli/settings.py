@@ -42,12 +42,12 @@ class PolicyOptions:
     retention_ms: str | None = None
     """Drop sealed segments whose newest record is older; "ever" keeps all."""
     retention_bytes: str | None = None
-    """Drop the oldest sealed segments beyond so many bytes, of all partitions of a stream
+    """Drop the oldest sealed segments beyond N bytes, counting all partitions of a stream
     together; "ever" keeps all."""
     retention_cursors: str | None = None
     """Drop nothing these cursors have not passed: "billing,search"; "none" for no cursor."""
     trash_ms: str | None = None
-    """How long what was dropped or deleted can be brought back; 0: not at all."""
+    """How long dropped or deleted data can be restored; 0: not at all."""
     record_bytes_max: str | None = None
     """Largest record."""
     streams_max: str | None = None
@@ -55,7 +55,7 @@ class PolicyOptions:
     bytes_per_s_max: str | None = None
     """What the writer of each stream may append in a second; "none" for any amount."""
     compression: Literal["none", "zstd", "lz4"] | None = None
-    """Of the records in an entry."""
+    """Compression of the records in an entry."""
     batch_bytes: str | None = None
     """A batch of records of this size is sent at once."""
     linger_ms: str | None = None

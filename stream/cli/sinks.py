@@ -1,4 +1,4 @@
-"""`ledgerstream sink`: which batches sinks have committed, and forgetting a sink for good."""
+"""`ledgerstream sink`: shows the batches that sinks have committed, and forgets sinks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def list_all(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = 
 async def show(
     sink: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
-    """Show what a sink committed last, and to which streams."""
+    """Show the last committed batch of a sink, and its streams."""
     async with LedgerClient.connect(cluster.uri) as client:
         found = await read_sink(client.store, sink)
     rows = [
@@ -73,14 +73,14 @@ async def forget(
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """Forget what a sink has committed. Only if its query will not come back.
+    """Forget the committed batches of a sink. Only if its query never runs again.
 
     A batch that it repeats afterwards is appended again. No stream changes.
 
     Parameters
     ----------
     older_than
-        Instead of one sink all that have committed nothing for so long, like 90d.
+        Instead of one sink: all that have committed nothing for this time, like 90d.
     """
     if (sink is None) == (older_than is None):
         raise InvalidArgument("name a sink, or say --older-than how long for all such sinks")
@@ -96,4 +96,4 @@ async def forget(
                 if found is not None and found.committed_ms < before_ms:
                     await forget_sink(client.store, each)
                     forgotten.append(each)
-    output.tell({"forgotten": forgotten}, f"{len(forgotten)} sinks forgotten")
+    output.report({"forgotten": forgotten}, f"{len(forgotten)} sinks forgotten")

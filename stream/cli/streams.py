@@ -1,4 +1,4 @@
-"""`ledgerstream stream`: streams as a whole; their records are the business of `records`."""
+"""`ledgerstream stream`: manages whole streams; records.py handles their records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from stream.core.units import duration_text
 from stream.errors import IsPartitioned, NoSuchStream
 from stream.namespace import Namespace, list_namespaces
 from stream.partitions.partitions import PartitionedInfo
-from stream.store.partitions import AT_ONCE_MAX
+from stream.store.partitions import PARTITIONS_CONCURRENT_MAX
 
 app = App(name="stream", help="Create, grow, list, show, truncate, delete.")
 
@@ -96,8 +96,8 @@ async def create(
     stream
         NAMESPACE/STREAM.
     partitions
-        Make it of so many partitions, written in parallel; it can grow later. Without it the
-        stream is one.
+        Create it with N partitions, written in parallel; it can grow later. Without it the
+        stream has no partitions.
     """
     name = parse_stream(stream)
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
@@ -166,7 +166,7 @@ async def list_streams(
     if names and not output.json:
         write_output("".join(f"{fact['stream']}\n" for fact in facts).encode())
     else:
-        # Plain and partitioned ones have columns of their own; a row has all of them.
+        # Plain and partitioned streams have different columns; a row has all of them.
         columns = dict.fromkeys(column for fact in facts for column in fact)
         rows = [{column: fact.get(column) for column in columns} for fact in facts]
         output.show_list(rows, title="streams", none="no streams")
@@ -184,7 +184,7 @@ async def _all_facts(namespace: Namespace, names: list[StreamName]) -> list[dict
                 continue  # deleted since the listing
 
     async with trio.open_nursery() as nursery:
-        for _ in range(AT_ONCE_MAX):
+        for _ in range(PARTITIONS_CONCURRENT_MAX):
             nursery.start_soon(take_turns)
     return [found[name] for name in names if name in found]
 
@@ -233,7 +233,7 @@ async def truncate(
     Parameters
     ----------
     yes
-        Go on although the namespace has no trash. Without it that is an error.
+        Continue although the namespace has no trash. Without it that is an error.
     """
     name = parse_stream(stream)
     to = parse_from(position)
@@ -262,12 +262,12 @@ async def delete(
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """Delete a stream; it can be brought back as long as it is in the trash.
+    """Delete a stream; it can be restored while it is in the trash.
 
     Parameters
     ----------
     yes
-        Go on although the namespace has no trash. Without it that is an error.
+        Continue although the namespace has no trash. Without it that is an error.
     """
     name = parse_stream(stream)
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
@@ -280,13 +280,13 @@ async def delete(
             f"stream {name} is deleted; it can be brought back for {duration_text(trash_ms)} "
             f"(ledgerstream stream undelete {name})"
         )
-    output.tell({"stream": str(name), "deleted": True}, fate)
+    output.report({"stream": str(name), "deleted": True}, fate)
 
 
 async def _check_trash(namespace: Namespace, yes: bool) -> None:
-    """Raises InvalidArgument if what is dropped now cannot come back, and nobody said `yes`."""
+    """Raises InvalidArgument if dropped data cannot be restored, unless `yes` allows it."""
     if not yes and (await namespace.policy()).trash_ms == 0:
         raise InvalidArgument(
             f"namespace {namespace.name} has no trash (trash_ms is 0): nothing can bring back what "
-            f"is dropped or deleted; go on with --yes"
+            f"is dropped or deleted; continue with --yes"
         )

@@ -1,4 +1,4 @@
-"""`ledgerstream stream trash|undelete|untruncate|purge`: what was dropped, and its way back."""
+"""`ledgerstream stream trash|undelete|untruncate|purge`: lists and restores dropped data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OUTPUT = OutputOption()
 async def trash(
     namespace: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
-    """List what can be brought back: deleted streams, and truncated segments."""
+    """List what can be restored: deleted streams, and truncated segments."""
     async with Namespace.connect(cluster.uri, namespace) as streams:
         entries = await streams.trash()
         now_ms = streams.client.now_ms()
@@ -58,7 +58,7 @@ async def undelete(
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """Bring back the stream of this name that was deleted last, with its cursors.
+    """Restore the stream of this name that was deleted last, with its cursors.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ async def undelete(
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
         await namespace.undelete_stream(name.stream, as_name)
     back = f"{name.namespace}/{as_name or name.stream}"
-    output.tell({"stream": back, "deleted": False}, f"stream {back} is back")
+    output.report({"stream": back, "deleted": False}, f"stream {back} is back")
 
 
 @app.command
@@ -81,7 +81,7 @@ async def untruncate(
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """Bring back truncated records, from POSITION on or all there still are."""
+    """Restore truncated records, from POSITION on or all that are left."""
     name = parse_stream(stream)
     to = None if position is None else parse_from(position)
     if to is not None and not isinstance(to, Position):
@@ -124,7 +124,7 @@ async def purge(
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """Delete for good what the trash holds of a stream.
+    """Delete permanently what the trash holds of a stream.
 
     Parameters
     ----------
@@ -136,10 +136,10 @@ async def purge(
         if not yes:
             raise InvalidArgument(
                 f"this deletes what `ledgerstream stream trash {name.namespace}` lists of {name} "
-                f"for good; go on with --yes"
+                f"for good; continue with --yes"
             )
         ledgers = await namespace.purge(name.stream)
-    output.tell(
+    output.report(
         {"stream": str(name), "ledgers_deleted": ledgers},
         f"the trash of stream {name} is empty: {ledgers} ledgers deleted",
     )

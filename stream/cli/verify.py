@@ -1,8 +1,8 @@
-"""`ledgerstream stream verify`: every copy of a stream, or of what receipts name, is read again.
+"""`ledgerstream stream verify`: reads every copy of a stream, or of the entries in receipts.
 
-The exit code tells damage from doubt: 0 all copies are whole, 3 damage, 4 not everything could be
-looked at, 5 nothing is wrong but there are fewer copies than there should be. Last of the modules
-that add to `stream`'s commands.
+The exit code separates damage from unknown results: 0 all copies are whole, 3 damage, 4 not every
+copy could be read, 5 no damage, but fewer copies than required. It is the last of the modules that
+add to the commands of `stream`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ledger.core.copies import CopyVerdict
 from ledger.errors import InvalidArgument
 from stream.cli.arguments import StreamName, parse_stream
 from stream.cli.streams import app as app
+from stream.core.position import Truncated
 from stream.core.receipt import Receipt
 from stream.core.units import size_text
-from stream.errors import Truncated
 from stream.namespace import Namespace
 from stream.verify import OnProgress, StreamReport, VerifyProgress, verify_stream
 
@@ -40,7 +40,7 @@ _OUTPUT = OutputOption()
 _RECEIPTS_AT_ONCE = 8
 _FAULTS_SHOWN_MAX = 50
 _REPORTS_MAX = 1000
-_TELL_EVERY_S = 10.0
+_REPORT_EVERY_S = 10.0
 _WORDS = {
     CopyVerdict.WHOLE: "whole: every copy there should be is there, and equal to the others",
     CopyVerdict.REDUCED: (
@@ -133,7 +133,7 @@ def _faults(report: StreamReport) -> Iterator[dict[str, Any]]:
 async def _verify_file(
     namespace: Namespace, name: StreamName, file: Path, output: OutputOption
 ) -> int:
-    """Every receipt of the file; reports of those that are not whole are shown."""
+    """Verifies every receipt of the file; shows the reports of those that are not whole."""
     lines = (await trio.Path(file).read_text(encoding="utf-8")).splitlines()
     receipts = [Receipt.from_json(line) for line in lines if line.strip()]
     counts = dict.fromkeys(CopyVerdict, 0)
@@ -145,7 +145,9 @@ async def _verify_file(
         nonlocal truncated
         for receipt in waiting:
             try:
-                report = await verify_stream(namespace, name.stream, receipt=receipt, silent=silent)
+                report = await verify_stream(
+                    namespace.scope, name.stream, receipt=receipt, silent=silent
+                )
             except Truncated:
                 truncated += 1
                 continue
@@ -177,9 +179,9 @@ async def _verify_file(
 
 @contextmanager
 def _progress() -> Iterator[OnProgress]:
-    """A bar on a terminal, a line now and then elsewhere; on stderr."""
+    """Shows a bar on a terminal, and a line every few seconds elsewhere; on stderr."""
     if not sys.stderr.isatty():
-        yield _telling(remark)
+        yield _report_to(remark)
         return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -206,14 +208,14 @@ def _progress() -> Iterator[OnProgress]:
         yield on_progress
 
 
-def _telling(tell: Callable[[str], None]) -> OnProgress:
-    told_s = trio.current_time()
+def _report_to(write: Callable[[str], None]) -> OnProgress:
+    reported_s = trio.current_time()
 
     def on_progress(now: VerifyProgress) -> None:
-        nonlocal told_s
-        if trio.current_time() - told_s >= _TELL_EVERY_S:
-            told_s = trio.current_time()
-            tell(
+        nonlocal reported_s
+        if trio.current_time() - reported_s >= _REPORT_EVERY_S:
+            reported_s = trio.current_time()
+            write(
                 f"{now.stream}: {now.segments_done} of {now.segments} segments, "
                 f"{now.entries} entries, {size_text(now.payload_bytes)}"
             )

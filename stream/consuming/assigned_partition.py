@@ -1,8 +1,8 @@
-"""HeldPartition: one partition as one member of a consumer group has it, from wish to release.
+"""AssignedPartition: one partition of one member of a consumer group, from acquisition to release.
 
-Acquires the group's cursor when its holder has let go or is dead, offers batches, and hands over:
-stops offering, waits for what was handed out, commits, releases. Must never commit at an epoch
-that is not its own, and never wait for ever for a holder that is stuck.
+It acquires the group's cursor once the holder has released it or is dead, offers batches, and hands
+over: it stops offering, waits until the delivered records are handled, commits, releases. Must
+never commit at an epoch that is not its own, and never wait forever for a stuck holder.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ledger.errors import LedgerError, MetadataConflict, NoSuchEntry, NoSuchLedg
 from ledger.runtime.background import open_background
 from stream.consuming.cursor import Cursor
 from stream.core.entry.records import RecordBatch
-from stream.core.metadata.cursors import CursorMetadata
+from stream.core.metadata.cursors import CursorMetadata, CursorMoved
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import BEGINNING, Position, Start
-from stream.errors import CursorMoved, NoSuchCursor
+from stream.errors import NoSuchCursor
 from stream.reading.reader import StreamReader
 from stream.reading.seek import find
 from stream.store.cursors import CursorStore, new_cursor
@@ -33,15 +33,16 @@ from stream.store.streams import StreamStore
 _log = logging.getLogger(__name__)
 
 RETRY_S = 0.5
-DOUBT_S = 10.0
-"""A member whose commits fail for so long hands out nothing more: it may be dead to the others."""
+COMMITS_FAILING_MAX_S = 10.0
+"""A member whose commits have failed for this long delivers nothing more: the others may consider
+it dead."""
 FORCE_MARGIN_S = 5.0
-"""How much longer than its hand-over time a living holder is waited for, before it is fenced."""
-_LET_GO_TRIES_MAX = 5
+"""How much longer than its handover time a living holder is waited for, before it is fenced."""
+_RELEASE_TRIES_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class MemberContext:
     """What all partitions of one member share."""
 
     client: LedgerClient
@@ -68,8 +69,8 @@ class HoldState(enum.Enum):
     LEAVING = "leaving"
 
 
-class HeldPartition:
-    """Of one consumer, from the assignment until it was left.
+class AssignedPartition:
+    """One partition of one consumer, from its assignment until the member has left it.
 
     Args:
         start: where to begin if the group has no cursor on this partition.
@@ -77,15 +78,19 @@ class HeldPartition:
     """
 
     def __init__(
-        self, seat: Seat, partition: str, start: Start, on_offer: Callable[[HeldPartition], None]
+        self,
+        context: MemberContext,
+        partition: str,
+        start: Start,
+        on_offer: Callable[[AssignedPartition], None],
     ) -> None:
         self.partition = partition
         self.state = HoldState.WAITING
         self.error: LedgerError | None = None
         self.cursor: Cursor | None = None
         self.is_suspended = False
-        """Others may have taken it: nothing is handed out until it was looked at again."""
-        self._seat = seat
+        """Other members may have taken it: nothing is delivered until it was checked again."""
+        self._context = context
         self._start = start
         self._on_offer = on_offer
         self._leaving = trio.Event()
@@ -96,50 +101,54 @@ class HeldPartition:
         self._answered = trio.Event()
         self._may_be_ours = False
 
-    # For the consumer.
+    # For the consumer
 
     @property
     def epoch(self) -> int:
         return 0 if self.cursor is None else self.cursor.epoch
 
     def holds(self, epoch: int) -> bool:
-        """Whether what was handed out at this epoch can still be committed."""
+        """Whether what was delivered at this epoch can still be committed."""
         cursor = self.cursor
         return cursor is not None and cursor.epoch == epoch and cursor.error is None
 
     def is_holding(self, epoch: int) -> bool:
-        """Whether it is ours, or may be: what was read at this epoch nobody reads again."""
+        """Whether it is ours, or may be: no other member reads again what was read at this
+        epoch."""
         return self.state is HoldState.HOLDING and self.holds(epoch)
 
     @property
     def is_offering(self) -> bool:
-        """Whether more may be handed out now."""
+        """Whether more may be delivered now."""
         if self.state is not HoldState.HOLDING or self.is_suspended or self.cursor is None:
             return False
         since_s = self.cursor.failing_since_s
-        return since_s is None or trio.current_time() - since_s < DOUBT_S
+        return since_s is None or trio.current_time() - since_s < COMMITS_FAILING_MAX_S
 
     def take(self) -> RecordBatch | None:
-        """The batch that was offered; None if it may not be handed out any more, or not now."""
+        """Returns the offered batch; None if it may not be delivered any more, or not now."""
         offer = self._offer if self.is_offering else None
         if offer is not None:
             self._offer = None
         self._answered.set()
         return offer
 
-    def handed_out(self, to: Position) -> None:
-        """Records before `to` were handed out; a hand-over waits until they are handled."""
+    def note_handed_out(self, to: Position) -> None:
+        """Notes that records before `to` were delivered; a handover waits until they are
+        handled."""
         self._delivered = max(self._delivered, to)
 
-    def taken_back(self, begin: Position, end: Position) -> None:
-        """Of what was handed out, this reached nobody: a hand-over does not wait for it."""
+    def note_undelivered(self, begin: Position, end: Position) -> None:
+        """Notes that these delivered records reached no caller: a handover does not wait for
+        them."""
         if self._delivered == end:
             self._delivered = begin
             if self.cursor is not None and self.cursor.position >= begin:
                 self._drained.set()
 
     def handled(self, to: Position, epoch: int) -> bool:
-        """Records before `to`, handed out at `epoch`, are handled; False if it is not ours now."""
+        """Notes that records before `to`, delivered at `epoch`, are handled; returns False if the
+        partition is no longer ours."""
         if self.cursor is None or not self.holds(epoch):
             return False
         self.cursor.advance(to)
@@ -148,54 +157,55 @@ class HeldPartition:
         return True
 
     def leave(self) -> None:
-        """The partition is another's from now on: hand it over."""
+        """Begins the handover: the partition is assigned to another member from now on."""
         if self.state is HoldState.HOLDING:
             self.state = HoldState.LEAVING
         self._leaving.set()
         self._ending.set()
 
     async def run(self) -> None:
-        """Until it was left, or failed for good (see `error`)."""
+        """Runs until the partition was left, or failed permanently (see `error`)."""
         while not self._leaving.is_set():
             cursor = await self._acquire()
             if cursor is None:
                 break
             await self._hold(cursor)
         if self._may_be_ours:
-            await self._let_go()
+            await self._release_unconfirmed()
 
-    # Acquiring.
+    # Acquiring
 
     async def _acquire(self) -> Cursor | None:
-        """The group's cursor, ours; None if told to leave first, or failed for good."""
+        """Returns the group's cursor, ours; None if the partition must be left first, or failed
+        permanently."""
         waiting: tuple[int, float] | None = None
         while not self._leaving.is_set():
             try:
-                stream = await self._seat.streams.read_living_stream(
-                    self._seat.namespace, self.partition
+                stream = await self._context.streams.read_living_stream(
+                    self._context.namespace, self.partition
                 )
-                slot = await self._seat.cursors.look(
-                    self._seat.namespace, stream, self._seat.groups.name
+                slot = await self._context.cursors.read_slot(
+                    self._context.namespace, stream, self._context.groups.name
                 )
                 present = slot.cursor
                 if present is not None and await self._is_held_by_other(present):
                     now_s = trio.current_time()
                     if waiting is None or waiting[0] != present.epoch:
                         waiting = (present.epoch, now_s)
-                    patience_s = waiting[1] + self._seat.hand_over_s + FORCE_MARGIN_S - now_s
-                    if patience_s > 0:
-                        await self._wait_changed(stream, present, patience_s)
+                    remaining_s = waiting[1] + self._context.hand_over_s + FORCE_MARGIN_S - now_s
+                    if remaining_s > 0:
+                        await self._wait_changed(stream, present, remaining_s)
                         continue
                     if not await self._is_still_assigned():
                         await self._pause(RETRY_S)
                         continue
                     _log.warning(
-                        "group=%s partition=%s: member %s does not let go, taken by force",
+                        "group=%s partition=%s: member %s does not release it, taken by force",
                         present.name, self.partition, present.holder,
                     )  # fmt: skip
                 return await self._take_cursor(stream, present, slot.version, slot.last_epoch)
             except MetadataConflict:
-                await trio.lowlevel.checkpoint()  # somebody came between: look again
+                await trio.lowlevel.checkpoint()  # another client came first: read again
             except (RetryableError, NoSuchLedger, NoSuchEntry) as error:
                 _log.info("partition=%s: not acquired: %s", self.partition, error)
                 await self._pause(RETRY_S)
@@ -206,14 +216,15 @@ class HeldPartition:
         return None
 
     async def _is_held_by_other(self, cursor: CursorMetadata) -> bool:
-        if not cursor.holder or cursor.token == self._seat.token:
+        if not cursor.holder or cursor.token == self._context.token:
             return False
-        return await self._seat.groups.token_of(cursor.holder) == cursor.token
+        return await self._context.groups.token_of(cursor.holder) == cursor.token
 
     async def _is_still_assigned(self) -> bool:
-        """Asked before force: what a watch told may be old."""
-        group = (await self._seat.groups.read()).group
-        return group is not None and group.assignment.get(self.partition) == self._seat.member
+        """Whether the partition is still ours, checked before a forced takeover: a watch may be
+        late."""
+        group = (await self._context.groups.read()).group
+        return group is not None and group.assignment.get(self.partition) == self._context.member
 
     async def _take_cursor(
         self,
@@ -222,48 +233,48 @@ class HeldPartition:
         version: int | None,
         last_epoch: int,
     ) -> Cursor:
-        """Raises MetadataConflict if somebody else came first."""
-        seat, now_ms = self._seat, self._seat.client.now_ms()
+        """Acquires the cursor. Raises MetadataConflict if another client came first."""
+        context, now_ms = self._context, self._context.client.now_ms()
         if present is None:
-            position = await find(seat.client, stream, self._start, seat.namespace)
-            present = new_cursor(stream, seat.groups.name, position, last_epoch, now_ms)
-        wanted = present.acquired(seat.member, seat.token, now_ms)
+            position = await find(context.client, stream, self._start, context.namespace)
+            present = new_cursor(stream, context.groups.name, position, last_epoch, now_ms)
+        wanted = present.acquired(context.member, context.token, now_ms)
         self._may_be_ours = True
         try:
-            version = await seat.cursors.put(seat.namespace, wanted, version)
+            version = await context.cursors.put(context.namespace, wanted, version)
         except (MetadataConflict, NoSuchCursor) as error:
             self._may_be_ours = False
             raise MetadataConflict(str(error)) from None
         return self._cursor(stream, wanted, version)
 
     def _cursor(self, stream: StreamMetadata, stored: CursorMetadata, version: int) -> Cursor:
-        seat = self._seat
+        context = self._context
         return Cursor(
-            seat.client, seat.namespace, stream, stored, version,
-            token=seat.token, commit_interval_ms=seat.commit_interval_ms,
+            context.client, context.namespace, stream, stored, version,
+            token=context.token, commit_interval_ms=context.commit_interval_ms,
         )  # fmt: skip
 
     async def _wait_changed(
-        self, stream: StreamMetadata, held: CursorMetadata, patience_s: float
+        self, stream: StreamMetadata, present: CursorMetadata, remaining_s: float
     ) -> None:
-        """Until the holder let go, died, or we are to leave."""
-        seat = self._seat
+        """Waits until the holder releases the cursor or dies, or until this member must leave."""
+        context = self._context
 
         async def wait_released() -> None:
-            watch = seat.cursors.watch(seat.namespace, stream, held.name)
+            watch = context.cursors.watch(context.namespace, stream, present.name)
             async with aclosing(watch) as cursors:
                 async for cursor in cursors:
-                    if cursor is None or cursor.epoch != held.epoch or not cursor.holder:
+                    if cursor is None or cursor.epoch != present.epoch or not cursor.holder:
                         return
 
         async def wait_dead() -> None:
-            path = seat.groups.member_path(held.holder)
-            async with aclosing(seat.client.store.watch(path)) as nodes:
+            path = context.groups.member_path(present.holder)
+            async with aclosing(context.client.store.watch(path)) as nodes:
                 async for node in nodes:
-                    if node is None or node.data != held.token.encode():
+                    if node is None or node.data != present.token.encode():
                         return
 
-        with trio.move_on_after(patience_s):
+        with trio.move_on_after(remaining_s):
             async with open_background() as nursery:
                 done = trio.Event()
 
@@ -271,7 +282,7 @@ class HeldPartition:
                     try:
                         await wait()
                     except RetryableError as error:
-                        _log.info("partition=%s: looking again: %s", self.partition, error)
+                        _log.info("partition=%s: checking again: %s", self.partition, error)
                         await trio.sleep(RETRY_S)
                     done.set()
 
@@ -283,10 +294,10 @@ class HeldPartition:
         with trio.move_on_after(seconds):
             await self._leaving.wait()
 
-    # Holding.
+    # Holding
 
     async def _hold(self, cursor: Cursor) -> None:
-        """Offers batches until the partition is to be left, or is lost."""
+        """Offers batches until the partition must be left, or is lost."""
         self._delivered = cursor.position
         if not self._leaving.is_set():
             self._ending = trio.Event()
@@ -307,7 +318,7 @@ class HeldPartition:
             feeding.cancel()
             if cursor.error is None and cursor.position < self._delivered:
                 self._drained = trio.Event()
-                with trio.move_on_after(self._seat.hand_over_s):
+                with trio.move_on_after(self._context.hand_over_s):
                     await self._drained.wait()
         await self._release(cursor)
         if isinstance(cursor.error, CursorMoved | NoSuchCursor):
@@ -324,33 +335,34 @@ class HeldPartition:
                 _log.info("partition=%s: not released: %s", self.partition, error)
                 await trio.sleep(RETRY_S)
             except LedgerError:
-                return  # another has it already
+                return  # another member has it already
 
-    async def _let_go(self) -> None:
-        """The answer to the last try to acquire got lost, and now it is not wanted any more."""
-        seat = self._seat
-        for _ in range(_LET_GO_TRIES_MAX):
+    async def _release_unconfirmed(self) -> None:
+        """Releases a cursor whose acquisition has an unknown outcome, when it is no longer
+        wanted."""
+        context = self._context
+        for _ in range(_RELEASE_TRIES_MAX):
             try:
-                stream = await seat.streams.read_living_stream(seat.namespace, self.partition)
-                cursor, version, _ = await seat.cursors.look(
-                    seat.namespace, stream, seat.groups.name
+                stream = await context.streams.read_living_stream(context.namespace, self.partition)
+                cursor, version, _ = await context.cursors.read_slot(
+                    context.namespace, stream, context.groups.name
                 )
-                is_ours = cursor is not None and cursor.holder and cursor.token == seat.token
+                is_ours = cursor is not None and cursor.holder and cursor.token == context.token
                 if is_ours and cursor is not None and version is not None:
                     await self._cursor(stream, cursor, version).release()
             except RetryableError:
                 await trio.sleep(RETRY_S)
             except LedgerError:
-                return  # another has it, or there is nothing to have
+                return  # another member has it, or there is no cursor
             else:
                 return
 
     async def _feed(self, position: Position, scope: trio.CancelScope) -> None:
-        seat = self._seat
+        context = self._context
         with scope:
             while True:
                 try:
-                    async with seat.open_reader(self.partition, position) as reader:
+                    async with context.open_reader(self.partition, position) as reader:
                         while True:
                             batch = await reader.next_batch()
                             await self._offer_until_taken(batch)

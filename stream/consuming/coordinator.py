@@ -1,8 +1,8 @@
-"""Coordinator: a member's part in deciding who handles what. Core: core/assignment.py.
+"""Coordinator: a member's part in deciding who handles what. Core: core/metadata/groups.py.
 
-There is no leader: whoever sees that the assignment does not fit members and partitions changes
-it, comparing versions; the others wait a moment longer by their rank, so that one does it. Reads
-are for changes only; waiting is done by watches.
+There is no leader: any member that sees that the assignment does not fit members and partitions
+changes it, comparing versions; members with a higher rank wait a moment longer, so that one of them
+does it. Reads precede changes only; waiting is done by watches.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _RANK_MAX = 20
 
 
 class Coordinator:
-    """Of one consumer.
+    """The coordination of one consumer.
 
     Args:
-        created_ms: of the stream; another one of this name is none of ours.
-        partitions: those there are now; `is_partitioned` if there may come more.
-        on_assignment: called with the group whenever it changed (None: it is gone).
+        created_ms: of the stream; another stream of this name is never consumed.
+        partitions: those that exist now; `is_partitioned` if more may be added.
+        on_assignment: called with the group whenever it changed (None: it was deleted).
     """
 
     def __init__(
@@ -67,26 +67,26 @@ class Coordinator:
         self._changed = trio.Event()
 
     async def run(self, membership: Membership) -> None:
-        """Until cancelled. Raises NoSuchStream, MemberExists, MetadataCorrupt."""
+        """Runs until cancelled. Raises NoSuchStream, MemberExists, MetadataCorrupt."""
         async with open_background() as nursery:
             nursery.start_soon(membership.keep)
-            nursery.start_soon(self._follow, self._groups.watch_members, self._saw_members)
-            nursery.start_soon(self._follow, self._groups.watch, self._saw_group)
+            nursery.start_soon(self._follow, self._groups.watch_members, self._note_members)
+            nursery.start_soon(self._follow, self._groups.watch, self._note_group)
             nursery.start_soon(
                 self._follow_partitions if self._is_partitioned else self._follow_stream
             )
             await self._rebalance_when_needed()
 
-    # What there is.
+    # Observing
 
     async def _follow(
-        self, watch: Callable[[], AsyncGenerator[T, None]], saw: Callable[[T], None]
+        self, watch: Callable[[], AsyncGenerator[T, None]], note: Callable[[T], None]
     ) -> None:
         while True:
             try:
                 async with aclosing(watch()) as values:
                     async for value in values:
-                        saw(value)
+                        note(value)
             except RetryableError as error:
                 _log.info("group=%s: %s", self._groups.name, error)
             await trio.sleep(RETRY_S)
@@ -108,8 +108,11 @@ class Coordinator:
             await trio.sleep(RETRY_S)
 
     async def _follow_stream(self) -> None:
-        """Of a plain stream it matters only whether it is still the same one: members of another
-        one would undo what this one decides, and the other way round, for ever."""
+        """Watches whether a plain stream is still the same one.
+
+        Members of another stream of its name would undo what this one decides, and vice versa,
+        forever.
+        """
         store = StreamStore(self._client.store)
         while True:
             try:
@@ -122,22 +125,22 @@ class Coordinator:
                 _log.info("group=%s: %s", self._groups.name, error)
             await trio.sleep(RETRY_S)
 
-    def _saw_members(self, members: list[str]) -> None:
+    def _note_members(self, members: list[str]) -> None:
         self._members = members
         self._changed.set()
 
-    def _saw_group(self, node: GroupNode) -> None:
+    def _note_group(self, node: GroupNode) -> None:
         if self._node is not None and node.is_older_than(self._node):
-            return  # from before a change of our own
+            return  # older than a change of our own
         self._node = node
         self._changed.set()
         self._on_assignment(node.group)
 
-    # What there should be.
+    # Rebalancing
 
     def _is_unbalanced(self) -> bool:
         if self._members is None or self._node is None or self._member not in self._members:
-            return False  # not known yet, or we are dead to the others
+            return False  # not known yet, or the others consider this member dead
         group = self._node.group or self._blank()
         return group.balanced(self._partitions, self._members, 0) is not group
 
@@ -163,22 +166,22 @@ class Coordinator:
             try:
                 await self._rebalance()
             except (MetadataConflict, NoSuchNode):
-                self._changed.set()  # somebody was faster: look at what he did
+                self._changed.set()  # another member was faster: read its change
             except RetryableError as error:
                 _log.info("group=%s: not balanced: %s", self._groups.name, error)
                 await trio.sleep(RETRY_S)
                 self._changed.set()
 
     async def _rebalance(self) -> None:
-        """Decides on facts read now: what watches told may be old, and old facts undo new ones."""
+        """Decides on facts read now: a watch may be late, and old facts would undo new ones."""
         node = await self._groups.read()
         members = await self._groups.members()
         self._members = members
         if self._member not in members or node.version < 0:
-            return  # we are dead to the others, or the group is being removed
+            return  # the others consider this member dead, or the group is being deleted
         group = node.group or self._blank()
         wanted = group.balanced(self._partitions, members, self._client.now_ms())
         if wanted is not group:
             version = await self._groups.put(wanted, node.version)
             node = GroupNode(wanted, version, node.created_ms)
-        self._saw_group(node)
+        self._note_group(node)

@@ -1,8 +1,8 @@
 """Cursor: a durable position in one stream, committed at most once per interval.
 
-Core: core/cursor_metadata.py. Must never commit over what somebody else committed, never move
-back, and never take an unknown outcome for a failure: a commit of ours that arrived late is
-found by its token, and gone on from.
+Core: core/metadata/cursors.py. Must never commit over another client's commit, never move back, and
+never take an unknown outcome for a failure: a late commit of ours is recognized by its token, and
+the cursor continues from it.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ledger.errors import (
 )
 from ledger.runtime.background import open_background
 from stream.core.entry.records import Record, RecordBatch
-from stream.core.metadata.cursors import CursorMetadata
+from stream.core.metadata.cursors import CursorMetadata, CursorMoved
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import EARLIEST, Position, Start
-from stream.errors import CursorMoved, NoSuchCursor, NoSuchStream
+from stream.errors import NoSuchCursor, NoSuchStream
 from stream.reading.lag import CursorLag, measure_lag
 from stream.reading.seek import find
 from stream.store.cursors import CursorStore, new_cursor
@@ -45,7 +45,7 @@ class Cursor:
 
     `position` is where the next record to be handled is. `advance` moves it, and it is stored in
     the background, at most once per interval, and at the end of the block. After a crash reading
-    goes on at the last position stored: records are handled at least once.
+    continues at the last stored position: records are handled at least once.
     """
 
     def __init__(
@@ -77,12 +77,12 @@ class Cursor:
 
     @property
     def committed(self) -> Position:
-        """The position stored last, as far as is known here."""
+        """The position that was stored last, as far as this object knows."""
         return self._stored.position
 
     @property
     def epoch(self) -> int:
-        """Which holder of the cursor in its group this is; 0 outside of groups."""
+        """The epoch of the holder of the cursor in its group; 0 outside of groups."""
         return self._stored.epoch
 
     @property
@@ -92,14 +92,15 @@ class Cursor:
 
     @property
     def failing_since_s(self) -> float | None:
-        """Since when (`trio.current_time()`) every commit tried has failed; None if none has."""
+        """Since when (`trio.current_time()`) every attempted commit has failed; None if none
+        has."""
         return self._failing_since_s
 
     def advance(self, to: Position | Record | RecordBatch) -> None:
-        """Everything before a position, or up to and with a record or batch, has been handled.
+        """Marks everything before a position, or up to and including a record or batch, as handled.
 
-        Moves forward only; what lies behind changes nothing. Stored in the background. Raises
-        CursorMoved once somebody else was found to have moved the cursor.
+        Moves forward only; an earlier position changes nothing. It is stored in the background.
+        Raises CursorMoved once another client was found to have moved the cursor.
         """
         if self._error is not None:
             raise self._error
@@ -118,42 +119,44 @@ class Cursor:
             self._advanced.set()
 
     async def commit(self) -> Position:
-        """Stores `position` now; returns it when it is durable. No change, no work.
+        """Stores `position` now; returns it when it is durable. Does nothing if it has not changed.
 
-        Raises CursorMoved, NoSuchCursor (both final), MetadataUnavailable (it may be stored; it
-        is tried again in the background).
+        Raises CursorMoved, NoSuchCursor (both final), MetadataUnavailable (it may be stored; it is
+        tried again in the background).
         """
         await self._put(is_release=False)
         return self._stored.position
 
     async def lag(self) -> CursorLag:
-        """How far `position` is behind the end of the stream, asked of metadata and bookies now.
+        """Returns how far `position` is behind the end of the stream, asked of metadata and bookies
+        now.
 
         Raises NoSuchStream, and what reading ledgers raises.
         """
         return await lag_of(self._client, self._namespace, self._metadata, self.position)
 
-    # For whoever owns it.
+    # For the owner of the cursor
 
     async def release(self) -> None:
-        """Commits, and lets the group have the cursor. Raises as `commit`."""
+        """Commits, and releases the cursor to its group. Raises as `commit`."""
         await self._put(is_release=True)
         self.close()
 
     async def check(self) -> None:
-        """Looks whether the cursor is still ours. Raises CursorMoved, MetadataUnavailable."""
+        """Checks whether the cursor is still ours. Raises CursorMoved, MetadataUnavailable."""
         async with self._putting:
             if self._error is not None:
                 raise self._error
             await self._look_again(self.position)
 
     def close(self) -> None:
-        """Nothing more can be committed."""
+        """Closes the cursor: nothing more can be committed."""
         if self._error is None:
             self._error = LedgerClosed(f"cursor {self.name!r} of {self.stream!r} is closed")
 
     async def run(self) -> None:
-        """Commits what was advanced, at most once per interval, until nothing more can be."""
+        """Commits what was advanced, at most once per interval, until nothing more can be
+        committed."""
         while True:
             await self._advanced.wait()
             try:
@@ -162,7 +165,7 @@ class Cursor:
                 _log.info("cursor=%s stream=%s: %s", self.name, self.stream, error)
                 self._advanced.set()
             except LedgerError:
-                return  # whoever advances or commits next is told
+                return  # the next advance or commit raises it
             await trio.sleep(self._interval_s)
 
     async def _put(self, *, is_release: bool) -> None:
@@ -170,7 +173,7 @@ class Cursor:
             for _ in range(UPDATE_TRIES_MAX):
                 if self._error is not None:
                     raise self._error
-                if self._advanced.is_set():  # else `run` waits for this very one
+                if self._advanced.is_set():  # otherwise `run` waits for this event
                     self._advanced = trio.Event()
                 now_ms, position = self._client.now_ms(), self.position
                 if is_release:
@@ -189,39 +192,39 @@ class Cursor:
                     self._advanced.set()  # `run` ends
                     raise
                 except BaseException as error:
-                    # Also when cancelled: nobody knows whether it was stored.
+                    # Also when cancelled: it is unknown whether it was stored.
                     self._advanced.set()
                     if isinstance(error, RetryableError) and self._failing_since_s is None:
                         self._failing_since_s = trio.current_time()
                     raise
                 else:
-                    self._took(wanted, version)
+                    self._note_stored(wanted, version)
                     return
         raise MetadataConflict(f"cursor {self.name!r}: its version rose {UPDATE_TRIES_MAX} times")
 
     async def _look_again(self, position: Position, *, is_release: bool = False) -> bool:
-        """Goes on from a late change of our own, or raises CursorMoved.
+        """Continues from a late change of our own, or raises CursorMoved.
 
-        True if it is a release of ours that happened after all.
+        Returns True if it is a release of ours that happened after all.
         """
-        slot = await self._cursors.look(self._namespace, self._metadata, self.name)
+        slot = await self._cursors.read_slot(self._namespace, self._metadata, self.name)
         present = slot.cursor
         if present is not None and slot.version is not None:
             if (present.epoch, present.token) == (self.epoch, self.token):
-                self._took(present, slot.version)
+                self._note_stored(present, slot.version)
                 return False
             if slot.version == self._version:
-                return False  # it has not been ours yet, nor anybody else's since
+                return False  # neither this object nor another has changed it since
             released = (self.epoch, "", "", position)
-            mark = (present.epoch, present.holder, present.token, present.position)
-            if is_release and mark == released:
+            found = (present.epoch, present.holder, present.token, present.position)
+            if is_release and found == released:
                 return True
         theirs = None if present is None else present.position
         self._error = CursorMoved(self.stream, self.name, position, theirs)
         self._advanced.set()  # `run` ends
         raise self._error
 
-    def _took(self, stored: CursorMetadata, version: int) -> None:
+    def _note_stored(self, stored: CursorMetadata, version: int) -> None:
         self._stored, self._version = stored, version
         self._failing_since_s = None
 
@@ -237,12 +240,12 @@ async def open_cursor(
     start: Start = EARLIEST,
     commit_interval_ms: int = COMMIT_INTERVAL_MS,
 ) -> AsyncIterator[Cursor]:
-    """The cursor of this name, made at `start` if the stream has none."""
+    """Opens the cursor of this name, created at `start` if the stream has none."""
     check_interval_ms(commit_interval_ms)
     metadata = await store.read_living_stream(namespace, stream)
     cursors = CursorStore(client.store)
     while True:
-        slot = await cursors.look(namespace, metadata, name)
+        slot = await cursors.read_slot(namespace, metadata, name)
         if slot.cursor is not None and slot.version is not None:
             stored, version = slot.cursor, slot.version
             break
@@ -251,7 +254,7 @@ async def open_cursor(
         try:
             version = await cursors.put(namespace, stored, slot.version)
         except (MetadataConflict, NoSuchCursor):
-            continue  # somebody made it meanwhile
+            continue  # another client created it meanwhile
         break
     cursor = Cursor(
         client, namespace, metadata, stored, version,
@@ -262,7 +265,7 @@ async def open_cursor(
         try:
             yield cursor
         except BaseException:
-            # What was handled is handled: also of a block that failed or was cancelled.
+            # Handled records are committed even if the block failed or was cancelled.
             with trio.move_on_after(LEAVE_TIMEOUT_S, shield=True):
                 try:
                     await cursor.commit()
@@ -276,7 +279,7 @@ async def open_cursor(
 
 
 def check_interval_ms(commit_interval_ms: int) -> int:
-    """Returns it. Raises InvalidArgument."""
+    """Returns the interval. Raises InvalidArgument."""
     if not 0 <= commit_interval_ms <= 3_600_000:
         raise InvalidArgument(f"commit_interval_ms is {commit_interval_ms}, legal is 0 to 3600000")
     return commit_interval_ms
@@ -285,16 +288,17 @@ def check_interval_ms(commit_interval_ms: int) -> int:
 async def lag_of(
     client: LedgerClient, namespace: str, stream: StreamMetadata, position: Position
 ) -> CursorLag:
-    """Lag in just this life of a stream. Raises NoSuchStream."""
+    """Returns the lag in exactly this stream. Raises NoSuchStream if it was deleted, even if its
+    name is in use again."""
     store = StreamStore(client.store)
     for is_last in (False, False, True):
         present = await store.read_living_stream(namespace, stream.name)
         if present.created_ms != stream.created_ms:
-            raise NoSuchStream(f"stream {stream.name!r} was deleted, and made anew")
+            raise NoSuchStream(f"stream {stream.name!r} was deleted and created again")
         try:
             return await measure_lag(client, present, position, client.now_ms())
         except NoSuchLedger:
             if is_last:
                 raise
-            # Retention passed by between the two reads.
+            # Retention deleted the segment between the two reads.
     raise AssertionError("the last try returns or raises")

@@ -1,6 +1,6 @@
-"""Consumer groups as a namespace offers them: join, list, show, delete.
+"""Consumer groups of a namespace: join, list, describe, delete.
 
-Puts the parts of a consumer together; keeps no state.
+It assembles the parts of a consumer, and keeps no state.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
 from ledger.runtime.background import open_background
-from stream.consuming.assigned_partition import Seat
+from stream.consuming.assigned_partition import MemberContext
 from stream.consuming.consumer import Consumer
 from stream.consuming.coordinator import Coordinator
 from stream.consuming.cursor import COMMIT_INTERVAL_MS, check_interval_ms, lag_of
@@ -23,7 +23,7 @@ from stream.errors import NoSuchCursor
 from stream.reading.lag import CursorLag
 from stream.reading.reader import StreamReader
 from stream.store.cursors import CursorStore
-from stream.store.groups import GroupStore, list_groups, no_group
+from stream.store.groups import GroupStore, list_groups, no_such_group
 from stream.store.partitions import PartitionStore
 from stream.store.streams import StreamStore, was_deleted
 
@@ -32,7 +32,8 @@ HAND_OVER_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class GroupPartition:
-    """One partition in a group. `assigned_to` should handle it, `holder` does (empty: nobody).
+    """A partition in a group. `assigned_to` is the member that should handle it, `holder` the one
+    that does ("": none).
 
     `position` and `lag` are those of the group's cursor; None if it has none yet.
     """
@@ -47,7 +48,7 @@ class GroupPartition:
 
 @dataclass(frozen=True, slots=True)
 class GroupInfo:
-    """A consumer group as it is now. `members` are those alive; `generation` counts changes of
+    """A consumer group as it is now. `members` are the living ones; `generation` counts changes of
     the assignment."""
 
     name: str
@@ -71,7 +72,7 @@ async def open_consumer(
     hand_over_s: float = HAND_OVER_S,
     open_reader: Callable[[str, Position], AbstractAsyncContextManager[StreamReader]],
 ) -> AsyncIterator[Consumer]:
-    """A member of the group, visible to the others; partitions come by themselves."""
+    """Joins the group as a member that is visible to the others; partitions are assigned to it."""
     if not 0 <= hand_over_s <= 3600:
         raise InvalidArgument(f"hand_over_s is {hand_over_s}, legal is 0 to 3600")
     check_interval_ms(commit_interval_ms)
@@ -82,18 +83,18 @@ async def open_consumer(
     created_ms, partitions, is_partitioned = await _look_up(client, namespace, stream)
     token = f"{client.rng.getrandbits(64):016x}"
     groups = GroupStore(client.store, namespace, stream, created_ms, group)
-    seat = Seat(
+    context = MemberContext(
         client=client, namespace=namespace, groups=groups,
         member=check_name(member or f"m-{token}", "member"), token=token,
         commit_interval_ms=commit_interval_ms, hand_over_s=hand_over_s, open_reader=open_reader,
     )  # fmt: skip
-    consumer = Consumer(seat, partitions=partitions, start=start, auto_advance=auto_advance)
+    consumer = Consumer(context, partitions=partitions, start=start, auto_advance=auto_advance)
     membership = Membership(
-        client.store, groups.member_path(seat.member), token,
-        on_lost=consumer.note_lost, on_again=consumer.note_again,
+        client.store, groups.member_path(context.member), token,
+        on_lost=consumer.note_lost, on_rejoined=consumer.note_rejoined,
     )  # fmt: skip
     coordinator = Coordinator(
-        client, namespace, groups, seat.member, created_ms=created_ms,
+        client, namespace, groups, context.member, created_ms=created_ms,
         partitions=partitions, is_partitioned=is_partitioned, on_assignment=consumer.note_group,
     )  # fmt: skip
     try:
@@ -109,7 +110,7 @@ async def open_consumer(
 async def _look_up(
     client: LedgerClient, namespace: str, stream: str
 ) -> tuple[int, list[str], bool]:
-    """When the stream was made, its partitions, and whether there may come more."""
+    """Returns when the stream was created, its partitions, and whether more may be added."""
     store = client.store
     present, _ = await PartitionStore(store).read(namespace, check_name(stream))
     if present is None:
@@ -121,7 +122,7 @@ async def _look_up(
 
 
 async def group_names(client: LedgerClient, namespace: str, stream: str) -> list[str]:
-    """Groups of just this stream, sorted. Raises NoSuchStream."""
+    """Returns the groups of exactly this stream, sorted. Raises NoSuchStream."""
     created_ms, _, _ = await _look_up(client, namespace, stream)
     store, found = client.store, []
     for name in await list_groups(store, namespace, stream):
@@ -134,12 +135,12 @@ async def group_names(client: LedgerClient, namespace: str, stream: str) -> list
 async def describe_group(
     client: LedgerClient, namespace: str, stream: str, group: str
 ) -> GroupInfo:
-    """Who handles what, and how far behind. Raises NoSuchStream, NoSuchGroup."""
+    """Returns who handles what, and how far behind. Raises NoSuchStream, NoSuchGroup."""
     created_ms, partitions, _ = await _look_up(client, namespace, stream)
     groups = GroupStore(client.store, namespace, stream, created_ms, group)
     present = (await groups.read()).group
     if present is None:
-        raise no_group(namespace, stream, group)
+        raise no_such_group(namespace, stream, group)
     rows = [
         await _describe_partition(
             client, namespace, partition, group, present.assignment.get(partition)
@@ -154,7 +155,7 @@ async def _describe_partition(
     client: LedgerClient, namespace: str, partition: str, group: str, assigned_to: str | None
 ) -> GroupPartition:
     stream = await StreamStore(client.store).read_living_stream(namespace, partition)
-    cursor = (await CursorStore(client.store).look(namespace, stream, group)).cursor
+    cursor = (await CursorStore(client.store).read_slot(namespace, stream, group)).cursor
     if cursor is None:
         return GroupPartition(partition, assigned_to or "", "", 0, None, None)
     lag = await lag_of(client, namespace, stream, cursor.position)
@@ -164,7 +165,7 @@ async def _describe_partition(
 
 
 async def delete_group(client: LedgerClient, namespace: str, stream: str, group: str) -> None:
-    """Forgets a group without members, and its cursors. Raises NoSuchGroup, GroupBusy."""
+    """Deletes a group without members, and its cursors. Raises NoSuchGroup, GroupBusy."""
     created_ms, partitions, _ = await _look_up(client, namespace, stream)
     await GroupStore(client.store, namespace, stream, created_ms, group).delete()
     cursors = CursorStore(client.store)
@@ -177,7 +178,8 @@ async def delete_group(client: LedgerClient, namespace: str, stream: str, group:
 
 
 async def note_reset(client: LedgerClient, namespace: str, stream: str, cursor: str) -> None:
-    """A cursor was set by hand: if a group has it, its holder looks at once."""
+    """Notifies the group, if there is one, that its cursor was set by hand: the holder checks it at
+    once."""
     partition = parse_partition(stream)
     whole = stream if partition is None else partition.stream
     created_ms, _, _ = await _look_up(client, namespace, whole)

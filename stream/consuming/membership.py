@@ -1,7 +1,7 @@
-"""Keeps one member of a consumer group visible: an ephemeral node, made again when it is gone.
+"""Keeps one member of a consumer group visible, with an ephemeral node that is created again.
 
-Watching the node itself covers every way to lose it. Must never take another living process for
-itself: the data of the node is a token that no other member has.
+A watch of the node covers every way to lose it. Must never take another living process for itself:
+the data of the node is a token that no other member has.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from stream.errors import MemberExists
 _log = logging.getLogger(__name__)
 
 PREDECESSOR_TIMEOUT_S = 30.0
-"""How long to wait for the node of a predecessor that died to vanish with its session."""
+"""How long to wait until the node of a dead predecessor disappears with its session."""
 LATE_S = 600.0
-"""How long a node whose making has an unknown outcome is waited for, to be removed."""
+"""How long a node whose creation has an unknown outcome is waited for, to be removed."""
 _RETRY_S = 0.5
 
 
 class Membership:
-    """Of one consumer.
+    """The membership of one consumer.
 
     Args:
         path: of the node.
-        on_lost: the others may take what this member holds; called at once.
-        on_again: the member is visible again.
+        on_lost: called at once when the others may take what this member holds.
+        on_rejoined: called when the member is visible again.
     """
 
     def __init__(
@@ -48,46 +48,46 @@ class Membership:
         token: str,
         *,
         on_lost: Callable[[], None],
-        on_again: Callable[[], None],
+        on_rejoined: Callable[[], None],
     ) -> None:
         self._store = store
         self._path = path
         self._token = token.encode()
         self._on_lost = on_lost
-        self._on_again = on_again
-        self._may_come_late = False
-        """The answer to a try to make the node was lost: it may be made long after."""
+        self._on_rejoined = on_rejoined
+        self._may_appear_late = False
+        """The answer to an attempt to create the node was lost: it may appear long after."""
 
     async def begin(self) -> None:
-        """Returns when visible. Raises MemberExists, MetadataUnavailable."""
-        is_anothers = False
+        """Joins the group; returns when visible. Raises MemberExists, MetadataUnavailable."""
+        is_taken = False
         with trio.move_on_after(PREDECESSOR_TIMEOUT_S):
             while True:
-                is_anothers = False
+                is_taken = False
                 try:
                     await self._store.create(self._path, self._token, is_ephemeral=True)
                 except NodeExists:
                     if await self._is_ours():
                         return
-                    is_anothers = True
+                    is_taken = True
                     await self._wait_gone(is_any=True)
                 except BaseException:
-                    self._may_come_late = True
+                    self._may_appear_late = True
                     raise
                 else:
                     return
-        if not is_anothers:
-            # A store that hangs says nothing about who has the name.
+        if not is_taken:
+            # A store that does not answer says nothing about the owner of the name.
             raise MetadataUnavailable(
-                f"{self._path}: no answer of the metadata store in {PREDECESSOR_TIMEOUT_S:g} s"
+                f"{self._path}: no answer from the metadata store in {PREDECESSOR_TIMEOUT_S:g} s"
             )
         raise MemberExists(
-            f"{self._path}: another process is this member of the group, still so after "
+            f"{self._path}: another process is this member of the group, and still is after "
             f"{PREDECESSOR_TIMEOUT_S:g} s; give each process a member name of its own, or none"
         )
 
     async def keep(self) -> None:
-        """Makes the node again whenever it is gone. Raises MemberExists."""
+        """Creates the node again whenever it is lost. Raises MemberExists."""
         is_lost = False
         while True:
             try:
@@ -102,24 +102,27 @@ class Membership:
                 await trio.sleep(_RETRY_S)
                 continue
             is_lost = False
-            self._on_again()
+            self._on_rejoined()
 
     async def end(self) -> bool:
-        """Leaves the group; another's node stays. False if `vanish` has more to do."""
+        """Leaves the group; the node of another process stays. Returns False if `remove_eventually`
+        must complete it."""
         try:
             await self._remove()
         except LedgerError as error:
             _log.info("member=%s: not left yet: %s", self._path, error)
             return False
-        return not self._may_come_late
+        return not self._may_appear_late
 
-    async def vanish(self) -> None:
-        """What `end` could not do, when the store can be reached: the session may live on for
-        days, and others would wait for a member that is not there."""
+    async def remove_eventually(self) -> None:
+        """Completes what `end` could not do, once the store can be reached.
+
+        The session may live on for days, and others would wait for a member that does not exist.
+        """
         while True:
             try:
                 await self._remove()
-                if not self._may_come_late or not await self._came_late():
+                if not self._may_appear_late or not await self._appeared_late():
                     return
             except RetryableError:
                 await trio.sleep(_RETRY_S)
@@ -135,7 +138,7 @@ class Membership:
         except (NoSuchNode, MetadataConflict):
             pass
 
-    async def _came_late(self) -> bool:
+    async def _appeared_late(self) -> bool:
         with trio.move_on_after(LATE_S):
             async with aclosing(self._store.watch(self._path)) as nodes:
                 async for node in nodes:
@@ -150,7 +153,7 @@ class Membership:
             return False
 
     async def _wait_gone(self, *, is_any: bool = False) -> None:
-        """Until our node is gone or another's; with `is_any` until there is none."""
+        """Waits until our node is removed or replaced; with `is_any`, until there is no node."""
         async with aclosing(self._store.watch(self._path)) as nodes:
             async for node in nodes:
                 if node is None or (not is_any and node.data != self._token):

@@ -1,38 +1,42 @@
-"""How long to wait after others changed the same metadata first, and when to give up. Pure.
+"""Back-off after conflicts on metadata: how long to wait, and when to give up. Pure.
 
-Pauses are drawn from a window that grows with the conflicts: many who want the same come one after
-the other then. It shrinks again for who has waited long: those come more often than who is new, so
-that none starves.
+Pauses are drawn from a window that grows with the conflicts, so that many competitors take turns.
+The window shrinks again for a competitor that has waited long: it retries more often than a new
+one, so that none starves.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
-if TYPE_CHECKING:
-    from random import Random
 
-PATIENCE_S: Final = 120.0
-"""Since the first conflict: whoever found no gap by then is told so."""
+class RandomNumbers(Protocol):
+    """A source of random numbers, such as `random.Random`."""
+
+    def random(self) -> float: ...
+
+
+GIVE_UP_AFTER_S: Final = 120.0
+"""Time since the first conflict after which the operation fails."""
 TRIES_MIN: Final = 10
-"""Before it is given up, however long each of them takes."""
+"""Conflicts before the operation fails, however long each attempt takes."""
 PAUSE_S: Final = 0.05
-"""The window of the second conflict; behind the first one there is no pause."""
+"""The window of the second conflict; after the first one there is no pause."""
 PAUSE_S_MAX: Final = 1.0
 _DOUBLINGS_MAX: Final = 10
 _SHARE_MIN: Final = 0.05
-"""Of the window, for who has waited longest."""
+"""The part of the window that remains for the competitor that has waited longest."""
 
 
-def is_given_up(conflicts: int, waited_s: float) -> bool:
-    """After so many conflicts, and so long after the first of them."""
-    return conflicts >= TRIES_MIN and waited_s >= PATIENCE_S
+def should_give_up(conflicts: int, waited_s: float) -> bool:
+    """Whether to fail after this many conflicts, this long after the first of them."""
+    return conflicts >= TRIES_MIN and waited_s >= GIVE_UP_AFTER_S
 
 
-def conflict_pause_s(conflicts: int, waited_s: float, rng: Random) -> float:
-    """Before the next try."""
-    assert conflicts > 0, "nobody was first"
+def conflict_pause_s(conflicts: int, waited_s: float, rng: RandomNumbers) -> float:
+    """Returns the pause before the next attempt."""
+    assert conflicts > 0, "there was no conflict"
     if conflicts == 1:
         return 0.0
     window_s = min(PAUSE_S_MAX, PAUSE_S * 2.0 ** min(conflicts - 2, _DOUBLINGS_MAX))
-    return rng.random() * window_s * max(_SHARE_MIN, 1 - waited_s / PATIENCE_S)
+    return rng.random() * window_s * max(_SHARE_MIN, 1 - waited_s / GIVE_UP_AFTER_S)

@@ -1,9 +1,10 @@
-"""Several streams become one, ordered by time, held together by a watermark. Shell: merged_reader.
+"""Merges several streams into one, ordered by time behind a watermark.
 
-The watermark is a promise: what is given out from now on has its time or a later one, or is marked
-late. It is as far as the slowest source that counts, less the lateness allowed. Never drops or
-repeats a record. Bounded in bytes: a source far ahead is asked to wait, and where the lateness
-asked for needs more memory than there is, the watermark goes on without it.
+The watermark is a promise: every record returned from now on has its time or a later one, or is
+marked late. It is as far as the slowest source that counts, less the allowed lateness. Never drops
+or repeats a record. Memory is bounded in bytes: a source far ahead must wait, and where the
+requested lateness needs more memory than the bound, the watermark advances without waiting for it.
+Shell: reading/merged_reader.py.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ from ledger.errors import InvalidArgument
 B = TypeVar("B")
 
 
-class Span(NamedTuple, Generic[B]):
-    """Records of one batch that follow each other in the merge: its `slots`, in this order.
+class MergedSpan(NamedTuple, Generic[B]):
+    """Records of one batch that follow each other in the merged order: its `slots`, in this order.
 
-    `slots` count from 0 within what was pushed. `is_late`: their times are before the watermark as
-    it was when they came, so that later ones may have been given out before.
+    `slots` count from 0 within the pushed batch. `is_late`: their times are before the watermark as
+    it was when they were pushed, so that records with a later time may have been returned before.
     """
 
     source: MergeSource[B]
@@ -33,7 +34,7 @@ class Span(NamedTuple, Generic[B]):
 
 
 class _Run(Generic[B]):
-    """A batch with its times in order, from `at` on not yet given out."""
+    """A batch with its times in order; those from index `at` on were not returned yet."""
 
     __slots__ = ("at", "batch", "late_stop", "nbytes", "slots", "source", "times")
 
@@ -52,7 +53,7 @@ class _Run(Generic[B]):
 
 
 class MergeSource(Generic[B]):
-    """One stream of the merge; made by `Merge.add`."""
+    """A stream of the merge; made by `Merge.add`."""
 
     __slots__ = ("is_finished", "is_idle", "name", "nbytes", "newest_ms", "ordinal", "runs")
 
@@ -62,12 +63,12 @@ class MergeSource(Generic[B]):
         self.runs: deque[_Run[B]] = deque()
         self.nbytes = 0
         self.newest_ms: int | None = None
-        """Highest time it ever had; None before its first record."""
+        """The highest time of all its records; None before its first record."""
         self.is_idle = False
         self.is_finished = False
 
     def unread(self) -> tuple[B, int] | None:
-        """Batch and slot of the first record, in the order of the stream, that is buffered."""
+        """Returns batch and slot of the first buffered record, in the order of the stream."""
         if not self.runs:
             return None
         run = self.runs[0]
@@ -75,21 +76,21 @@ class MergeSource(Generic[B]):
         return run.batch, rest[0] if isinstance(rest, range) else min(rest)
 
     def lowest_ms(self) -> int | None:
-        """Time of the first buffered record, in the order of time."""
+        """Returns the time of the first buffered record, in the order of time."""
         return min((run.times[run.at] for run in self.runs), default=None)
 
 
 NO_WATERMARK = -(1 << 63)
-"""Before any time there is."""
+"""A time before all others."""
 
 
 class Merge(Generic[B]):
-    """Merges sources; records of equal time in the order in which their sources were added.
+    """Merges sources; records of equal time keep the order in which their sources were added.
 
     Args:
         lateness_ms: how far a record's time may be behind the newest of its source without being
             late.
-        bytes_max: buffered over all sources, shared evenly. Exceeded by at most one batch per
+        bytes_max: bytes buffered over all sources, shared evenly. Exceeded by at most one batch per
             source.
     """
 
@@ -102,17 +103,17 @@ class Merge(Generic[B]):
         self._bytes_max = bytes_max
         self._added = 0
         self._sources: list[MergeSource[B]] = []  # those that may still deliver
-        self._shares = 0  # sources that may deliver or still hold something
+        self._shares = 0  # sources that may deliver, or have buffered records
         self._heap: list[tuple[int, int, int, _Run[B]]] = []  # time, source, batch
         self._pushed = 0
         self._newest_ms = NO_WATERMARK
         self.watermark_ms = NO_WATERMARK
-        """Moves when records are asked for, and never back."""
+        """Advances when records are requested, and never goes back."""
         self.nbytes = 0
-        """Buffered now."""
+        """Bytes buffered now."""
 
     def add(self, name: str) -> MergeSource[B]:
-        """A new source. It holds the watermark until it delivers, is idle or has finished."""
+        """Adds a source. It holds the watermark back until it delivers, is idle or has finished."""
         source: MergeSource[B] = MergeSource(name, self._added)
         self._added += 1
         self._shares += 1
@@ -120,7 +121,7 @@ class Merge(Generic[B]):
         return source
 
     def push(self, source: MergeSource[B], batch: B, times_ms: Sequence[int], nbytes: int) -> None:
-        """The next records of a source, with a time for each; `nbytes` is what they hold."""
+        """Adds the next records of a source, with a time for each; `nbytes` is what they occupy."""
         assert not source.is_finished, f"source {source.name!r} has finished"
         if not times_ms:
             return
@@ -137,15 +138,16 @@ class Merge(Generic[B]):
         self._pushed += 1
 
     def wants(self, source: MergeSource[B]) -> bool:
-        """Whether there is room for another batch of this source."""
+        """Whether there is buffer space for another batch of this source."""
         return not source.is_finished and source.nbytes * self._shares < self._bytes_max
 
     def note_idle(self, source: MergeSource[B]) -> None:
-        """It has no more records for now: nobody waits for it until it delivers again."""
+        """Notes that the source has no more records for now: the watermark does not wait for it
+        until it delivers again."""
         source.is_idle = True
 
     def finish(self, source: MergeSource[B]) -> None:
-        """It will never deliver again. What it delivered is still given out."""
+        """Notes that the source will never deliver again. What it delivered is still returned."""
         if not source.is_finished:
             source.is_finished = True
             self._sources.remove(source)
@@ -153,11 +155,11 @@ class Merge(Generic[B]):
 
     @property
     def is_finished(self) -> bool:
-        """All sources have finished and everything was given out."""
+        """Whether all sources have finished and everything was returned."""
         return not self._sources and not self._heap
 
-    def pop(self) -> Span[B] | None:
-        """The next records; None if some source must deliver (or be idle) first."""
+    def pop(self) -> MergedSpan[B] | None:
+        """Returns the next records; None if some source must deliver (or be idle) first."""
         heap = self._heap
         if not heap:
             return None
@@ -177,10 +179,10 @@ class Merge(Generic[B]):
         else:
             heappop(heap)
             self._forget(run)
-        return Span(run.source, run.batch, run.slots[first:stop], is_late)
+        return MergedSpan(run.source, run.batch, run.slots[first:stop], is_late)
 
     def _stop(self, run: _Run[B], ordinal: int, number: int) -> int:
-        """How far the first run of the heap may go before another one's turn comes."""
+        """Returns how far the first run of the heap may go before the turn of another one."""
         heap, times = self._heap, run.times
         stop = bisect_right(times, self.watermark_ms, run.at)
         for rival in heap[1:3]:  # the smaller one of them is the next
@@ -201,10 +203,10 @@ class Merge(Generic[B]):
         self._shares -= source.is_finished and not source.runs
 
     def _advance(self) -> None:
-        """Moves the watermark as far as the sources that count allow."""
+        """Advances the watermark as far as the sources that count allow."""
         counted = [source for source in self._sources if not source.is_idle]
         if not counted:
-            # Nobody can say more: all there is may go.
+            # No source will deliver an earlier time: everything buffered may be returned.
             self.watermark_ms = max(self.watermark_ms, self._newest_ms)
             return
         bound = min(self._bound(source) for source in counted)
@@ -215,7 +217,7 @@ class Merge(Generic[B]):
             return NO_WATERMARK
         bound = source.newest_ms - self._lateness_ms
         if not self.wants(source):
-            # Full: it cannot be asked for more, so waiting for it would be waiting for ever.
+            # Its buffer is full: it cannot deliver more, so waiting for it would never end.
             lowest = source.lowest_ms()
             assert lowest is not None, "a source that holds bytes has records"
             bound = max(bound, lowest)

@@ -1,7 +1,7 @@
-"""Which names namespaces and streams may have.
+"""The names that namespaces and streams may have.
 
-An allow-list: a name is a part of a metadata path and is printed everywhere. `clicks#2` is
-partition 2 of the partitioned stream `clicks`: such a name can be used, but nobody may choose it.
+This is an allow-list: a name is a part of a metadata path and is printed in many places. `clicks#2`
+is partition 2 of the partitioned stream `clicks`: such a name can be used, but not chosen.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from ledger.errors import InvalidArgument
 
 NAME_LENGTH_MAX: Final = 200
 PARTITIONS_MAX: Final = 500
-"""Partitions of one stream: making all of them is one change of the metadata."""
+"""Partitions of one stream: creating all of them is one change of the metadata."""
 
 PARTITION_MARK: Final = "#"
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*", re.ASCII)
@@ -31,7 +31,7 @@ class PartitionName(NamedTuple):
 
 
 def partition_name(stream: str, partition: int) -> str:
-    """ "clicks", 2 -> "clicks#2". Raises InvalidArgument for a number no partition can have."""
+    """ "clicks", 2 -> "clicks#2". Raises InvalidArgument for an impossible number."""
     if not 0 <= partition < PARTITIONS_MAX:
         raise InvalidArgument(
             f"stream {stream!r}: there is no partition {partition}, legal is 0 to "
@@ -51,7 +51,7 @@ def parse_partition(name: str) -> PartitionName | None:
 def check_name(name: str, what: str = "stream") -> str:
     """Returns `name` if a `what` may have it. A stream may be a partition, `clicks#2`.
 
-    Raises InvalidArgument saying what is wrong.
+    Raises InvalidArgument, which says what is wrong.
     """
     if what == "stream" and (partition := parse_partition(name)) is not None:
         check_new_name(partition.stream)
@@ -60,7 +60,10 @@ def check_name(name: str, what: str = "stream") -> str:
 
 
 def check_new_name(name: str, what: str = "stream") -> str:
-    """The same for a name that somebody chooses: not that of a partition."""
+    """Returns `name` if a new `what` may have it: it must not be that of a partition.
+
+    Raises InvalidArgument, which says what is wrong.
+    """
     if len(name) > NAME_LENGTH_MAX:
         raise InvalidArgument(
             f"the {what} name has {len(name)} characters, limit {NAME_LENGTH_MAX}"

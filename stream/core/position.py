@@ -1,7 +1,7 @@
-"""Where a record is: `Position(segment, entry, slot)`, and where a reader may start.
+"""The position of a record, and where a reader may start.
 
-Positions order all records of a stream. They stay valid for ever: a segment number is never
-given twice. Text form "segment:entry:slot".
+`Position(segment, entry, slot)` orders all records of a stream. Positions stay valid forever: a
+segment number is never used twice. The text form is "segment:entry:slot".
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ledger.errors import InvalidArgument
+from ledger.errors import FinalError, InvalidArgument
 from stream.core.names import check_name
 
 NUMBER_MAX = (1 << 63) - 1
@@ -19,7 +19,8 @@ SLOT_MAX = (1 << 31) - 1
 
 
 class Position(NamedTuple):
-    """Place of a record: segment number, entry id in it, slot in the entry. Ordered."""
+    """The place of a record: segment number, entry id in it, slot in the entry. Positions are
+    ordered."""
 
     segment: int
     entry: int
@@ -57,7 +58,7 @@ class Position(NamedTuple):
 
 
 BEGINNING = Position(0, 0, 0)
-"""Before every record of every stream (segments count from 1)."""
+"""The position before every record of every stream (segments count from 1)."""
 
 
 class Edge(enum.Enum):
@@ -89,8 +90,8 @@ class FromTime:
 class FromEventTime:
     """Start at the first record whose event time is this or later (ms since the Unix epoch).
 
-    Every record with such an event time is there or behind; so are records with earlier ones,
-    where event times go back, and records without one.
+    Every record with such an event time is at this position or behind it; so are records with
+    earlier event times, where they go back, and records without one.
     """
 
     event_time_ms: int
@@ -105,7 +106,7 @@ class FromCursor:
 
 @dataclass(frozen=True, slots=True)
 class FromEnd:
-    """Start so many records before the end as it is when the reader opens, or where the stream
+    """Start this many records before the end as it is when the reader opens, or where the stream
     begins if it has fewer. With 0 it is LATEST."""
 
     records: int
@@ -145,3 +146,20 @@ def parse_start(text: str) -> Start:
     if ":" in word:
         return Position.parse(word)
     raise InvalidArgument(f"start {text[:80]!r}: use {START_FORMS}")
+
+
+class Truncated(FinalError):
+    """The requested position was truncated; `first_available` is where the stream begins."""
+
+    def __init__(self, stream: str, wanted: object, first_available: Position) -> None:
+        super().__init__(
+            f"stream {stream!r}: position {wanted} was truncated; the first available position "
+            f"is {first_available}. Read from there (some records are gone), or keep data longer "
+            f"(retention_ms, retention_bytes)"
+        )
+        self.stream = stream
+        self.wanted = wanted
+        self.first_available = first_available
+
+    def __reduce__(self) -> tuple[type[Truncated], tuple[str, object, Position]]:
+        return type(self), (self.stream, self.wanted, self.first_available)

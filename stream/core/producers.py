@@ -1,8 +1,8 @@
-"""Idempotent producers: what is new, what was there before, and what a segment holds of whom.
+"""Idempotent producers: which records are new, and which producers' records a segment holds.
 
-Pure. A producer numbers its records from 0 without gaps; an entry holds records of one producer and
-says in its header from which number on (docs/formats.md). Must never let a record in twice, nor
-pass over one.
+Pure. A producer numbers its records from 0 without gaps; an entry holds records of one producer,
+and its header gives the number of the first (docs/formats.md). Must never admit a record twice, nor
+skip one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ _SEVERAL: Final = -1
 
 
 class ProducerLog:
-    """What one producer has handed to one writer. Sequences before `next_sequence` were taken."""
+    """The records that one producer has passed to one writer. Those before `next_sequence` were
+    accepted."""
 
     __slots__ = ("name", "next_sequence", "producer_id", "stream")
 
@@ -31,26 +32,27 @@ class ProducerLog:
         self.next_sequence = last_sequence + 1
 
     def known(self, sequence: int, count: int = 1) -> int:
-        """How many of the records from `sequence` on were taken before.
+        """Returns how many of the records from `sequence` on were accepted before.
 
-        Raises ProducerGap if one before `sequence` was not, TypeError for no whole number.
+        Raises ProducerGap if one before `sequence` was not, TypeError if it is not a whole number.
         """
-        index(sequence)  # it goes into an entry's header, long after whoever gave it is gone
+        index(sequence)  # it is written into an entry's header long after this call
         if sequence > self.next_sequence or sequence < 0:
             raise ProducerGap(self.stream, self.name, sequence, self.next_sequence)
         return min(count, self.next_sequence - sequence)
 
     def taken(self, sequence: int, count: int) -> None:
-        """The records from `sequence` on are in a batch now."""
+        """Notes that the records from `sequence` on are in a batch now."""
         assert sequence == self.next_sequence, f"{sequence} taken, {self.next_sequence} is next"
         self.next_sequence += count
 
 
-class Mixture:
-    """Whose entries a segment may hold: of no producer, of one, or of several.
+class ProducerSet:
+    """The producers whose entries a segment may hold: none, one, or several.
 
-    It may know of more than the segment holds in the end, never of less: an entry may come to lie
-    in a later segment than the one it was made for, with fewer before it.
+    It may include producers of which the segment holds nothing in the end, but never lacks one: an
+    entry may be stored in a later segment than the one it was made for, with fewer entries before
+    it.
     """
 
     __slots__ = ("_seen",)
@@ -61,8 +63,8 @@ class Mixture:
             self.add(producer_id)
 
     def add(self, producer_id: int) -> bool:
-        """An entry of this producer (0: of none) follows. True if one of another producer may be
-        before it."""
+        """Adds an entry of this producer (0: of none). Returns True if an entry of another producer
+        may precede it."""
         seen = self._seen
         if producer_id and producer_id != seen:
             self._seen = _SEVERAL if seen else producer_id
@@ -78,7 +80,7 @@ class SegmentTally:
         self._event_max: int | None = None
 
     def add(self, header: EntryHeader) -> None:
-        """The next entry, in order."""
+        """Adds the next entry, in order."""
         if header.producer_id:
             self._last[header.producer_id] = header.producer_sequence + header.count - 1
         if header.has_event_times:
@@ -93,7 +95,7 @@ class SegmentTally:
 
     @property
     def event_range_ms(self) -> tuple[int, int]:
-        """Lowest and highest event time; (-1, -1) for none, or if there are any before 1970."""
+        """Lowest and highest event time; (-1, -1) if there is none, or if any is before 1970."""
         if self._event_min is None or self._event_max is None or self._event_min < 0:
             return -1, -1
         return self._event_min, self._event_max

@@ -1,7 +1,7 @@
-"""Receipt: what a writer knows of one durable record, to be kept and held against the bookies.
+"""Receipts: what a writer knows of one durable record, to be verified against the bookies.
 
-Its JSON form is for files and programs: fields are only ever added, and what is not known is
-left out of an object, never guessed. Checking one is verify.py.
+The JSON form is for files and programs: fields are only ever added, and what is not known is left
+out of an object, never guessed. Verification is in stream/verify.py.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 
 from ledger.errors import InvalidArgument
-from stream.core.metadata.documents import whole
+from stream.core.metadata.documents import whole_number
 from stream.core.names import check_name
 from stream.core.position import Position
 
@@ -21,8 +21,8 @@ _TEXT_MAX = 100_000
 
 @dataclass(frozen=True, slots=True)
 class ReceiptAck:
-    """A bookie that said that it has fsynced the record's entry, and how many ms after the entry
-    was sent its word came."""
+    """A bookie that acknowledged that it has fsynced the record's entry, and how many ms after the
+    entry was sent the acknowledgement arrived."""
 
     bookie: str
     after_ms: float
@@ -30,13 +30,13 @@ class ReceiptAck:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """Where a record is, and who says that it is on disk.
+    """Where a record is, and which bookies have acknowledged that it is on disk.
 
     `digest` is stored with the entry on every bookie; it covers the whole entry, of which the
     record is one part, and is None if it is not known. `acks` are in the order in which they
-    came. `not_yet` are bookies that should hold the entry and had not said so when the receipt was
-    made: mostly they do a moment later. `is_recovered`: the writer's ledger failed and recovery
-    confirmed the record. Times are ms since the Unix epoch.
+    arrived. `not_yet` are bookies that should store the entry and had not acknowledged it when the
+    receipt was made; most do a moment later. `is_recovered`: the writer's ledger failed and
+    recovery confirmed the record. Times are ms since the Unix epoch.
     """
 
     namespace: str
@@ -53,16 +53,16 @@ class Receipt:
 
     @property
     def entry_id(self) -> int:
-        """Of the record's entry in the ledger."""
+        """Id of the record's entry in the ledger."""
         return self.position.entry
 
     @property
     def bookies(self) -> tuple[str, ...]:
-        """Those that said that they have fsynced it."""
+        """Bookies that acknowledged that they have fsynced the entry."""
         return tuple(ack.bookie for ack in self.acks)
 
     def as_dict(self) -> dict[str, object]:
-        """The JSON object."""
+        """Returns the JSON object."""
         fields: dict[str, object] = {
             "kind": _KIND,
             "version": _VERSION,
@@ -83,19 +83,19 @@ class Receipt:
         return fields
 
     def to_json(self) -> str:
-        """One line."""
+        """Returns the JSON object in one line."""
         return json.dumps(self.as_dict(), separators=(",", ":"), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Receipt:
-        """Reads what `to_json` gave. Raises InvalidArgument saying what is wrong."""
+        """Parses what `to_json` returned. Raises InvalidArgument, which says what is wrong."""
         try:
             if len(text) > _TEXT_MAX:
                 raise ValueError(f"{len(text)} bytes, a receipt has at most {_TEXT_MAX}")
             return cls._of(json.loads(text))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             what = f"no {error}" if isinstance(error, KeyError) else str(error)
-            raise InvalidArgument(f"this is no receipt: {what}") from None
+            raise InvalidArgument(f"this is not a receipt: {what}") from None
 
     @classmethod
     def _of(cls, fields: object) -> Receipt:
@@ -114,9 +114,9 @@ class Receipt:
             namespace=check_name(namespace, "namespace"),
             stream=check_name(stream),
             position=position,
-            sequence=whole(fields["sequence"]),
-            ledger_id=whole(fields["ledger_id"]),
-            append_time_ms=whole(fields["append_time_ms"]),
+            sequence=whole_number(fields["sequence"]),
+            ledger_id=whole_number(fields["ledger_id"]),
+            append_time_ms=whole_number(fields["append_time_ms"]),
             digest_type=str(fields["digest_type"]),
             digest=None if digest is None else bytes.fromhex(digest),
             acks=tuple(

@@ -1,14 +1,13 @@
-"""What a policy does to a stream and when, with the reason: `explain` decides, all others obey.
+"""What a policy does to a stream and when, with the reason: `explain` decides.
 
-The janitor carries out what an operator is shown, for it is the same plan. Never past the open
-segment, never backwards, never below what the policy promises to keep; a cursor that cannot be
-found keeps everything: doubt is never absence. Sums over metadata, the time handed in.
+The janitor executes the plan that operators are shown. Retention never goes past the open segment,
+never backwards, and never below what the policy promises to keep; a cursor that cannot be found
+keeps everything, because unknown never means absent.
 
-What `retention_bytes` drops of a partitioned stream: it counts all partitions as one.
-
-The sealed segments of all partitions are put in one order, by the time of their newest record;
-then the rule is that of a plain stream. What is not known here counts nothing, and so keeps more.
-Sums over metadata.
+`retention_bytes` of a partitioned stream counts all partitions as one: the sealed segments of all
+partitions are put in one order, by the time of their newest record; then the rule is that of a
+plain stream. A partition that is not known here counts nothing, so that more is kept. All of this
+is pure: sums over metadata, with the time as an argument.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ledger.errors import FinalError
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.core.position import Position
@@ -24,8 +24,8 @@ from stream.core.trash import purged
 from stream.core.units import duration_text, size_text
 
 TRASH_SEGMENTS_MAX = 2000
-"""Of one stream. They share a metadata node with what is alive, which must not fill up with them:
-beyond it the oldest go before their time."""
+"""Segments in the trash of one stream. They share a metadata node with the live segments, which
+must not fill up with them: beyond this number the oldest are purged before their time."""
 
 
 class Verdict(enum.Enum):
@@ -38,7 +38,7 @@ class Verdict(enum.Enum):
 
 
 class Cause(enum.Enum):
-    """Why. `SegmentPlan.reason` says it in words and numbers."""
+    """The reason of a verdict. `SegmentPlan.reason` gives it as text, with numbers."""
 
     OPEN = "it is open"
     NO_LIMIT = "the policy has no limit"
@@ -55,13 +55,13 @@ class Cause(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """One segment: what happens to it next, and why.
+    """A segment: what happens to it next, and why.
 
-    `due_ms` is when it happens if the policy stays and nothing else does (dropped, if it is
-    kept; purged, if it is or goes to the trash); None: not by time alone. `newest_ms` is the time
-    of its last record. `bytes_behind` are sealed behind it: later in its stream, or by time in
-    all `partitions` if it is of a partitioned one. `is_purged`: it cannot come back after this
-    sweep.
+    `due_ms` is when it happens if neither the policy nor anything else changes (it is dropped, if
+    it is kept; purged, if it is in the trash or goes there); None: not by time alone. `newest_ms`
+    is the time of its last record. `bytes_behind` are sealed behind it: later in its stream, or by
+    time in all `partitions` if it is of a partitioned one. `is_purged`: it cannot be restored after
+    this sweep.
     """
 
     number: int
@@ -83,7 +83,7 @@ class SegmentPlan:
 
     @property
     def reason(self) -> str:
-        """Why, in words and numbers."""
+        """The reason as text, with numbers."""
         match self.verdict:
             case Verdict.KEEP:
                 return self._why_kept()
@@ -93,7 +93,7 @@ class SegmentPlan:
                 return f"truncated; {self._then()}"
             case Verdict.IN_TRASH:
                 left = duration_text((self.due_ms or self.now_ms) - self.now_ms)
-                return f"{self._since_when()}: {left} left to bring it back"
+                return f"{self._since_when()}: {left} left to restore it"
             case Verdict.PURGE if self.cause is Cause.TRASH_FULL:
                 return f"the trash of a stream holds {TRASH_SEGMENTS_MAX:,} segments, not more"
             case Verdict.PURGE:
@@ -115,8 +115,8 @@ class SegmentPlan:
                 return f"cursor {self.cursor!r} is at {self.cursor_at}, not behind it"
             case Cause.CURSOR_MISSING:
                 return (
-                    f"cursor {self.cursor!r} of retention_cursors is not there, or cannot be "
-                    f"read: all is kept until it is made or left out of the setting"
+                    f"cursor {self.cursor!r} of retention_cursors does not exist, or cannot be "
+                    f"read: all is kept until it is created or removed from the setting"
                 )
             case Cause.BEHIND_KEPT:
                 return "an older segment is kept, and segments go oldest first"
@@ -162,8 +162,8 @@ class RetentionPlan:
     """What the next sweep does to a stream, and what is due after it.
 
     `begin` is where the stream begins afterwards; `purge_through` the number of the last segment
-    that leaves the trash for good, 0 for none. `deleted_ms` is set for a stream that lies in the
-    trash whole.
+    that leaves the trash permanently, 0 for none. `deleted_ms` is set for a stream that is in the
+    trash as a whole.
     """
 
     stream: str
@@ -175,17 +175,17 @@ class RetentionPlan:
 
     @property
     def dropped(self) -> tuple[SegmentPlan, ...]:
-        """Segments readers lose now."""
+        """Segments that readers lose now."""
         return tuple(plan for plan in self.segments if plan.verdict is Verdict.DROP)
 
     @property
     def purged(self) -> tuple[SegmentPlan, ...]:
-        """Segments that cannot come back after now."""
+        """Segments that cannot be restored after this sweep."""
         return tuple(plan for plan in self.segments if plan.is_purged)
 
     @property
     def is_marked(self) -> bool:
-        """Whether the time of everything in the trash runs already."""
+        """Whether everything in the trash has a time from which its stay is counted."""
         return all(p.dropped_ms >= 0 for p in self.segments if p.verdict is Verdict.IN_TRASH)
 
     @property
@@ -195,6 +195,17 @@ class RetentionPlan:
         return min((when for when in due if when > self.now_ms), default=None)
 
 
+class DataWouldBeDropped(FinalError):
+    """A change of policy would drop data now, and the caller did not allow that.
+
+    `plans` are those of the streams that would lose something.
+    """
+
+    def __init__(self, message: str, plans: Sequence[RetentionPlan] = ()) -> None:
+        super().__init__(message)
+        self.plans = tuple(plans)
+
+
 def explain(
     stream: StreamMetadata,
     policy: NamespaceMetadata,
@@ -202,13 +213,13 @@ def explain(
     now_ms: int,
     share: SizeShare | None = None,
 ) -> RetentionPlan:
-    """What the policy does to the stream now.
+    """Returns what the policy does to the stream now.
 
-    A sealed segment goes when its newest record is older than `retention_ms`, or when the sealed
-    segments behind it hold at least `retention_bytes`; not before every cursor of
-    `retention_cursors` is behind it, and not before those that are older. `cursors` are the
-    stream's by name; one that is named and missing keeps everything. `share` is for a partition:
-    what is behind a segment is counted in all of them.
+    A sealed segment is dropped when its newest record is older than `retention_ms`, or when the
+    sealed segments behind it hold at least `retention_bytes`; not before every cursor of
+    `retention_cursors` is behind it, and not before the older segments. `cursors` are the stream's
+    by name; one that is named and missing keeps everything. `share` is for a partition: the bytes
+    behind a segment are counted in all partitions.
     """
     dropped, kept = _divide(stream, policy, cursors, now_ms, share)
     begin = dropped[-1][0].end if dropped else stream.truncated_to
@@ -234,7 +245,7 @@ def explain(
 def explain_deleted(
     stream: StreamMetadata, policy: NamespaceMetadata, now_ms: int
 ) -> RetentionPlan:
-    """What becomes of a stream in the trash: all of it waits for the end of its window."""
+    """Returns what becomes of a stream in the trash: all of it waits until its time has passed."""
     is_due = now_ms - stream.deleted_ms >= policy.trash_ms
     plans = tuple(
         SegmentPlan(
@@ -252,25 +263,26 @@ def explain_deleted(
 
 
 def retained(stream: StreamMetadata, plan: RetentionPlan) -> StreamMetadata:
-    """The stream after the plan made for it: one change, after which the purged are garbage."""
+    """Returns the stream after its plan, in one change; the purged segments are garbage then."""
     if plan.begin == stream.truncated_to and not plan.purge_through and plan.is_marked:
         return stream
     return purged(stream.truncated(plan.begin, plan.now_ms), plan.purge_through)
 
 
 def newest_ms(segment: Segment) -> int:
-    """When its newest record was appended, or no earlier than that where it is not known."""
+    """Returns when its newest record was appended, or a time no earlier than that if it is not
+    known."""
     if segment.last_time_ms >= 0:
         return segment.last_time_ms
     return max(segment.sealed_ms, segment.created_ms)
 
 
 def purge_through(trash: Sequence[Segment], policy: NamespaceMetadata, now_ms: int) -> int:
-    """Number of the last truncated segment whose window has passed; 0 for none."""
+    """Returns the number of the last truncated segment whose time has passed; 0 for none."""
     through = 0
     surplus = len(trash) - TRASH_SEGMENTS_MAX
     for index, segment in enumerate(trash):
-        # One that nobody marked yet begins its time now.
+        # The time of a segment that is not marked yet begins now.
         since_ms = segment.dropped_ms if segment.dropped_ms >= 0 else now_ms
         if now_ms - since_ms < policy.trash_ms and index >= surplus:
             break
@@ -288,7 +300,7 @@ def _divide(
     now_ms: int,
     share: SizeShare | None,
 ) -> tuple[list[_Dropped], list[SegmentPlan]]:
-    """Of the live segments: those to drop now, oldest first, and the plans of the others."""
+    """Returns the live segments to drop now, oldest first, and the plans of the others."""
     missing = next((name for name in policy.retention_cursors if name not in cursors), None)
     slowest = min(
         ((cursors[name], name) for name in policy.retention_cursors if name in cursors),
@@ -307,18 +319,18 @@ def _divide(
             if share is None
             else segment.number <= share.drop_through
         )
-        cause, is_held, cursor, at = _judge(segment, policy, is_surplus, missing, slowest, now_ms)
-        if not is_held and not kept:
+        cause, is_kept, cursor, at = _judge(segment, policy, is_surplus, missing, slowest, now_ms)
+        if not is_kept and not kept:
             dropped.append((segment, cause, behind))
             continue
-        if not is_held:
+        if not is_kept:
             cause = Cause.BEHIND_KEPT
         is_timed = cause is Cause.WITHIN_LIMITS and policy.retention_ms is not None
         if is_timed and missing is None and (slowest is None or slowest[0] >= segment.end):
             assert policy.retention_ms is not None, "timed without a time"
             expiry = newest_ms(segment) + policy.retention_ms + 1
             due_ms = None if due_ms is None else max(due_ms, expiry)
-        elif is_held:
+        elif is_kept:
             due_ms = None
         kept.append(
             SegmentPlan(
@@ -339,7 +351,8 @@ def _judge(
     slowest: tuple[Position, str] | None,
     now_ms: int,
 ) -> tuple[Cause, bool, str, Position | None]:
-    """Cause, whether it is held by itself, and the cursor that holds it, if one does."""
+    """Returns the cause, whether the segment is kept by itself, and the cursor that keeps it, if
+    any."""
     if segment.is_open:
         return Cause.OPEN, True, "", None
     if policy.retention_ms is None and policy.retention_bytes is None:
@@ -371,10 +384,10 @@ def _trash_plan(
 
 @dataclass(frozen=True, slots=True)
 class SizeShare:
-    """What the size of the whole says of one partition.
+    """What the size of the whole stream says about one partition.
 
-    `bytes_behind`: by the number of a sealed segment, what is sealed behind it in all
-    `partitions`. `drop_through`: the last one behind which there is enough; 0 for none.
+    `bytes_behind`: by the number of a sealed segment, the bytes sealed behind it in all
+    `partitions`. `drop_through`: the last segment behind which there are enough; 0 for none.
     """
 
     partitions: int
@@ -383,11 +396,11 @@ class SizeShare:
 
 
 def size_shares(partitions: Iterable[StreamMetadata], retention_bytes: int) -> dict[str, SizeShare]:
-    """The share of each of these partitions, by name.
+    """Returns the share of each of these partitions, by name.
 
-    Segments go oldest first, whatever their partition, while those behind hold at least
-    `retention_bytes`; within a partition in their order. Of a segment that is cut by a truncation
-    it is not known how many bytes are left: it counts nothing.
+    Segments are dropped oldest first, whatever their partition, while those behind hold at least
+    `retention_bytes`; within a partition in their order. A segment that is cut by a truncation
+    counts nothing, because its remaining bytes are not known.
     """
     behind: dict[str, dict[int, int]] = {}
     through: dict[str, int] = {}
@@ -400,7 +413,7 @@ def size_shares(partitions: Iterable[StreamMetadata], retention_bytes: int) -> d
                 continue
             latest_ms = max(latest_ms, newest_ms(segment))
             size = _whole_bytes(stream, segment)
-            # The length first: `clicks#2` is before `clicks#10`.
+            # Compare the length first: `clicks#2` is before `clicks#10`.
             line.append((latest_ms, len(stream.name), stream.name, segment.number, size))
     left = sum(size for *_, size in line)
     for _, _, name, number, size in sorted(line):

@@ -1,8 +1,8 @@
-"""Which partition a record goes to: by its key, or by turns for records without one.
+"""Chooses the partition of a record: by its key, or in turn for records without one.
 
-Jump consistent hashing (Lamping and Veach, 2014) over 64 bits of the key: every writer of any
-release and language must agree, so neither the hash nor the numbers may ever change. Twin of
-partitioned_writer.py.
+Jump consistent hashing (Lamping and Veach, 2014) over 64 bits of the key: writers of all releases
+and languages must agree, so neither the hash nor the numbers may ever change. Shell:
+partitions/writer.py.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from stream.core.names import PARTITIONS_MAX
 
 CACHED_KEYS_MAX: Final = 1 << 16
 SLICE_RECORDS: Final = 2000
-"""Records without keys are spread in slices of so many at least: smaller batches cost more."""
+"""Records without keys are spread in slices of at least this size: smaller batches cost more."""
 
 CACHED_KEY_BYTES_MAX: Final = 64
-"""Longer keys are hashed each time: what is remembered stays below some 10 MB."""
+"""Longer keys are hashed each time, so that the cache stays below some 10 MB."""
 
 _MASK: Final = (1 << 64) - 1
 _STEP: Final = 2862933555777941757
 
 
 def key_hash(key: bytes) -> int:
-    """64 bits of a key: its CRC-32 above its CRC-32C. Never changes."""
+    """Returns 64 bits of a key: its CRC-32 above its CRC-32C. Never changes."""
     return crc32(key) << 32 | crc32c(key)
 
 
 def jump_hash(hashed: int, partitions: int) -> int:
-    """The partition of a 64-bit hash. When partitions grow from n to m, a share of (m-n)/m of all
-    hashes moves, and only to partitions that are new."""
+    """Returns the partition of a 64-bit hash. When partitions grow from n to m, a share of (m-n)/m
+    of all hashes moves, and only to new partitions."""
     assert partitions > 0, "no partition to choose"
     at, following = -1, 0
     while following < partitions:
@@ -45,21 +45,22 @@ def jump_hash(hashed: int, partitions: int) -> int:
 
 
 def partition_of(key: bytes, partitions: int) -> int:
-    """The partition of records with this key, of `partitions` there are."""
+    """Returns the partition of records with this key, of `partitions` in total."""
     return jump_hash(key_hash(key), partitions)
 
 
 class Routes(dict[bytes | None, int]):
-    """Hot: `routes[key]` is a key's partition, remembered. Bounded in keys and bytes.
+    """Maps keys to partitions, with a cache. Hot: `routes[key]` is a key's partition. Bounded in
+    keys and bytes.
 
-    `routes[None]` is where records without a key go at the moment; whoever holds the routes turns
-    it with `turn`.
+    `routes[None]` is where records without a key go at the moment; the owner advances it with
+    `turn`.
     """
 
     __slots__ = ("_is_chosen", "_own", "_turns", "partitions")
 
     def __init__(self, partitions: int, own: Sequence[int] | None = None) -> None:
-        """`own`: the partitions among which records without a key take turns; None is all."""
+        """`own`: the partitions that receive records without a key in turn; None means all."""
         super().__init__()
         if not 0 < partitions <= PARTITIONS_MAX:
             raise InvalidArgument(f"{partitions} partitions, legal is 1 to {PARTITIONS_MAX}")
@@ -84,22 +85,23 @@ class Routes(dict[bytes | None, int]):
 
     @property
     def turns(self) -> int:
-        """Partitions among which records without a key take turns."""
+        """Partitions that receive records without a key in turn."""
         return len(self._own)
 
     def grown(self, partitions: int) -> Routes:
-        """Routes to more partitions; those that take turns, if they were chosen, stay."""
+        """Returns the routes for more partitions. If the partitions that take turns were chosen,
+        they stay."""
         return Routes(partitions, self._own if self._is_chosen else None)
 
     def turn(self) -> int:
-        """The next partition's turn to take records without a key; returns it."""
+        """Advances to the next partition that receives records without a key; returns it."""
         self._turns = (self._turns + 1) % len(self._own)
         at = self[None] = self._own[self._turns]
         return at
 
 
 Group = tuple[Sequence[bytes], Sequence[bytes | None] | None, Sequence[int | None] | None]
-"""Values, keys and event times of records that go to one partition."""
+"""Values, keys and event times of records for one partition."""
 
 
 def grouped(
@@ -109,10 +111,10 @@ def grouped(
     event_times: Sequence[int | None] | None,
     turns: Sequence[int],
 ) -> dict[int, Group]:
-    """The records of each partition, in order.
+    """Returns the records of each partition, in order.
 
-    Without keys at all they go in slices to the partitions in `turns`; single ones without a key
-    go to the first of these.
+    If no record has a key, they are sliced over the partitions in `turns`; single records without a
+    key go to the first of these.
     """
     if keys is None:
         return _sliced(values, event_times, turns)

@@ -1,7 +1,7 @@
-"""Sinks: ledgers that tasks wrote become segments, a batch at a time; what is remembered of them.
+"""Sinks commit batches of ledgers that tasks wrote; the ledgers become segments of streams.
 
 Pure. The node of a sink is the truth of "(sink, batch) is committed": it changes in one transaction
-with all streams of the batch (stream/sinks/sinks.py). Must never let a batch in twice.
+with all streams of the batch (stream/sinks/commit.py). Must never admit a batch twice.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from typing import Final
 
 from ledger.errors import InvalidArgument, MetadataCorrupt
 from stream.core.entry.format import RECORDS_PER_ENTRY_MAX
-from stream.core.metadata.documents import dump_document, load_document, whole, word
+from stream.core.metadata.documents import dump_document, load_document, text_value, whole_number
 from stream.core.metadata.streams import Interrupted, Segment, SegmentEnd, StreamMetadata
 from stream.core.names import check_name
 from stream.errors import CommitOutOfOrder, StreamBusy
 
 STREAMS_REMEMBERED_MAX: Final = 1000
-"""Streams of its last batch that the node of a sink tells one by one."""
+"""Streams of its last batch that the node of a sink lists one by one."""
 
 _TAG_BYTES_MAX: Final = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class SinkTag:
-    """In the custom metadata of a ledger: for which batch of which sink it was made.
+    """A tag in the custom metadata of a ledger: for which batch of which sink it was made.
 
-    Without a sink a batch is committed once because its ledgers are. `attempt` says which task
+    Without a sink, a batch is committed once because its ledgers are. `attempt` names the task that
     made it, for people.
     """
 
@@ -45,20 +45,20 @@ class SinkTag:
 
     @classmethod
     def decode(cls, data: bytes) -> SinkTag:
-        """Of a tag that cannot be read nothing is known: its ledger is of no sink."""
+        """Parses a tag. An unreadable tag says nothing: its ledger belongs to no sink."""
         try:
             document = json.loads(data)
             sink, batch = document["sink"], document["batch"]
             if sink is None or batch is None:
-                return cls(attempt=word(document["attempt"]))
-            return cls(word(sink), whole(batch), word(document["attempt"]))
+                return cls(attempt=text_value(document["attempt"]))
+            return cls(text_value(sink), whole_number(batch), text_value(document["attempt"]))
         except (ValueError, KeyError, TypeError, RecursionError):
             return cls()
 
 
 @dataclass(frozen=True, slots=True)
 class SinkLedger:
-    """A closed ledger that a task wrote for a stream; `end` are the facts as the task knows them.
+    """A closed ledger that a task wrote for a stream; `end` holds the facts as the task knows them.
 
     Its entries count sequences from the begin of their segment (FLAG_SEQUENCE_IN_SEGMENT).
     """
@@ -81,11 +81,11 @@ class SinkLedger:
 
 @dataclass(frozen=True, slots=True)
 class CommittedRange:
-    """What one batch put into one stream: `segments` from number `first_segment` on, `records`
-    from sequence `first_sequence` on, `nbytes` of payload."""
+    """What one batch added to one stream: `segments` from number `first_segment` on, `records` from
+    sequence `first_sequence` on, `nbytes` of payload."""
 
     stream: str
-    """With its namespace: "demo/clicks"."""
+    """The stream with its namespace: "demo/clicks"."""
     first_segment: int
     segments: int
     first_sequence: int
@@ -95,8 +95,9 @@ class CommittedRange:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkMetadata:
-    """A sink: its last batch. `streams` are the first of the `stream_count` it went to; `records`
-    and `nbytes` are of all of them. `origin`: who numbers the batches, "" if nobody said."""
+    """A sink: its last batch. `streams` are the first of the `stream_count` streams it was
+    committed to; `records` and `nbytes` are of all of them. `origin` names what numbers the
+    batches, "" if unknown."""
 
     sink_id: str
     batch_id: int
@@ -113,7 +114,7 @@ class SinkMetadata:
 
     def check_next(self, batch_id: int, origin: str = "") -> None:
         """Raises CommitOutOfOrder for a batch before the last one, and for one of the same number
-        that is another's: it would be taken for a repeat, and be lost."""
+        and another origin: it would be taken for a repetition, and be lost."""
         if batch_id == self.batch_id and origin and self.origin and origin != self.origin:
             raise CommitOutOfOrder(
                 f"sink {self.sink_id!r} committed batch {batch_id} already, of {self.origin}; this "
@@ -124,8 +125,8 @@ class SinkMetadata:
             raise CommitOutOfOrder(
                 f"sink {self.sink_id!r} committed batch {self.batch_id} already, {batch_id} is "
                 f"older; another query uses this sink id, or its Spark checkpoint is old. Give "
-                f"each query a sink id of its own (`ledgerstream sink show {self.sink_id}` tells "
-                f"what it did last)"
+                f"each query a sink id of its own (`ledgerstream sink show {self.sink_id}` "
+                f"shows its last batch)"
             )
 
 
@@ -149,7 +150,7 @@ def committed_now(
     now_ms: int,
     origin: str = "",
 ) -> SinkMetadata:
-    """The sink after it put this batch into these streams."""
+    """Returns the sink after it committed this batch to these streams."""
     return SinkMetadata(
         sink_id=sink_id,
         batch_id=batch_id,
@@ -162,12 +163,14 @@ def committed_now(
     )
 
 
-# What it does to a stream
+# Changes of a stream
 
 
 def interrupted(stream: StreamMetadata, end: SegmentEnd, now_ms: int) -> StreamMetadata:
-    """The open segment ended here because a batch is committed behind it; its writer stays the
-    owner and goes on in a segment of its own when it notices."""
+    """Returns the stream after its open segment ended here, because a batch is committed behind it.
+
+    Its writer stays the owner and continues in a segment of its own when it notices.
+    """
     segment = stream.open_segment
     assert segment is not None, f"stream {stream.name!r} has no open segment"
     sealed = stream.sealed(stream.epoch, end, now_ms)
@@ -177,10 +180,11 @@ def interrupted(stream: StreamMetadata, end: SegmentEnd, now_ms: int) -> StreamM
 def committed(
     stream: StreamMetadata, ends: Sequence[tuple[int, SegmentEnd]], now_ms: int
 ) -> StreamMetadata:
-    """Whole closed ledgers become sealed segments, in this order; those without records do not.
+    """Returns the stream with whole closed ledgers as sealed segments, in this order; those without
+    records are left out.
 
     Their append time is the time of the commit: it never goes back within a stream, and says when
-    the records could be read. Raises StreamBusy while a segment is open, InvalidArgument for a
+    the records became readable. Raises StreamBusy while a segment is open, InvalidArgument for a
     ledger that the stream has already: it would be deleted with the first of its segments.
     """
     if stream.open_segment is not None:
@@ -196,7 +200,7 @@ def committed(
             continue
         if ledger_id in known:
             raise InvalidArgument(
-                f"stream {stream.name!r} has ledger {ledger_id} already: each batch must bring "
+                f"stream {stream.name!r} has ledger {ledger_id} already: each batch must have "
                 f"ledgers of its own"
             )
         known.add(ledger_id)
@@ -207,10 +211,10 @@ def committed(
     return replace(stream, segments=tuple(segments), next_segment=number, next_sequence=sequence)
 
 
-def share_of(
+def added_range(
     namespace: str, before: StreamMetadata, ends: Sequence[tuple[int, SegmentEnd]]
 ) -> CommittedRange:
-    """What `committed` adds to this stream."""
+    """Returns what `committed` adds to this stream."""
     full = [end for _, end in ends if end.records > 0]
     return CommittedRange(
         stream=f"{namespace}/{before.name}",
@@ -222,10 +226,11 @@ def share_of(
     )
 
 
-def share_in(
+def range_in_stream(
     namespace: str, stream: StreamMetadata, ledger_ids: Collection[int]
 ) -> CommittedRange | None:
-    """What of these ledgers is in the stream, which follows each other there; None if nothing."""
+    """Returns the range of these ledgers in the stream, which are adjacent there; None if there are
+    none."""
     there = [segment for segment in stream.segments if segment.ledger_id in ledger_ids]
     if not there:
         return None
@@ -246,7 +251,7 @@ _SHARE_FIELDS: Final = tuple(field.name for field in fields(CommittedRange))
 
 
 def encode_sink(sink: SinkMetadata) -> bytes:
-    """JSON of a sink's node."""
+    """Returns the JSON of a sink's node."""
     document: Mapping[str, object] = {
         name: getattr(sink, name) for name in _FIELDS if name != "streams"
     }
@@ -257,7 +262,7 @@ def encode_sink(sink: SinkMetadata) -> bytes:
 
 
 def decode_sink(sink_id: str, data: bytes) -> SinkMetadata:
-    """The sink in these bytes. Raises MetadataCorrupt."""
+    """Returns the sink in these bytes. Raises MetadataCorrupt."""
     what = f"metadata of sink {sink_id!r}"
     document = load_document("sink", what, _FIELDS, data)
     try:
@@ -270,16 +275,16 @@ def decode_sink(sink_id: str, data: bytes) -> SinkMetadata:
         for stream, *numbers in rows:
             if len(numbers) != len(_SHARE_FIELDS) - 1:
                 raise ValueError(f"a stream has {len(numbers)} numbers")
-            shares.append(CommittedRange(word(stream), *map(whole, numbers)))
+            shares.append(CommittedRange(text_value(stream), *map(whole_number, numbers)))
         return SinkMetadata(
             sink_id=sink_id,
-            batch_id=whole(document["batch_id"]),
-            committed_ms=whole(document["committed_ms"]),
+            batch_id=whole_number(document["batch_id"]),
+            committed_ms=whole_number(document["committed_ms"]),
             streams=tuple(shares),
-            stream_count=whole(document["stream_count"]),
-            records=whole(document["records"]),
-            nbytes=whole(document["nbytes"]),
-            origin=word(document["origin"]),
+            stream_count=whole_number(document["stream_count"]),
+            records=whole_number(document["records"]),
+            nbytes=whole_number(document["nbytes"]),
+            origin=text_value(document["origin"]),
         )
     except (ValueError, TypeError) as error:
         raise MetadataCorrupt(f"{what}: {error}") from None

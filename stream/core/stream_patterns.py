@@ -1,7 +1,7 @@
-"""Which streams somebody means who gives names and patterns: a sum over names, with no store.
+"""Selects streams by names and patterns. Pure: it needs no store.
 
-A partitioned stream stands for its partitions. What is not a pattern is a name, and is checked as
-one; patterns know `*`, `?` and `[...]`.
+A partitioned stream stands for its partitions. Text that is not a pattern is a name, and is checked
+as one; patterns know `*`, `?` and `[...]`.
 """
 
 from __future__ import annotations
@@ -34,36 +34,38 @@ class StreamPatterns:
                 f"{len(words)} names and patterns of streams; give 1 to {PATTERNS_MAX}"
             )
         self.names = tuple(check_name(word) for word in words if not is_pattern(word))
-        """Those that are meant literally: it is an error if there is no such stream."""
+        """The literal names: a stream that does not exist is an error."""
         self.patterns = tuple(word for word in words if is_pattern(word))
         for pattern in self.patterns:
             if len(pattern) > NAME_LENGTH_MAX or not _PATTERN.fullmatch(pattern):
                 raise InvalidArgument(
-                    f"pattern {pattern[:80]!r}: use what names have, and '*', '?', '[...]'; at "
-                    f"most {NAME_LENGTH_MAX} characters"
+                    f"pattern {pattern[:80]!r}: use the characters of names, and '*', '?', "
+                    f"'[...]'; at most {NAME_LENGTH_MAX} characters"
                 )
         self._matches = [re.compile(translate(pattern)).match for pattern in self.patterns]
 
     def is_named(self, stream: str) -> bool:
-        """Whether it, or the stream that it is a partition of, is meant literally."""
+        """Whether the stream, or the stream that it is a partition of, is named literally."""
         return stream in self.names or _base(stream) in self.names
 
     def select(self, listed: Iterable[str]) -> list[str]:
-        """Of all nodes that there are, the streams with records that are meant: partitions rather
-        than what they are partitions of. In order; partitions by number."""
+        """Returns, of all existing nodes, the selected streams that hold records: partitions rather
+        than the stream they belong to. They are in order; partitions by number."""
         names = list(listed)
         partitioned = {_base(name) for name in names if parse_partition(name) is not None}
-        found = {name for name in names if name not in partitioned and self._is_meant(name)}
+        found = {name for name in names if name not in partitioned and self._is_selected(name)}
         return sorted(found, key=_order)
 
     def ambiguous(self, listed: Iterable[str]) -> list[str]:
-        """Of all nodes that there are, those that are meant and look partitioned, in order.
-        Deleted partitions are listed for a while: it may be another, plain stream by now."""
+        """Returns, of all existing nodes, those that are selected and look partitioned, in order.
+
+        Deleted partitions are listed for a while: the node may be another, plain stream by now.
+        """
         names = set(listed)
         partitioned = {_base(name) for name in names if parse_partition(name) is not None}
-        return sorted(name for name in partitioned & names if self._is_meant(name))
+        return sorted(name for name in partitioned & names if self._is_selected(name))
 
-    def _is_meant(self, stream: str) -> bool:
+    def _is_selected(self, stream: str) -> bool:
         if self.is_named(stream):
             return True
         base = _base(stream)

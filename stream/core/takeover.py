@@ -1,13 +1,13 @@
-"""Takeover and roll as one cold machine: who may write a stream, and on which ledger.
+"""Takeover and roll of a stream as one state machine without I/O: who may write, on which ledger.
 
-`Succession` ends the open segment and begins the next one in a single change of metadata, at the
-epoch it holds; a takeover first moves the epoch. One action at a time goes out, its outcome comes
-back as an event. Must never begin a segment before the old one's end is known, nor at an epoch
-that is not its own. Shell: `stream.takeover`.
+`Takeover` ends the open segment and begins the next one in a single change of metadata, at the
+epoch it holds; a takeover first raises the epoch. The machine emits one action at a time and
+receives its outcome as an event. Must never begin a segment before the end of the old one is known,
+nor at an epoch that is not its own. Shell: stream/takeover.py.
 
     takeover: read -> store epoch+1 -> end old ledger (recovery) -> make ledger -> store -> done
     roll:     end old ledger (close) -> make ledger -> store -> done
-    a conflict or an unknown outcome of a store leads to a read, and from there on again
+    a conflict or an unknown outcome of a store leads to a read, and the machine continues there
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ from stream.errors import EpochMismatch, NoSuchStream, TakenOver
 
 @dataclass(frozen=True, slots=True)
 class ReadStream:
-    """Read the stream's metadata; answer StreamRead."""
+    """Read the stream's metadata; the answer is StreamRead."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoreStream:
-    """Store if the version is still this; answer Stored, StoreConflicted or StoreUnknown."""
+    """Store if the version is still this; the answer is StreamStored, StoreConflicted or
+    StoreUnknown."""
 
     stream: StreamMetadata
     version: int
@@ -36,7 +37,7 @@ class StoreStream:
 
 @dataclass(frozen=True, slots=True)
 class EndLedger:
-    """Fix the end of this ledger, by recovery or by closing our own; answer LedgerEnded."""
+    """Fix the end of this ledger, by recovery or by closing our own; the answer is LedgerEnded."""
 
     ledger_id: int
     first_sequence: int
@@ -45,9 +46,10 @@ class EndLedger:
 
 @dataclass(frozen=True, slots=True)
 class MakeLedger:
-    """Make a ledger, or take the one made ahead; answer LedgerMade.
+    """Make a ledger, or take the one made ahead; the answer is LedgerMade.
 
-    `spent` is one that was made before, and was ended by a commit before anything was sent to it.
+    `spent` is a ledger that was made before, and that a commit ended before anything was sent to
+    it.
     """
 
     prepared: int | None
@@ -61,13 +63,13 @@ class StreamRead:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StreamStored:
     version: int
 
 
 @dataclass(frozen=True, slots=True)
 class StoreConflicted:
-    """Somebody changed the metadata first."""
+    """Another client changed the metadata first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ class LedgerEnded:
 
 @dataclass(frozen=True, slots=True)
 class LedgerGone:
-    """The ledger to be ended does not exist: deleted by who took over meanwhile, or lost."""
+    """The ledger to be ended does not exist: another writer deleted it, or it was lost."""
 
     error: LedgerError
 
@@ -93,7 +95,15 @@ class LedgerMade:
 
 
 Action = ReadStream | StoreStream | EndLedger | MakeLedger
-Event = StreamRead | Stored | StoreConflicted | StoreUnknown | LedgerEnded | LedgerGone | LedgerMade
+Event = (
+    StreamRead
+    | StreamStored
+    | StoreConflicted
+    | StoreUnknown
+    | LedgerEnded
+    | LedgerGone
+    | LedgerMade
+)
 
 _EVENTS_REMEMBERED = 64
 
@@ -105,18 +115,18 @@ class _Step(enum.Enum):
     ENDING = "ending the old ledger"
     MAKING = "making the next ledger"
     STORING = "publishing the new segment"
-    READING_AGAIN = "reading what became of the change"
+    READING_AGAIN = "reading the outcome of the change"
     DONE = "done"
 
 
-class Succession:
-    """The machine. `epoch` None: take over (with `if_epoch` only a stream at that epoch); else the
-    epoch this writer holds.
+class Takeover:
+    """The state machine of a takeover or a roll.
 
-    `begins_next` False only seals. `is_recovery` says how to end the ledger (a takeover always
-    recovers). Start of a roll needs `stream` and `version` as last seen. `begins_at` are number
-    and first sequence of the new segment if entries were sent to it already: it begins there, or
-    the roll fails (MetadataConflict).
+    With `epoch` None it takes the stream over (with `if_epoch` only a stream at that epoch);
+    otherwise `epoch` is the one this writer holds. `begins_next` False only seals. `is_recovery`
+    says how to end the ledger (a takeover always recovers). A roll needs `stream` and `version` as
+    last read. `begins_at` are number and first sequence of the new segment if entries were sent to
+    it already: it begins there, or the roll fails (MetadataConflict).
     """
 
     def __init__(
@@ -132,7 +142,7 @@ class Succession:
         if_epoch: int | None = None,
         begins_at: tuple[int, int] | None = None,
     ) -> None:
-        assert (epoch is None) == (stream is None), "a roll starts from the stream, a takeover not"
+        assert (epoch is None) == (stream is None), "only a roll starts from the stream"
         assert epoch is None or if_epoch is None, "a roll knows its epoch"
         self.name = name
         self.epoch = epoch
@@ -140,7 +150,7 @@ class Succession:
         self.version = version
         self.ended: SegmentEnd | None = None
         self.ends: dict[int, int] = {}
-        """Ledgers of this writer that somebody ended, as far as it is known, and their last
+        """Ledgers of this writer that another client ended, as far as is known, and their last
         entries."""
         self.made: int | None = None
         self.failure: LedgerError | None = None
@@ -153,7 +163,7 @@ class Succession:
         self._gone: LedgerError | None = None
         self._target: StreamMetadata | None = None
         self._step = _Step.NEW
-        self._story: deque[str] = deque(maxlen=_EVENTS_REMEMBERED)
+        self._history: deque[str] = deque(maxlen=_EVENTS_REMEMBERED)
 
     @property
     def finished(self) -> bool:
@@ -163,21 +173,21 @@ class Succession:
     def result(self) -> StreamMetadata:
         """The metadata as stored. Only when finished.
 
-        Raises TakenOver if the epoch is no longer ours, EpochMismatch if it is not the one wanted,
-        NoSuchStream if the stream was deleted.
+        Raises TakenOver if the epoch is no longer ours, EpochMismatch if it is not the requested
+        one, NoSuchStream if the stream was deleted.
         """
-        assert self.finished, self.story()
+        assert self.finished, self.history()
         if self.failure is not None:
             raise self.failure
-        assert self.stream is not None, self.story()
+        assert self.stream is not None, self.history()
         return self.stream
 
-    def story(self) -> str:
+    def history(self) -> str:
         """The last events and actions, for logs and failed assertions."""
-        return "\n".join((*self._story, f"now {self._step.value}"))
+        return "\n".join((*self._history, f"now {self._step.value}"))
 
     def start(self) -> tuple[Action, ...]:
-        assert self._step is _Step.NEW, self.story()
+        assert self._step is _Step.NEW, self.history()
         if self.stream is None:
             return self._go(_Step.READING_TO_TAKE, ReadStream())
         self._note(self.stream)
@@ -185,22 +195,22 @@ class Succession:
 
     def handle(self, event: Event) -> tuple[Action, ...]:
         """The next action; none when finished."""
-        self._story.append(f"<- {type(event).__name__}")
+        self._history.append(f"<- {type(event).__name__}")
         match self._step, event:
             case _Step.READING_TO_TAKE, StreamRead(stream, version):
                 return self._take(stream, version)
-            case _Step.STORING_EPOCH, Stored(version):
+            case _Step.STORING_EPOCH, StreamStored(version):
                 self.version = version
                 self.stream = self._target
-                assert self.stream is not None, self.story()
+                assert self.stream is not None, self.history()
                 self.epoch = self.stream.epoch
                 return self._end_old()
             case _Step.STORING_EPOCH, StoreConflicted() | StoreUnknown():
-                # If our own change did happen, taking over once more costs one epoch number.
+                # If our own change did happen, another takeover costs one epoch number.
                 return self._go(_Step.READING_TO_TAKE, ReadStream())
             case _Step.ENDING, LedgerEnded(end):
                 self.ended = end
-                assert self._old_ledger is not None, self.story()
+                assert self._old_ledger is not None, self.history()
                 self.ends[self._old_ledger] = end.last_entry
                 return self._make()
             case _Step.ENDING, LedgerGone(error):
@@ -209,7 +219,7 @@ class Succession:
             case _Step.MAKING, LedgerMade(ledger_id):
                 self.made = ledger_id
                 return self._store()
-            case _Step.STORING, Stored(version):
+            case _Step.STORING, StreamStored(version):
                 self.version = version
                 self.stream = self._target
                 return self._go(_Step.DONE)
@@ -217,12 +227,12 @@ class Succession:
                 return self._go(_Step.READING_AGAIN, ReadStream())
             case _Step.READING_AGAIN, StreamRead(stream, version):
                 return self._look_again(stream, version)
-        raise AssertionError(f"event {event} does not fit\n{self.story()}")
+        raise AssertionError(f"event {event} does not fit the step\n{self.history()}")
 
     def _go(self, step: _Step, *actions: Action) -> tuple[Action, ...]:
         self._step = step
         names = ", ".join(type(action).__name__ for action in actions)
-        self._story.append(f"-> {names or 'finished'}")
+        self._history.append(f"-> {names or 'finished'}")
         return actions
 
     def _fail(self, error: LedgerError) -> tuple[Action, ...]:
@@ -233,13 +243,13 @@ class Succession:
         if stream.is_deleted:
             return self._fail(NoSuchStream(f"stream {self.name!r} was deleted"))
         if self._if_epoch is not None and stream.epoch != self._if_epoch:
-            # Also if our own change happened without our knowing: another's looks the same.
+            # Also if our own change happened unnoticed: that of another writer looks the same.
             return self._fail(EpochMismatch(self.name, self._if_epoch, stream.epoch))
         self._target = stream.taken_over()
         return self._go(_Step.STORING_EPOCH, StoreStream(self._target, version))
 
     def _end_old(self) -> tuple[Action, ...]:
-        assert self.stream is not None, self.story()
+        assert self.stream is not None, self.history()
         segment = self.stream.open_segment
         self._old_ledger = None if segment is None else segment.ledger_id
         if segment is None:
@@ -250,7 +260,7 @@ class Succession:
         )
 
     def _make(self, spent: int | None = None) -> tuple[Action, ...]:
-        assert self.stream is not None, self.story()
+        assert self.stream is not None, self.history()
         if self._begins_next:
             return self._go(_Step.MAKING, MakeLedger(self.stream.prepared, spent))
         if self._old_ledger is None and self.stream.interrupted is None:
@@ -258,14 +268,14 @@ class Succession:
         return self._store()
 
     def _store(self) -> tuple[Action, ...]:
-        assert self.stream is not None, self.story()
-        assert self.epoch is not None, self.story()
+        assert self.stream is not None, self.history()
+        assert self.epoch is not None, self.history()
         target = self.stream
         if self._old_ledger is not None:
-            assert self.ended is not None, self.story()
+            assert self.ended is not None, self.history()
             target = target.sealed(self.epoch, self.ended, self._now_ms)
         if self._begins_next:
-            assert self.made is not None, self.story()
+            assert self.made is not None, self.history()
             target = target.begun(self.epoch, self.made, self._now_ms)
             begun = target.segments[-1]
             if self._begins_at not in (None, (begun.number, begun.first_sequence)):
@@ -285,8 +295,8 @@ class Succession:
         )
 
     def _look_again(self, stream: StreamMetadata, version: int) -> tuple[Action, ...]:
-        assert self.epoch is not None, self.story()
-        assert self.stream is not None, self.story()
+        assert self.epoch is not None, self.history()
+        assert self.stream is not None, self.history()
         if stream.is_deleted or stream.created_ms != self.stream.created_ms:
             return self._fail(NoSuchStream(f"stream {self.name!r} was deleted"))
         if stream.epoch != self.epoch:
@@ -296,10 +306,10 @@ class Succession:
         segment = stream.open_segment
         ledger_id = None if segment is None else segment.ledger_id
         if self.made is not None and ledger_id == self.made:
-            # Only we begin segments at our epoch: our change happened after all.
+            # Only this writer begins segments at its epoch: our change happened after all.
             return self._go(_Step.DONE)
         if self._begins_next and self.made in self.ends and self._begins_at is None:
-            # It happened, and a commit has ended the new segment before we knew of it.
+            # It happened, and a commit ended the new segment before we learned of it.
             self._is_recovery, self._gone, self.ended, self._old_ledger = True, None, None, None
             return self._make(spent=self.made)
         if ledger_id is None and not self._begins_next:
@@ -311,7 +321,7 @@ class Succession:
             return self._store()
         if self._begins_at is not None:
             return self._fail(self._moved_on())
-        # A commit has ended our segment; or an earlier change of ours, whose outcome we gave up to
-        # learn, has happened only now: the segment it began is the one to end.
+        # A commit has ended our segment; or an earlier change of ours, whose outcome stayed
+        # unknown, has happened only now: the segment it began is the one to end.
         self._is_recovery, self._gone, self.ended = True, None, None
         return self._end_old()

@@ -1,7 +1,8 @@
-"""What becomes of truncated segments and deleted streams: into the trash, out of it, or purged.
+"""The trash: what becomes of truncated segments and deleted streams.
 
-Transitions of `StreamMetadata`, pure. Until its window has passed everything in the trash can come
-back; once segments are garbage nothing may bring them back, for their ledgers are being deleted.
+Transitions of `StreamMetadata`, pure. Until its time has passed everything in the trash can be
+restored; once segments are garbage nothing may restore them, because their ledgers are being
+deleted. Shell: retention/trash.py.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from stream.core.position import Position
 
 
 def purged(stream: StreamMetadata, through: int) -> StreamMetadata:
-    """Segments up to number `through` leave the trash: from now on their ledgers are garbage.
+    """Returns the stream after segments up to number `through` left the trash: their ledgers are
+    garbage.
 
     Raises MetadataConflict if one of them is not truncated.
     """
@@ -35,17 +37,17 @@ def purged(stream: StreamMetadata, through: int) -> StreamMetadata:
 
 
 def first_recoverable(stream: StreamMetadata) -> Position:
-    """Where the stream begins if all of its trash is brought back."""
+    """Returns where the stream begins if all of its trash is restored."""
     if not stream.segments:
         return stream.truncated_to
     return min(stream.truncated_to, Position(stream.segments[0].number, 0, 0))
 
 
 def untruncated(stream: StreamMetadata, position: Position | None) -> StreamMetadata:
-    """The stream begins at `position` again, or as early as its trash allows (None).
+    """Returns the stream beginning at `position` again, or as early as its trash allows (None).
 
-    A position at or behind the present begin changes nothing. Raises InvalidArgument for one
-    that was purged already.
+    A position at or behind the present begin changes nothing. Raises InvalidArgument for one that
+    was purged already.
     """
     first = first_recoverable(stream)
     begin = first if position is None else position
@@ -54,8 +56,8 @@ def untruncated(stream: StreamMetadata, position: Position | None) -> StreamMeta
     oldest = stream.segments[0].number if stream.segments else stream.next_segment
     if begin < first and oldest > 1:
         raise InvalidArgument(
-            f"stream {stream.name!r}: what is before {first} was purged and cannot come back; "
-            f"{position} is before it. Leave the position out to bring back all there is"
+            f"stream {stream.name!r}: what is before {first} was purged and cannot be restored; "
+            f"{position} is before it. Leave the position out to restore all there is"
         )
     begun = replace(stream, truncated_to=begin)
     return replace(
@@ -70,7 +72,8 @@ def untruncated(stream: StreamMetadata, position: Position | None) -> StreamMeta
 
 
 def tombstone(stream: StreamMetadata, now_ms: int) -> StreamMetadata:
-    """What stays under the name of a deleted stream. Its epoch moved, so that a writer notices."""
+    """Returns what stays under the name of a deleted stream. Its epoch is higher, so that a writer
+    notices."""
     return StreamMetadata(
         name=stream.name,
         created_ms=stream.created_ms,
@@ -80,9 +83,12 @@ def tombstone(stream: StreamMetadata, now_ms: int) -> StreamMetadata:
     )
 
 
-def remade(stream: StreamMetadata, dead: StreamMetadata) -> StreamMetadata:
-    """A new stream in place of a tombstone: with an epoch no writer of before holds, and a time
-    by which cursors of before are told from its own."""
+def recreated(stream: StreamMetadata, dead: StreamMetadata) -> StreamMetadata:
+    """Returns a new stream in place of a tombstone.
+
+    Its epoch is one that no earlier writer holds, and its creation time distinguishes its cursors
+    from earlier ones.
+    """
     assert dead.is_deleted, f"stream {dead.name!r} is in use"
     return replace(
         stream,
@@ -92,28 +98,29 @@ def remade(stream: StreamMetadata, dead: StreamMetadata) -> StreamMetadata:
 
 
 def trashed(stream: StreamMetadata, now_ms: int) -> StreamMetadata:
-    """A deleted stream as it lies in the trash: whole."""
+    """Returns a deleted stream as it is stored in the trash: complete."""
     return replace(stream, is_deleted=True, deleted_ms=now_ms)
 
 
 def fenced_in_trash(stream: StreamMetadata, end: SegmentEnd, now_ms: int) -> StreamMetadata:
-    """The end of the last segment of a deleted stream is known: its writer was fenced."""
+    """Returns a deleted stream with its last segment sealed: its writer was fenced."""
     alive = replace(stream, is_deleted=False)
     return replace(alive.sealed(alive.epoch, end, now_ms), is_deleted=True)
 
 
 def undeleted(stream: StreamMetadata, name: str, epoch: int) -> StreamMetadata:
-    """A stream from the trash, back under `name`; `epoch` is above all that the name has had."""
+    """Returns a stream from the trash, restored under `name`; `epoch` is above all that the name
+    has had."""
     assert stream.is_deleted, f"stream {stream.name!r} is not in the trash"
     assert not stream.is_purged, f"stream {stream.name!r} is being purged"
-    assert epoch > stream.epoch, f"epoch {epoch} would let the writer of before go on"
+    assert epoch > stream.epoch, f"epoch {epoch} would let the earlier writer continue"
     return replace(
         stream, name=name, epoch=epoch, is_deleted=False, deleted_ms=-1, interrupted=None
     )
 
 
 def purged_whole(stream: StreamMetadata) -> StreamMetadata:
-    """A deleted stream that can come back no more: all it had is garbage."""
+    """Returns a deleted stream that can no longer be restored: all its ledgers are garbage."""
     assert stream.is_deleted, f"stream {stream.name!r} is not in the trash"
     return replace(
         stream, segments=(), prepared=None, garbage=stream.ledgers(), interrupted=None,

@@ -1,6 +1,6 @@
 """Durations and sizes as people write them: "7d", "1h30m", "10GiB", and back.
 
-Reading is exact; what is shown is rounded for the eye and never read back by a program.
+Parsing is exact. Text for people is rounded, and programs must never parse it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SIZE = re.compile(r"(\d{1,18})\s*([A-Za-z]+)", re.ASCII)
 
 
 def parse_duration_ms(text: str) -> int:
-    """ "7d", "1h30m", "500ms", or a bare number of milliseconds. Raises InvalidArgument."""
+    """Parses "7d", "1h30m", "500ms", or a bare number of milliseconds. Raises InvalidArgument."""
     word = text.strip()
     if word.isascii() and word.isdigit() and len(word) <= 18:
         return int(word)
@@ -33,7 +33,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_size_bytes(text: str) -> int:
-    """ "10GiB", "500 MB", or a bare number of bytes. Raises InvalidArgument."""
+    """Parses "10GiB", "500 MB", or a bare number of bytes. Raises InvalidArgument."""
     word = text.strip()
     if word.isascii() and word.isdigit() and len(word) <= 19:
         return int(word)
@@ -47,7 +47,7 @@ def parse_size_bytes(text: str) -> int:
 
 
 def duration_text(milliseconds: int) -> str:
-    """Its two largest units: "3 d 4 h", "1 h", "12 s", "40 ms"."""
+    """Returns a duration in its two largest units: "3 d 4 h", "1 h", "12 s", "40 ms"."""
     if milliseconds < 0:
         return f"-{duration_text(-milliseconds)}"
     words = []
@@ -66,7 +66,7 @@ def duration_text(milliseconds: int) -> str:
 
 
 def size_text(nbytes: int) -> str:
-    """With three digits and a binary unit: "812 B", "1.50 MiB", "256 MiB"."""
+    """Returns a size with three digits and a binary unit: "812 B", "1.50 MiB", "256 MiB"."""
     if nbytes < 1000:
         return f"{nbytes} B"
     amount = nbytes / 1024
@@ -74,4 +74,4 @@ def size_text(nbytes: int) -> str:
         if amount < 1000 or unit == "TiB":
             return f"{amount:.2f} {unit}" if amount < 10 else f"{amount:,.0f} {unit}"
         amount /= 1024
-    raise AssertionError("the last unit takes all")
+    raise AssertionError("the last unit has no upper bound")

@@ -1,34 +1,33 @@
-"""Partitioned streams as one: made, grown, measured, truncated, deleted.
+"""Partitioned streams as a whole: created, grown, measured, truncated, deleted.
 
-A partition is a stream like any other, with its own writer, segments and cursors; here is what is
-true of all of them together. Every step can be stopped and repeated. Keeps no state.
+A partition is a stream like any other, with its own writer, segments and cursors; this module
+handles all of them together. Every step can be interrupted and repeated. It keeps no state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from ledger.errors import InvalidArgument, MetadataConflict
+from ledger.errors import InvalidArgument, MetadataConflict, NoSuchEntry, NoSuchLedger
 from stream.core.metadata.partitioned import PartitionedStream
+from stream.core.metadata.streams import StreamInfo
 from stream.core.names import (
     check_new_name,
     parse_partition,
 )
 from stream.core.position import FromTime, Position
 from stream.errors import StreamExists
-from stream.retention.orphans import delete_uncounted
-from stream.store.partitions import PartitionStore, for_each_partition, read_partitioned
+from stream.reading import seek
+from stream.retention.orphans import delete_orphaned_partition
+from stream.retention.reclaim import truncate_stream
+from stream.scope import NamespaceScope
+from stream.store.partitions import PartitionStore, for_each_partition
 from stream.store.streams import (
     UPDATE_TRIES_MAX,
-    kept_changing,
-    no_stream,
+    no_such_stream,
+    too_many_conflicts,
 )
-
-if TYPE_CHECKING:
-    from stream.core.metadata.streams import StreamInfo
-    from stream.namespace import Namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,58 +53,62 @@ class PartitionedInfo:
         return sum(partition.sealed_bytes for partition in self.partitions)
 
 
-async def create(namespace: Namespace, stream: str, partitions: int) -> PartitionedStream:
-    """Makes a stream of so many partitions, all of them at once.
+async def create(scope: NamespaceScope, stream: str, partitions: int) -> PartitionedStream:
+    """Creates a stream of `partitions` partitions, all of them at once.
 
     Raises StreamExists, NoSuchNamespace, InvalidArgument.
     """
     wanted = PartitionedStream(
-        name=check_new_name(stream), created_ms=namespace.client.now_ms(), partitions=partitions
+        name=check_new_name(stream), created_ms=scope.client.now_ms(), partitions=partitions
     )
-    store = PartitionStore(namespace.client.store)
+    store = PartitionStore(scope.client.store)
     try:
-        await store.create(namespace.name, wanted)
+        await store.create(scope.name, wanted)
     except StreamExists:
-        # What is in the way may be a deleted stream whose partitions are still going.
-        present, _ = await store.read(namespace.name, stream)
+        # The existing node may be a deleted stream whose partitions are still being deleted.
+        present, _ = await store.read(scope.name, stream)
         if present is None or not present.is_deleted:
             raise
-        await delete(namespace, stream)
-        await store.create(namespace.name, wanted)
+        await delete(scope, stream)
+        await store.create(scope.name, wanted)
     return wanted
 
 
-async def grow(namespace: Namespace, stream: str, partitions: int) -> PartitionedStream:
-    """Adds partitions until there are so many; writers notice and route to them.
+async def grow(scope: NamespaceScope, stream: str, partitions: int) -> PartitionedStream:
+    """Adds partitions until there are `partitions`; writers notice and route to them.
 
     Raises NoSuchStream, NotPartitioned, InvalidArgument for fewer than there are.
     """
-    await read_partitioned(namespace, stream)
-    store = PartitionStore(namespace.client.store)
-    return await store.grow(namespace.name, stream, partitions)
+    store = PartitionStore(scope.client.store)
+    await store.read_partitioned(scope.name, stream)
+    return await store.grow(scope.name, stream, partitions)
 
 
 def without_partitions(names: Sequence[str]) -> list[str]:
-    """Names of streams as users know them: those of partitions are left out."""
+    """Returns the names of streams as users know them, without those of partitions."""
     return [name for name in names if parse_partition(name) is None]
 
 
-async def measure(namespace: Namespace, stream: str) -> PartitionedInfo:
-    """Where each partition begins and ends now. Raises NoSuchStream, NotPartitioned."""
-    present = await read_partitioned(namespace, stream)
-    facts = await for_each_partition(present, lambda number, name: namespace.info(name))
+async def measure(scope: NamespaceScope, stream: str) -> PartitionedInfo:
+    """Returns where each partition begins and ends now. Raises NoSuchStream, NotPartitioned."""
+    present = await PartitionStore(scope.client.store).read_partitioned(scope.name, stream)
+
+    async def measure_one(number: int, name: str) -> StreamInfo:
+        return await seek.stream_info(scope.client, await scope.stream_metadata(name))
+
+    facts = await for_each_partition(present, measure_one)
     return PartitionedInfo(stream, present.created_ms, tuple(facts.values()))
 
 
 async def truncate(
-    namespace: Namespace, stream: str, to: FromTime | Mapping[int, Position]
+    scope: NamespaceScope, stream: str, to: FromTime | Mapping[int, Position]
 ) -> dict[int, Position]:
     """Drops what was appended before a time, or what is before a position in some partitions.
 
     Returns where each of these partitions begins. Raises NoSuchStream, NotPartitioned,
     InvalidArgument (an impossible partition: nothing is done), PartitionsFailed.
     """
-    present = await read_partitioned(namespace, stream)
+    present = await PartitionStore(scope.client.store).read_partitioned(scope.name, stream)
     if not isinstance(to, FromTime) and (
         missing := [number for number in to if not 0 <= number < present.partitions]
     ):
@@ -114,46 +117,52 @@ async def truncate(
         )
 
     async def truncate_one(number: int, name: str) -> Position:
-        if isinstance(to, FromTime):
-            async with namespace.reader(name, start=to) as reader:
-                position = reader.position
-        else:
-            position = to[number]
-        return (await namespace.truncate(name, position)).first_available
+        position = await _position_at(scope, name, to) if isinstance(to, FromTime) else to[number]
+        truncated = await truncate_stream(scope.client, scope.store, scope.name, name, position)
+        return truncated.first_available
 
     numbers = None if isinstance(to, FromTime) else sorted(to)
     return await for_each_partition(present, truncate_one, numbers)
 
 
-async def delete(namespace: Namespace, stream: str) -> bool:
-    """Deletes a partitioned stream: for everybody at once, then its partitions. False: it is a
-    plain one, and nothing was done.
+async def _position_at(scope: NamespaceScope, stream: str, time: FromTime) -> Position:
+    """Returns the position of the first record appended at or after this time."""
+    try:
+        return await seek.find(scope.client, await scope.stream_metadata(stream), time)
+    except (NoSuchLedger, NoSuchEntry):
+        # Retention may have deleted the segment between the two reads.
+        return await seek.find(scope.client, await scope.stream_metadata(stream), time)
 
-    If it is stopped, calling it again (or the janitor) goes on. Raises NoSuchStream,
+
+async def delete(scope: NamespaceScope, stream: str) -> bool:
+    """Deletes a partitioned stream: first its node, then its partitions. Returns False, and does
+    nothing, for a plain stream.
+
+    If it is interrupted, another call (or the janitor) continues. Raises NoSuchStream,
     PartitionsFailed.
     """
-    store = PartitionStore(namespace.client.store)
+    store = PartitionStore(scope.client.store)
     for _ in range(UPDATE_TRIES_MAX):
-        present, version = await store.read(namespace.name, stream)
+        present, version = await store.read(scope.name, stream)
         if present is None:
             return False
         if present.is_deleted:
             break
-        present = present.deleted(namespace.client.now_ms())
+        present = present.deleted(scope.client.now_ms())
         try:
-            await store.put(namespace.name, present, version)
+            await store.put(scope.name, present, version)
             version = -1
             break
         except MetadataConflict:
             continue
     else:
-        raise kept_changing(f"stream {stream!r}")
+        raise too_many_conflicts(f"stream {stream!r}")
     is_ours = version == -1
 
     async def delete_one(number: int, name: str) -> bool:
-        return await delete_uncounted(namespace.client, namespace.name, name)
+        return await delete_orphaned_partition(scope.client, scope.name, name)
 
     deleted = await for_each_partition(present, delete_one)
     if not is_ours and not any(deleted.values()):
-        raise no_stream(namespace.name, stream)
+        raise no_such_stream(scope.name, stream)
     return True

@@ -1,7 +1,7 @@
-"""PartitionedWriter: routes records to the partitions of a stream, each with a writer of its own.
+"""PartitionedWriter: routes records to the partitions of a stream, each with its own writer.
 
-Must keep records of one key in order, growth included, and never let one partition's trouble
-stop the others. The decisions are core/routing.py; the writers partition_writers.py.
+Must keep records of one key in order, growth included, and never let the failure of one partition
+stop the others. The decisions are in core/routing.py, the writers in partitions/writers.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import trio
 
@@ -21,13 +21,12 @@ from stream.core.position import Position
 from stream.core.routing import SLICE_RECORDS, Group, Routes, grouped
 from stream.errors import PartitionsFailed
 from stream.partitions.writers import PartitionWriters
-from stream.store.partitions import PartitionStore, read_partitioned
+from stream.scope import NamespaceScope
+from stream.store.partitions import PartitionStore
 from stream.writing.batch import Ticket
 from stream.writing.open_segment import StreamWriterStatistics, WriterOptions
+from stream.writing.policy_watch import PolicyWatch
 from stream.writing.writer import StreamWriter
-
-if TYPE_CHECKING:
-    from stream.namespace import Namespace
 
 _WATCH_RETRY_S = 1.0
 
@@ -43,7 +42,7 @@ class PartitionPosition(NamedTuple):
 
 
 class PartitionTicket:
-    """A record on its way to a partition."""
+    """A record in flight to a partition."""
 
     __slots__ = ("_ticket", "partition")
 
@@ -57,7 +56,7 @@ class PartitionTicket:
         return self._ticket.is_confirmed
 
     async def wait(self) -> PartitionPosition:
-        """Returns where the record is when it is durable. Raises as `Ticket.wait`."""
+        """Returns where the record is once it is durable. Raises as `Ticket.wait`."""
         return PartitionPosition(self.partition, await self._ticket.wait())
 
 
@@ -85,20 +84,20 @@ class PartitionedWriterStatistics:
 class PartitionedWriter:
     """Made by `Namespace.partitioned_writer`; an `async with` block closes it.
 
-    A record with a key goes to the partition of its key; one without to all partitions by turns,
-    batch by batch, leaving out those that failed or have no room. Guarantees: records of one
-    partition are confirmed in the order they were appended, so those of one key are, too; when
-    the stream grows, a key moves only after all records taken before are durable.
+    A record with a key goes to the partition of its key; one without to all partitions in turn,
+    batch by batch, except those that failed or have no free capacity. Guarantees: records of one
+    partition are confirmed in the order they were appended, and so are those of one key; when the
+    stream grows, a key moves only after all records accepted before are durable.
 
     A partition that fails stays failed (see `reopen`); its records not confirmed by then are
-    *unknown*. The others go on.
+    *unknown*. The others continue.
     """
 
     def __init__(self, stream: str, routes: Routes, writers: PartitionWriters) -> None:
         self.stream = stream
         self._routes = routes
         self._writers = writers
-        # Of the last record without a key: its ticket, and where it went.
+        # The last record without a key: its ticket, and its partition.
         self._keyless: Ticket | None = None
         self._keyless_number = 0
         self._keyless_writer: StreamWriter | None = None
@@ -106,7 +105,7 @@ class PartitionedWriter:
         self._calls = 0
         self._calls_ended = trio.Event()
         self._switching: trio.Event | None = None
-        """Set while the stream's growth is being followed: nothing is taken meanwhile."""
+        """Set while the writer switches to more partitions: no record is accepted meanwhile."""
 
     @property
     def partitions(self) -> int:
@@ -114,7 +113,7 @@ class PartitionedWriter:
         return self._routes.partitions
 
     def partition_of(self, key: bytes) -> int:
-        """The partition of a key, as the stream is now."""
+        """Returns the partition of a key, as the stream is now."""
         return self._routes[key]
 
     def append_nowait(
@@ -126,11 +125,11 @@ class PartitionedWriter:
         *,
         partition: int | None = None,
     ) -> PartitionTicket:
-        """Takes a record and returns at once; `await ticket.wait()` tells where it is.
+        """Accepts a record and returns at once; `await ticket.wait()` returns where it is.
 
-        `partition` overrules the key. Raises trio.WouldBlock when its partition has no room, or
-        no writer yet (then `await wait_room()`), InvalidArgument for a record that is too large
-        or a partition that is not ours, and the error of a partition that failed.
+        `partition` overrides the key. Raises trio.WouldBlock when its partition has no free
+        capacity, or no writer yet (then `await wait_room()`), InvalidArgument for a record that is
+        too large or a partition that is not ours, and the error of a partition that failed.
         """
         if self._switching is not None:
             raise trio.WouldBlock
@@ -163,8 +162,8 @@ class PartitionedWriter:
     ) -> PartitionPosition:
         """Appends a record; returns where it is once it is durable.
 
-        Waits while its partition has no room. If cancelled, the record may be in the stream all
-        the same. Raises the error of its partition (TakenOver, NotEnoughBookies, ...),
+        Waits while its partition has no free capacity. If cancelled, the record may still be in the
+        stream. Raises the error of its partition (TakenOver, NotEnoughBookies, ...),
         InvalidArgument, LedgerClosed.
         """
         while True:
@@ -183,13 +182,13 @@ class PartitionedWriter:
         *,
         partition: int | None = None,
     ) -> dict[int, tuple[Position, Position]]:
-        """Appends records; returns the first and the last position in each partition they went
-        to, when all are durable.
+        """Appends records; returns the first and the last position in each partition that received
+        some, when all are durable.
 
         Within a partition they keep their order. `keys` and `event_times` (ms), when given, have
-        one item per value. Raises InvalidArgument before anything is taken; PartitionsFailed when
-        some partitions failed, or refused a record over the namespace's own `record_bytes_max`:
-        what was for the others is durable.
+        one item per value. Raises InvalidArgument before anything is accepted; PartitionsFailed
+        when some partitions failed, or rejected a record over the namespace's own
+        `record_bytes_max`: records for the others are durable.
         """
         if not many_bytes(values, keys, event_times):
             raise InvalidArgument("append_many needs at least one record")
@@ -217,7 +216,7 @@ class PartitionedWriter:
         return positions
 
     async def wait_room(self) -> None:
-        """Returns when it is worth trying again what `append_nowait` refused."""
+        """Returns when it is worth repeating what `append_nowait` refused."""
         refused, self._refused = self._refused, {}
         if self._switching is not None:
             await self._switching.wait()
@@ -231,34 +230,34 @@ class PartitionedWriter:
                     writer = await self._writers.opened(number, is_error_kept=True)
                     await writer.wait_room()
                 except LedgerError:
-                    pass  # the next append to this partition tells
+                    pass  # the next append to this partition raises it
                 nursery.cancel_scope.cancel()
 
             for number in refused:
                 nursery.start_soon(wait, number)
 
     async def flush(self) -> None:
-        """Sends what has gathered; returns when all records taken so far are durable.
+        """Sends what has gathered; returns when all records accepted so far are durable.
 
-        Raises PartitionsFailed: what was for the other partitions is durable.
+        Raises PartitionsFailed: records for the other partitions are durable.
         """
         await trio.lowlevel.checkpoint()
-        # As they are now: one that is opened again meanwhile has lost what it had taken.
+        # As they are now: one that is opened again meanwhile has lost what it had accepted.
         writers = dict(self._writers.open)
         await self._for_each(list(writers), lambda number: writers[number].flush())
 
     async def reopen(self, partition: int) -> None:
-        """Takes a partition over again after its writer failed; nothing happens to one that works.
+        """Takes a partition over again after its writer failed; does nothing to one that works.
 
         Records that were unknown then may or may not be in it. Raises what opening a writer does.
         """
         await self._writers.reopen(partition)
 
     async def close(self) -> None:
-        """Waits until all records taken are durable, then seals the partitions. Idempotent.
+        """Waits until all records accepted are durable, then seals the partitions. Idempotent.
 
-        Raises PartitionsFailed; the other partitions are sealed. Called by the end of the
-        `async with` block.
+        Raises PartitionsFailed; the other partitions are sealed. Called by the end of the `async
+        with` block.
         """
         errors = await self._writers.close()
         if errors:
@@ -266,7 +265,7 @@ class PartitionedWriter:
             raise PartitionsFailed(self.stream, errors, done)
 
     def statistics(self) -> PartitionedWriterStatistics:
-        """Counters since each partition's writer was opened."""
+        """Returns counters since each partition's writer was opened."""
         writers = self._writers.open
         return PartitionedWriterStatistics(
             partitions=self.partitions,
@@ -277,8 +276,8 @@ class PartitionedWriter:
     # Records without a key
 
     def _turn(self) -> int:
-        """Where the next record without a key goes: where the last one went while its batch still
-        gathers, then on to the next partition."""
+        """Returns the partition of the next record without a key: that of the last one while its
+        batch is open, then the next partition."""
         last, writer = self._keyless, self._keyless_writer
         if last is None or writer is None:
             number = self._usable(self._routes[None])
@@ -292,14 +291,14 @@ class PartitionedWriter:
         return number
 
     def _turns(self, count: int) -> list[int]:
-        """So many partitions, or all there are, whose turn it is."""
+        """Returns up to `count` partitions whose turn it is."""
         routes = self._routes
         chosen = (self._usable(routes.turn()) for _ in range(min(count, routes.turns)))
         return list(dict.fromkeys(chosen))
 
     def _usable(self, number: int) -> int:
-        """This partition or the next that has room, or else one that will, or else one that
-        failed: then all did. The first one met without a writer gets one meanwhile."""
+        """Returns this partition or the next with free capacity; else one that will have some; else
+        one that failed, because all did. The first one without a writer gets one meanwhile."""
         routes, writers = self._routes, self._writers
         opening = full = -1
         for _ in range(routes.turns):
@@ -337,22 +336,22 @@ class PartitionedWriter:
 
     # Growth
 
-    async def follow_growth(self, namespace: Namespace) -> None:
+    async def follow_growth(self, scope: NamespaceScope) -> None:
         """Routes to new partitions when there are some. The task of the writer's block."""
-        store = PartitionStore(namespace.client.store)
+        store = PartitionStore(scope.client.store)
         while True:
             try:
-                async with aclosing(store.watch(namespace.name, self.stream)) as versions:
+                async with aclosing(store.watch(scope.name, self.stream)) as versions:
                     async for version in versions:
                         if version is None:
-                            return  # deleted: the writers of its partitions are told
+                            return  # deleted: the writers of its partitions fail
                         if version.partitions > self._routes.partitions:
                             await self._switch(version.partitions)
             except LedgerError:
-                await trio.sleep(_WATCH_RETRY_S)  # also if it cannot be read: the writers go on
+                await trio.sleep(_WATCH_RETRY_S)  # also if it cannot be read: the writers continue
 
     async def _switch(self, partitions: int) -> None:
-        """What was taken becomes durable before any key moves: so its order can be seen."""
+        """Makes accepted records durable before any key moves, so that their order can be seen."""
         self._switching = trio.Event()
         try:
             while self._calls:
@@ -361,7 +360,7 @@ class PartitionedWriter:
             try:
                 await self.flush()
             except PartitionsFailed:
-                pass  # whoever appended there is told
+                pass  # those appends raise it
             self._routes = self._routes.grown(partitions)
             self._keyless = None
             self._writers.grow(partitions)
@@ -372,22 +371,23 @@ class PartitionedWriter:
 
 @asynccontextmanager
 async def open_partitioned_writer(
-    namespace: Namespace,
+    scope: NamespaceScope,
+    watch: PolicyWatch,
     stream: str,
     options: WriterOptions,
     own: Sequence[int] | None = None,
 ) -> AsyncIterator[PartitionedWriter]:
-    """A writer of all partitions, each opened with its first record, or of `own`, opened now.
+    """Opens a writer of all partitions, each opened with its first record, or of `own`, opened now.
 
-    Closed at the end of the block; after an exception in it segments are left open for the next
-    writer to recover. Raises NoSuchStream, NotPartitioned, PartitionsFailed (of `own`).
+    It is closed at the end of the block; after an exception in it segments are left open for the
+    next writer to recover. Raises NoSuchStream, NotPartitioned, PartitionsFailed (of `own`).
     """
-    present = await read_partitioned(namespace, stream)
+    present = await PartitionStore(scope.client.store).read_partitioned(scope.name, stream)
     routes = Routes(present.partitions, own)
     async with open_background() as nursery:
-        writers = PartitionWriters(namespace, present, options, nursery, own)
+        writers = PartitionWriters(scope, watch, present, options, nursery, own)
         writer = PartitionedWriter(stream, routes, writers)
-        nursery.start_soon(writer.follow_growth, namespace)
+        nursery.start_soon(writer.follow_growth, scope)
         if own is not None:
             await writers.open_all()
         yield writer

@@ -1,7 +1,7 @@
-"""The writers of a partitioned stream's partitions: opened when needed, closed together.
+"""The writers of a partitioned stream's partitions: opened on demand, closed together.
 
-Each lives in a task of its own, so that one that fails leaves the others alone. Bounds what all
-of them may hold. Routes nothing: that is partitioned_writer.py.
+Each lives in a task of its own, so that a failed one leaves the others alone. Their memory is
+bounded together. Routing is in partitions/writer.py.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import trio
 
@@ -17,22 +16,23 @@ from ledger.errors import InvalidArgument, LedgerClosed, LedgerError
 from stream.core.metadata.partitioned import PartitionedStream
 from stream.core.names import partition_name
 from stream.errors import PartitionsFailed
+from stream.scope import NamespaceScope
+from stream.takeover import StreamLedgers
 from stream.writing.open_segment import WriterOptions
-from stream.writing.writer import StreamWriter
+from stream.writing.policy_watch import PolicyWatch
+from stream.writing.writer import StreamWriter, open_writer
 
-if TYPE_CHECKING:
-    from stream.namespace import Namespace
-
-OPENED_AT_ONCE_MAX = 16
+OPENINGS_MAX = 16
 PENDING_BYTES_MIN = 256 << 10
-"""What one partition may have unconfirmed at least, some batches, however many there are."""
+"""The minimum of unconfirmed bytes per partition, some batches, whatever the number of
+partitions."""
 
 _REOPEN_S = 5.0
-"""How long a partition that could not be opened is left alone by records without a key."""
+"""How long records without a key avoid a partition that could not be opened."""
 
 
 class _Opening:
-    """A partition's task: opening, open, or ended."""
+    """The task of a partition: opening, open, or ended."""
 
     __slots__ = ("closing", "ended", "opened")
 
@@ -43,24 +43,27 @@ class _Opening:
 
 
 class PartitionWriters:
-    """`open[number]` is the writer of a partition; a failed one stays there, with its error."""
+    """The open writers: `open[number]` is that of a partition; a failed one stays there, with its
+    error."""
 
     def __init__(
         self,
-        namespace: Namespace,
+        scope: NamespaceScope,
+        watch: PolicyWatch,
         stream: PartitionedStream,
         options: WriterOptions,
         nursery: trio.Nursery,
         own: Sequence[int] | None,
     ) -> None:
         self.open: dict[int, StreamWriter] = {}
-        self._namespace = namespace
+        self._scope = scope
+        self._watch = watch
         self._stream = stream.name
         self._count = stream.partitions
         self._options = options
         self._nursery = nursery
         self._own = None if own is None else dict.fromkeys(own)
-        self._limiter = trio.CapacityLimiter(OPENED_AT_ONCE_MAX)
+        self._limiter = trio.CapacityLimiter(OPENINGS_MAX)
         self._openings: dict[int, _Opening] = {}
         self._errors: dict[int, LedgerError] = {}
         self._retry_at: dict[int, float] = {}
@@ -68,11 +71,11 @@ class PartitionWriters:
         self._is_closing = False
 
     def grow(self, partitions: int) -> None:
-        """There are so many partitions now."""
+        """Notes that there are `partitions` partitions now."""
         self._count = partitions
 
     def check(self, number: int) -> None:
-        """Raises InvalidArgument for a partition that is not there, or not ours."""
+        """Raises InvalidArgument for a partition that does not exist, or is not ours."""
         if not 0 <= number < self._count:
             raise InvalidArgument(
                 f"stream {self._stream!r} has partitions 0 to {self._count - 1}, not {number}"
@@ -84,7 +87,7 @@ class PartitionWriters:
             )
 
     def want(self, number: int) -> None:
-        """Begins to open a writer. Raises, once, why the last try failed; LedgerClosed."""
+        """Begins to open a writer. Raises, once, why the last attempt failed; LedgerClosed."""
         self.check(number)
         if (error := self._errors.pop(number, None)) is not None:
             raise copy.copy(error)
@@ -95,7 +98,8 @@ class PartitionWriters:
             self._nursery.start_soon(self._run, number, opening)
 
     def want_soon(self, number: int) -> bool:
-        """The same without errors; False if it could not be opened a moment ago."""
+        """Begins to open a writer without raising errors; returns False if it could not be opened a
+        moment ago."""
         if trio.current_time() < self._retry_at.get(number, 0.0):
             return False
         self._errors.pop(number, None)
@@ -103,7 +107,7 @@ class PartitionWriters:
         return True
 
     async def opened(self, number: int, *, is_error_kept: bool = False) -> StreamWriter:
-        """The writer of a partition, opened if it is not. Raises why it could not be.
+        """Returns the writer of a partition, opened if it is not. Raises why it could not be.
 
         `is_error_kept`: the next `want` raises it again.
         """
@@ -117,21 +121,21 @@ class PartitionWriters:
         return self.open[number]
 
     async def open_all(self) -> None:
-        """Opens all that are ours. Raises PartitionsFailed."""
+        """Opens all partitions that are ours. Raises PartitionsFailed."""
         numbers = list(range(self._count) if self._own is None else self._own)
         for number in numbers:
             self.want(number)
-        # One that could not be opened is gone from there by the time the others are.
+        # One that could not be opened is removed from there by the time the others are open.
         for opening in [self._openings[number] for number in numbers]:
             await opening.opened.wait()
         if errors := {n: self._errors.pop(n) for n in numbers if n in self._errors}:
             raise PartitionsFailed(self._stream, errors, [n for n in numbers if n not in errors])
 
     async def reopen(self, number: int) -> None:
-        """Another writer for a partition whose writer failed. Raises why there is none."""
+        """Opens another writer for a partition whose writer failed. Raises why there is none."""
         writer = self.open.get(number)
         if writer is not None and writer.error is not None:
-            if (opening := self._openings.get(number)) is not None:  # else it has just ended
+            if (opening := self._openings.get(number)) is not None:  # otherwise it has just ended
                 opening.closing.set()
                 await opening.ended.wait()
             if self.open.get(number) is writer:
@@ -152,14 +156,16 @@ class PartitionWriters:
         return errors
 
     async def _run(self, number: int, opening: _Opening) -> None:
-        """The life of one writer."""
+        """Opens one writer and keeps it until it is closed."""
         name = partition_name(self._stream, number)
         share = max(self._options.pending_bytes_max // self._count, PENDING_BYTES_MIN)
         options = replace(self._options, pending_bytes_max=share)
+        scope = self._scope
+        ledgers = StreamLedgers(scope.client, scope.store, scope.name, name)
         is_opening = True
         try:
             await self._limiter.acquire_on_behalf_of(opening)
-            async with self._namespace.writer(name, options=options) as writer:
+            async with open_writer(ledgers, options, self._watch) as writer:
                 self._limiter.release_on_behalf_of(opening)
                 is_opening = False
                 self.open[number] = writer

@@ -1,8 +1,8 @@
-"""BackwardBatches: reads a stream from its end, or from before a position, towards its beginning.
+"""Reads a stream from its end, or from before a position, towards its beginning.
 
-Never fences a writer and never shows a record that is not confirmed. Begins at the end as it is
-when the first batch is asked for; ends where the stream begins. A few entries are fetched at a
-time, bounded in number and, once their size is known, in bytes.
+Never fences a writer and never shows a record that is not confirmed. It begins at the end as it is
+at the first request, and ends where the stream begins. It fetches a few entries at a time, bounded
+in number and, once their size is known, in bytes.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from stream.store.streams import StreamStore
 _FETCH_ENTRIES_FIRST = 4
 _FETCH_ENTRIES_MAX = 64
 _FETCH_BYTES = 1 << 20
-"""What the next fetch should bring, by the size of the entries of the last one."""
+"""Bytes that the next fetch should return, estimated by the entries of the last one."""
 
 
 class BackwardBatches:
     """Made by `Namespace.backward_batches`: an async iterator of batches, the newest first.
 
     The records within a batch are in the order of the stream. A call that was cancelled or failed
-    loses nothing: the next one goes on before `position`. Use it in `async with`, or `aclose` it.
+    loses nothing: the next one continues before `position`. Use it in `async with`, or `aclose` it.
     """
 
     def __init__(
@@ -66,24 +66,24 @@ class BackwardBatches:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Lets go of the ledger. Closing twice is fine."""
+        """Closes the ledger. Closing twice is allowed."""
         await self._leave_segment()
         await trio.lowlevel.checkpoint()
 
     @property
     def position(self) -> Position | None:
-        """Of the first record handed out so far: what is before it comes next. None before the
-        first call, if none was given."""
+        """The position of the first record returned so far: records before it come next. None
+        before the first call, if none was given."""
         return self._before
 
     def __aiter__(self) -> BackwardBatches:
         return self
 
     async def __anext__(self) -> RecordBatch:
-        """The records before those of the last call.
+        """Returns the records before those of the last call.
 
-        Raises NoSuchStream, and what reading ledgers raises. Records that were truncated
-        meanwhile are not there any more: that is the beginning of the stream.
+        Raises NoSuchStream, and what reading ledgers raises. Records that were truncated meanwhile
+        no longer exist: the stream begins behind them.
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         while self._fetched or await self._fetch():
@@ -112,13 +112,13 @@ class BackwardBatches:
         raise StopAsyncIteration
 
     def _take_back(self, batch: RecordBatch) -> None:
-        """It never reached who asked for it: it comes again."""
+        """Takes back a batch that never reached the caller: it is returned again."""
         self._before, self._fetched = batch.after, []
 
     async def _fetch(self) -> bool:
-        """Gets entries before `_before`; False at the beginning of the stream.
+        """Fetches entries before `_before`; returns False at the beginning of the stream.
 
-        One step at a time: it may also only move to the segment before.
+        One step at a time: it may also only move to the previous segment.
         """
         stream = self._metadata
         try:
@@ -131,7 +131,7 @@ class BackwardBatches:
             await self._fetch_before(stream, self._before)
         except (NoSuchLedger, NoSuchEntry) as error:
             await self._leave_segment()
-            if not await self._has_moved_on(stream, error):
+            if not await self._has_changed(stream, error):
                 raise
         except BaseException:
             await self._leave_segment()
@@ -148,7 +148,7 @@ class BackwardBatches:
             if self._segment.is_open:
                 await self._ledger.read_last_confirmed()
                 if before.segment == self._segment.number:
-                    # Somebody was handed this position, so all before it is confirmed.
+                    # A reader returned this position, so that all before it is confirmed.
                     self._ledger.note_confirmed(before.entry - 1 + bool(before.slot))
         segment, ledger = self._segment, self._ledger
         assert segment is not None, "its ledger is open"
@@ -167,15 +167,15 @@ class BackwardBatches:
             1, min(2 * self._fetch_entries, _FETCH_ENTRIES_MAX, _FETCH_BYTES // max(1, nbytes))
         )
 
-    async def _has_moved_on(self, before: StreamMetadata | None, error: LedgerError) -> bool:
-        """Whether what was not there is explained by what the metadata says now."""
+    async def _has_changed(self, before: StreamMetadata | None, error: LedgerError) -> bool:
+        """Whether the present metadata explains why something was not found."""
         stream = await self._refresh()
         at = self._before
         if at is None or stream != before:
             return True
         segment = stream.open_segment
         if isinstance(error, NoSuchEntry) and segment is not None and segment.number == at.segment:
-            # Nobody was handed this position: it is behind the end.
+            # No reader returned this position: it is behind the end.
             end = await end_of(self._client, stream)
             if end < at:
                 self._before = end
@@ -187,7 +187,7 @@ class BackwardBatches:
         if stream.is_deleted:
             raise NoSuchStream(f"stream {self.stream!r} was deleted")
         if self._metadata is not None and stream.created_ms != self._metadata.created_ms:
-            raise NoSuchStream(f"stream {self.stream!r} was deleted, and made anew")
+            raise NoSuchStream(f"stream {self.stream!r} was deleted and created again")
         self._metadata = stream
         return stream
 
@@ -201,7 +201,7 @@ class BackwardBatches:
 
 
 def _segment_before(stream: StreamMetadata, before: Position) -> Segment | None:
-    """The last segment that can have a record before this position."""
+    """Returns the last segment that can have a record before this position."""
     for segment in reversed(stream.segments):
         if Position(segment.number, 0, 0) < before:
             return None if stream.is_dropped(segment) else segment
@@ -209,7 +209,7 @@ def _segment_before(stream: StreamMetadata, before: Position) -> Segment | None:
 
 
 async def read_last(batches: BackwardBatches, records: int) -> list[Record]:
-    """The last so many records of a stream, in its order; all, if it has fewer.
+    """Returns the last `records` records of a stream, in its order; all, if it has fewer.
 
     Raises InvalidArgument for a negative number, and what the iterator raises.
     """

@@ -1,6 +1,6 @@
-"""How far a position is behind the end of a stream: in records, in bytes as stored, in seconds.
+"""How far a position is behind the end of a stream: in records, in stored bytes, in seconds.
 
-Asks metadata and at most two ledgers; never fences, never reads past what is confirmed.
+Reads metadata and at most two ledgers; never fences, never reads past the confirmed end.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from stream.core.position import Position
 
 @dataclass(frozen=True, slots=True)
 class CursorLag:
-    """What lies between a cursor and the end of its stream.
+    """The distance between a cursor and the end of its stream.
 
-    `records` are those not handled. `bytes` are theirs as stored, where an entry handled in part
-    counts whole. `seconds` is the age of the first of them by the clock here, 0.0 if there is
-    none. What was truncated counts no more.
+    `records` are those not handled. `bytes` are their stored size; an entry handled in part counts
+    as a whole. `seconds` is the age of the first of them by the local clock, 0.0 if there is none.
+    Truncated records no longer count.
     """
 
     records: int
@@ -39,7 +39,7 @@ class _Reach:
 async def measure_lag(
     client: LedgerClient, stream: StreamMetadata, position: Position, now_ms: int
 ) -> CursorLag:
-    """The lag of `position`. Raises NoSuchLedger if the stream was truncated meanwhile."""
+    """Returns the lag of `position`. Raises NoSuchLedger if the stream was truncated meanwhile."""
     at = max(position, stream.first_available)
     first = stream.segment_at(at)
     if first is None:
@@ -55,13 +55,13 @@ async def measure_lag(
     slot = at.slot if at.segment == first.number else 0
     end_sequence = reaches[last.number].next_sequence
     if entry >= reach.entries:
-        # The first segment is handled; what follows begins with the next one.
+        # The first segment is handled; the lag begins with the next one.
         seconds = 0.0
         if end_sequence > reach.next_sequence:
-            first_header, _ = await _look(client, behind[0], 0)
+            first_header, _ = await _read_entry_header(client, behind[0], 0)
             seconds = _age_s(behind[0], first_header, now_ms)
         return CursorLag(max(0, end_sequence - reach.next_sequence), nbytes, seconds)
-    header, bytes_before = await _look(client, first, entry)
+    header, bytes_before = await _read_entry_header(client, first, entry)
     if slot >= header.count:  # behind the last record of its entry
         return await measure_lag(client, stream, Position(first.number, entry + 1, 0), now_ms)
     return CursorLag(
@@ -83,8 +83,10 @@ async def _reach(client: LedgerClient, segment: Segment) -> _Reach:
     return _Reach(last + 1, segment.sequence_of(header) + header.count, entry.length)
 
 
-async def _look(client: LedgerClient, segment: Segment, entry_id: int) -> tuple[EntryHeader, int]:
-    """Header of an entry that is confirmed, and the bytes stored before it in its segment."""
+async def _read_entry_header(
+    client: LedgerClient, segment: Segment, entry_id: int
+) -> tuple[EntryHeader, int]:
+    """Returns the header of a confirmed entry, and the bytes stored before it in its segment."""
     async with client.open_ledger(segment.ledger_id, recover=False) as reader:
         if segment.is_open:
             reader.note_confirmed(entry_id)

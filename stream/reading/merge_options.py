@@ -1,4 +1,4 @@
-"""How streams are merged: what a user of a merged reader says, checked."""
+"""Options of a merged reader, checked."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class MergeOptions:
             )
 
     def start_of(self, stream: str, *, is_new: bool = False) -> Start:
-        """Where one of the streams begins. `is_new`: it joined a reader that was at work."""
+        """Returns where one of the streams begins. `is_new`: it joined an active reader."""
         if isinstance(self.start, Mapping):
             partition = parse_partition(stream)
             base = stream if partition is None else partition.stream

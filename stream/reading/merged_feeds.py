@@ -1,9 +1,9 @@
-"""Where the records of a merged reader come from: a reader and a task for each stream. Core: merge.
+"""The streams of a merged reader: a reader and a task for each. Core: core/merge.py.
 
-Streams that match a pattern join when they are made, and partitions when a stream grows. What all
-of them bring is bounded in bytes, and one far ahead waits. A stream holds the others up while it
-may still say something: that it has nothing to say for now is believed only when the bookies were
-asked and it is at its end. Must never drop a record or pass over an error.
+Streams that match a pattern join when they are created, and partitions when a stream grows. Their
+buffers are bounded in bytes over all streams, and a stream far ahead waits. A stream holds the
+others back while it may still deliver: it counts as idle only when the bookies were asked and it is
+at its end. Must never drop a record or skip an error.
 """
 
 from __future__ import annotations
@@ -13,13 +13,12 @@ import math
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import trio
 
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerError, RetryableError
 from stream.core.entry.records import Record, RecordBatch
-from stream.core.merge import Merge, MergeSource, Span
+from stream.core.merge import Merge, MergedSpan, MergeSource
 from stream.core.position import EARLIEST, FromSequence, Position, Start
 from stream.core.stream_patterns import StreamPatterns
 from stream.errors import IsPartitioned, NoSuchStream
@@ -27,25 +26,24 @@ from stream.reading.merge_options import MergeOptions
 from stream.reading.merge_options import OrderBy as OrderBy
 from stream.reading.reader import StreamReader
 from stream.reading.seek import end_of, is_at_end
-from stream.store.partitions import partition_names_of
+from stream.reading.shared_tail import SharedTails
+from stream.scope import NamespaceScope
+from stream.store.partitions import PartitionStore
 from stream.store.streams import namespace_path
-
-if TYPE_CHECKING:
-    from stream.namespace import Namespace
 
 _log = logging.getLogger(__name__)
 
 STREAMS_MAX = 1000
 """Streams that one reader merges; each has a task and reads ahead."""
-ASKED_AT_ONCE_MAX = 16
+IDLE_CHECKS_MAX = 16
 _IDLE_PAUSE_S = 0.02
 _METADATA_PAUSE_S = 0.5
 RECORD_OVERHEAD_BYTES = 200
-"""What a record costs in memory beside its bytes, roughly."""
+"""Memory of a record beside its bytes, roughly."""
 
 
-class Held:
-    """A batch in the merge; its records are made once, when the first is asked for."""
+class BufferedBatch:
+    """A batch in the merge; its records are made once, when the first is requested."""
 
     __slots__ = ("batch", "records")
 
@@ -60,42 +58,47 @@ class Held:
 
 @dataclass(slots=True, eq=False)
 class _Feed:
-    """One stream of the merge."""
+    """A stream of the merge."""
 
     stream: str
     start: Start
-    source: MergeSource[Held]
+    source: MergeSource[BufferedBatch]
     position: Position | None = None
-    """Behind what was given to the merge."""
+    """The position behind what was pushed to the merge."""
     reader: StreamReader | None = None
     batches: int = 0
     waits_since: float = math.inf
-    room: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
-    gone: trio.CancelScope | None = None
-    """Waits for a stream that was deleted to be made again."""
+    demand: trio.lowlevel.ParkingLot = field(default_factory=trio.lowlevel.ParkingLot)
+    recreation: trio.CancelScope | None = None
+    """The wait until a deleted stream is created again."""
 
 
 class MergedFeeds:
-    """Reads the streams that are meant, in tasks of one nursery, for one consumer task."""
+    """Reads the selected streams, in tasks of one nursery, for one consumer task."""
 
     def __init__(
-        self, namespace: Namespace, streams: str | Sequence[str], options: MergeOptions
+        self,
+        scope: NamespaceScope,
+        tails: SharedTails,
+        streams: str | Sequence[str],
+        options: MergeOptions,
     ) -> None:
-        self._namespace = namespace
+        self._scope = scope
+        self._tails = tails
         self._patterns = StreamPatterns(streams)
         self._options = options
-        self.merge: Merge[Held] = Merge(
+        self.merge: Merge[BufferedBatch] = Merge(
             lateness_ms=options.lateness_ms, bytes_max=options.buffer_bytes
         )
         self._feeds: dict[str, _Feed] = {}
-        self._feed_of: dict[MergeSource[Held], _Feed] = {}
+        self._feed_of: dict[MergeSource[BufferedBatch], _Feed] = {}
         self._listed: set[str] = set()
         self._changed = trio.lowlevel.ParkingLot()
         self._failure: LedgerError | None = None
-        """Final: raised by every call that finds nothing to give out."""
-        self._troubles: list[tuple[RetryableError, trio.Event]] = []
+        """Final: raised by every call that finds nothing to return."""
+        self._errors: list[tuple[RetryableError, trio.Event]] = []
         """Each is raised once; the event lets its stream try again."""
-        self._told: list[trio.Event] = []
+        self._reported: list[trio.Event] = []
         self._is_closed = False
 
     @property
@@ -103,7 +106,8 @@ class MergedFeeds:
         return [name for name, feed in self._feeds.items() if not feed.source.is_finished]
 
     def positions(self) -> dict[str, Position]:
-        """Of the first record, in the order of each stream, that was not taken."""
+        """Returns the position of the first record, in the order of each stream, that was not
+        taken."""
         found = {}
         for name, feed in self._feeds.items():
             unread = feed.source.unread()
@@ -113,47 +117,47 @@ class MergedFeeds:
                 found[name] = feed.position
         return found
 
-    async def next_span(self) -> Span[Held] | None:
-        """The next records; None at the end, if there is one. Cancelled or failed with a
-        RetryableError nothing is lost: call again."""
+    async def next_span(self) -> MergedSpan[BufferedBatch] | None:
+        """Returns the next records; None at the end, if there is one. If it is cancelled or fails
+        with a RetryableError nothing is lost: call again."""
         if self._is_closed:
             raise LedgerClosed("the merged reader is closed")
         await trio.lowlevel.checkpoint_if_cancelled()
-        for event in self._told:
+        for event in self._reported:
             event.set()
-        self._told.clear()
+        self._reported.clear()
         while True:
             span = self.merge.pop()
             if span is not None:
-                self._make_room(span.source)
+                self._note_taken(span.source)
                 return span
             if self._failure is not None:
                 raise self._failure
-            if self._troubles:
-                trouble, event = self._troubles.pop(0)
-                self._told.append(event)
+            if self._errors:
+                trouble, event = self._errors.pop(0)
+                self._reported.append(event)
                 raise trouble
             if self.merge.is_finished and not self._options.follow:
                 return None
             await self._changed.park()
 
-    def _make_room(self, source: MergeSource[Held]) -> None:
+    def _note_taken(self, source: MergeSource[BufferedBatch]) -> None:
         if source.is_finished and not source.runs:
             self._feed_of.pop(source, None)
-            for feed in self._feeds.values():  # each has a larger share now
-                feed.room.unpark_all()
+            for feed in self._feeds.values():  # each has a larger share of the buffer now
+                feed.demand.unpark_all()
         elif self.merge.wants(source):
-            self._feed_of[source].room.unpark_all()
+            self._feed_of[source].demand.unpark_all()
 
     # Streams
 
     async def open(self, nursery: trio.Nursery) -> None:
         """Finds the streams and begins to read them in tasks of this nursery.
 
-        Raises NoSuchStream for one that is named and not there, InvalidArgument.
+        Raises NoSuchStream for a named stream that does not exist, InvalidArgument.
         """
         options = self._options
-        found = await find_streams(self._namespace, self._patterns)
+        found = await find_streams(self._scope, self._patterns)
         may_grow = bool(self._patterns.patterns) or found != list(self._patterns.names)
         if len(found) > 1 and isinstance(options.start, Position | FromSequence):
             raise InvalidArgument(
@@ -166,10 +170,10 @@ class MergedFeeds:
             if may_grow:
                 nursery.start_soon(self._watch_streams, nursery)
             if options.idle_timeout_ms is not None:
-                nursery.start_soon(self._look_for_idle, options.idle_timeout_ms / 1000)
+                nursery.start_soon(self._detect_idle, options.idle_timeout_ms / 1000)
 
     def close(self) -> None:
-        """Calls raise LedgerClosed from now on."""
+        """Makes all calls raise LedgerClosed from now on."""
         self._is_closed = True
         self._changed.unpark_all()
 
@@ -184,10 +188,11 @@ class MergedFeeds:
         nursery.start_soon(self._read, feed)
 
     async def _watch_streams(self, nursery: trio.Nursery) -> None:
-        """New streams join, as do new partitions. It outlives a store that is out of reach."""
+        """Lets new streams and partitions join. It survives a metadata store that is
+        unavailable."""
         while True:
             try:
-                children = self._namespace.client.store.watch_children(_folder(self._namespace))
+                children = self._scope.client.store.watch_children(_folder(self._scope))
                 async with aclosing(children) as listings:
                     async for listed in listings:
                         self._note_listed(nursery, listed)
@@ -204,15 +209,15 @@ class MergedFeeds:
             if name not in self._feeds:
                 self._join(nursery, name, self._options.start_of(name, is_new=True))
         for name, feed in self._feeds.items():
-            if feed.gone is not None and name not in self._listed:
-                feed.gone.cancel()
+            if feed.recreation is not None and name not in self._listed:
+                feed.recreation.cancel()
 
     async def _read(self, feed: _Feed) -> None:
-        """Reads one stream; one that was deleted and only matches a pattern may come back."""
+        """Reads one stream; a deleted stream that only matches a pattern may be created again."""
         while True:
             try:
                 if feed.source.is_finished:
-                    if not await self._wait_made_again(feed):
+                    if not await self._wait_recreated(feed):
                         return
                     feed.source, feed.start = self.merge.add(feed.stream), EARLIEST
                     self._feed_of[feed.source] = feed
@@ -235,20 +240,20 @@ class MergedFeeds:
                 return
 
     async def _read_once(self, feed: _Feed) -> None:
-        """To the end, if we do not follow; else for ever."""
-        namespace, options = self._namespace, self._options
+        """Reads a stream to its end, if the reader does not follow; else forever."""
+        scope, options = self._scope, self._options
         start = feed.start if feed.position is None else feed.position
-        read_ahead_bytes = namespace.client.options.read_ahead_bytes
+        read_ahead_bytes = scope.client.options.read_ahead_bytes
         async with StreamReader(
-            namespace.client, namespace.store, namespace.name, feed.stream, start,
-            options.on_truncated, namespace.tails,
+            scope.client, scope.store, scope.name, feed.stream, start,
+            options.on_truncated, self._tails,
             min(read_ahead_bytes, options.buffer_bytes // len(self._feeds)),
         ) as reader:  # fmt: skip
             feed.reader, feed.position = reader, reader.position
             end = None if options.follow else await reader.end_position()
             while True:
                 while not self.merge.wants(feed.source):
-                    await feed.room.park()
+                    await feed.demand.park()
                 feed.waits_since = trio.current_time()
                 try:
                     if end is None:
@@ -268,17 +273,17 @@ class MergedFeeds:
         feed.batches += 1
         times = _times_of(batch, self._options.order_by)
         nbytes = batch.nbytes + batch.header.body_bytes + RECORD_OVERHEAD_BYTES * len(batch)
-        self.merge.push(feed.source, Held(batch), times, nbytes)
+        self.merge.push(feed.source, BufferedBatch(batch), times, nbytes)
         self._changed.unpark_all()
 
-    async def _wait_made_again(self, feed: _Feed) -> bool:
-        """Until there is a stream of this name again; False if nobody lists it any more, or it is
-        another kind of stream."""
-        store, namespace = self._namespace.store, self._namespace.name
+    async def _wait_recreated(self, feed: _Feed) -> bool:
+        """Waits until there is a stream of this name again; returns False if it is no longer
+        listed, or is another kind of stream."""
+        store, namespace = self._scope.store, self._scope.name
         try:
-            with trio.CancelScope() as feed.gone:
+            with trio.CancelScope() as feed.recreation:
                 if feed.stream not in self._listed:
-                    feed.gone.cancel()
+                    feed.recreation.cancel()
                 async with aclosing(store.watch_stream(namespace, feed.stream)) as versions:
                     async for stream in versions:
                         if stream is not None:
@@ -286,7 +291,7 @@ class MergedFeeds:
         except IsPartitioned:
             pass  # its partitions are listed
         finally:
-            feed.gone = None
+            feed.recreation = None
         self._feeds.pop(feed.stream, None)
         return False
 
@@ -294,7 +299,7 @@ class MergedFeeds:
         feed.waits_since = math.inf
         self.merge.finish(feed.source)
         for other in self._feeds.values():
-            other.room.unpark_all()
+            other.demand.unpark_all()
         self._changed.unpark_all()
 
     def _fail(self, error: LedgerError) -> None:
@@ -303,75 +308,77 @@ class MergedFeeds:
         self._changed.unpark_all()
 
     async def _report(self, error: RetryableError) -> None:
-        """The consumer is told; it goes on when the consumer calls again."""
+        """Raises the error in the consumer's call; continues when the consumer calls again."""
         event = trio.Event()
-        self._troubles.append((error, event))
+        self._errors.append((error, event))
         self._changed.unpark_all()
         await event.wait()
 
     # Idle streams
 
-    async def _look_for_idle(self, timeout_s: float) -> None:
-        """A stream that brought nothing for so long, and is at its end, holds nobody up."""
+    async def _detect_idle(self, timeout_s: float) -> None:
+        """Marks streams as idle that delivered nothing for `timeout_s` and are at their end."""
         while True:
             waiting = [f for f in self._feeds.values() if not f.source.is_idle]
             due = min((feed.waits_since + timeout_s for feed in waiting), default=math.inf)
-            # Who begins to wait from now on is not due before this (or little before).
+            # A stream that begins to wait from now on is not due before this (or little before).
             latest = trio.current_time() + max(timeout_s, _IDLE_PAUSE_S)
             await trio.sleep_until(min(due, latest))
             now = trio.current_time()
-            limiter = trio.CapacityLimiter(ASKED_AT_ONCE_MAX)
+            limiter = trio.CapacityLimiter(IDLE_CHECKS_MAX)
             async with trio.open_nursery() as nursery:
                 for feed in waiting:
                     if feed.waits_since + timeout_s <= now:
-                        nursery.start_soon(self._ask_whether_idle, feed, limiter)
+                        nursery.start_soon(self._check_idle, feed, limiter)
 
-    async def _ask_whether_idle(self, feed: _Feed, limiter: trio.CapacityLimiter) -> None:
-        namespace, batches = self._namespace, feed.batches
+    async def _check_idle(self, feed: _Feed, limiter: trio.CapacityLimiter) -> None:
+        scope, batches = self._scope, feed.batches
         async with limiter:
             try:
-                stream, _ = await namespace.store.read_stream(namespace.name, feed.stream)
-                end = await end_of(namespace.client, stream)
+                stream, _ = await scope.store.read_stream(scope.name, feed.stream)
+                end = await end_of(scope.client, stream)
             except LedgerError:
-                # Doubt holds the others up; its own task tells what is wrong, if it lasts.
+                # Unknown holds the others back; its own task reports the error, if it lasts.
                 stream, end = None, None
         if feed.batches != batches or feed.waits_since == math.inf:
             return
         feed.waits_since = trio.current_time() + _IDLE_PAUSE_S
         if stream is None or end is None or feed.reader is None:
             return
-        # Of the reader: it has also gone past what nobody wanted.
+        # The reader's own position: it may have skipped records before its start.
         if is_at_end(stream, feed.reader.position, end):
             self.merge.note_idle(feed.source)
             self._changed.unpark_all()
 
 
-async def find_streams(namespace: Namespace, patterns: StreamPatterns) -> list[str]:
-    """The streams and partitions that are meant, as they are now.
+async def find_streams(scope: NamespaceScope, patterns: StreamPatterns) -> list[str]:
+    """Returns the selected streams and partitions, as they are now.
 
-    Raises NoSuchStream for one that is named and not there, NoSuchNamespace.
+    Raises NoSuchStream for a named stream that does not exist, NoSuchNamespace.
     """
     found: list[str] = []
+    partitions = PartitionStore(scope.client.store)
     for name in patterns.names:
-        found += await partition_names_of(namespace, name)
+        found += await partitions.partition_names(scope.name, name)
     if patterns.patterns:
-        await namespace.policy()  # a namespace that is not there is an error
-        listed = await namespace.client.store.children(_folder(namespace))
+        await scope.policy()  # a namespace that does not exist is an error
+        listed = await scope.client.store.children(_folder(scope))
         found += patterns.select(listed)
         for name in patterns.ambiguous(listed):
             try:
-                found += await partition_names_of(namespace, name)
+                found += await partitions.partition_names(scope.name, name)
             except NoSuchStream:
-                pass  # gone, as its partitions are
+                pass  # deleted, as its partitions are
     return list(dict.fromkeys(found))
 
 
-def _folder(namespace: Namespace) -> str:
-    return f"{namespace_path(namespace.name)}/streams"
+def _folder(scope: NamespaceScope) -> str:
+    return f"{namespace_path(scope.name)}/streams"
 
 
 def _times_of(batch: RecordBatch, order_by: OrderBy) -> Sequence[int]:
-    """What each record is ordered by. One without an event time has that of its append."""
+    """Returns the time by which each record is ordered. A record without an event time has that of
+    its append."""
     appended_ms = batch.append_time_ms
     if order_by == "append_time":
         return [appended_ms] * len(batch)

@@ -1,7 +1,7 @@
 """MergedReader: several streams as one, ordered by time behind a watermark.
 
-Gives out each record of each stream once; one that comes too late for the order is marked, never
-dropped. Never fences a writer. Where the records come from is merged_feeds.py, their order is
+Returns each record of each stream once; a record that is too late for the order is marked, never
+dropped. Never fences a writer. The streams are read by reading/merged_feeds.py and ordered by
 core/merge.py.
 """
 
@@ -9,26 +9,25 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import trio
 
 from ledger.runtime.background import open_background
 from stream.core.entry.records import Record, RecordBatch
-from stream.core.merge import NO_WATERMARK, Span
+from stream.core.merge import NO_WATERMARK, MergedSpan
 from stream.core.position import Position
 from stream.reading.merge_options import MergeOptions
-from stream.reading.merged_feeds import Held, MergedFeeds
-
-if TYPE_CHECKING:
-    from stream.namespace import Namespace
+from stream.reading.merged_feeds import BufferedBatch, MergedFeeds
+from stream.reading.shared_tail import SharedTails
+from stream.scope import NamespaceScope
 
 
 class MergedRecord(NamedTuple):
-    """A record and the stream (or partition) it is from.
+    """A record and its stream (or partition).
 
-    `is_late`: its time is before the watermark as it was when the record came, so that records
-    with a later time may have been given out before it.
+    `is_late`: its time is before the watermark as it was when the record was read, so that records
+    with a later time may have been returned before it.
     """
 
     stream: str
@@ -51,49 +50,53 @@ class MergedReader:
     """
 
     def __init__(
-        self, namespace: Namespace, streams: str | Sequence[str], options: MergeOptions
+        self,
+        scope: NamespaceScope,
+        tails: SharedTails,
+        streams: str | Sequence[str],
+        options: MergeOptions,
     ) -> None:
-        self._feeds = MergedFeeds(namespace, streams, options)
-        self._span: Span[Held] | None = None
+        self._feeds = MergedFeeds(scope, tails, streams, options)
+        self._span: MergedSpan[BufferedBatch] | None = None
         self._at = 0
-        """In the slots of the span: what is before was handed out."""
+        """Index in the slots of the span: those before it were returned."""
 
     @property
     def watermark_ms(self) -> int | None:
-        """What is given out from now on has this time or a later one, or is late. None while some
-        stream has not said anything."""
+        """All records returned from now on have this time or a later one, or are late. None while
+        some stream has delivered nothing."""
         watermark_ms = self._feeds.merge.watermark_ms
         return None if watermark_ms == NO_WATERMARK else watermark_ms
 
     @property
     def streams(self) -> list[str]:
-        """The streams and partitions that are read now."""
+        """The streams and partitions that are being read."""
         return self._feeds.streams
 
     @property
     def buffered_bytes(self) -> int:
-        """What waits for its turn, with what records cost in memory; see `buffer_bytes`."""
+        """Bytes that are buffered, with the memory that records cost; see `buffer_bytes`."""
         return self._feeds.merge.nbytes
 
     def positions(self) -> dict[str, Position]:
-        """Where to resume, by stream: `start` of another merged reader.
+        """Returns where to resume, by stream: the `start` of another merged reader.
 
-        Everything before was handed out. Of what is behind some was too, where lateness, or event
+        Everything before was returned. Some of what is behind was too, where lateness, or event
         times that go back, changed the order within a stream.
         """
-        places = self._feeds.positions()
+        positions = self._feeds.positions()
         span = self._span
         if span is not None and self._at < len(span.slots):
             name = span.source.name
             here = span.batch.position(min(span.slots[self._at :]))
-            places[name] = min(here, places.get(name, here))
-        return places
+            positions[name] = min(here, positions.get(name, here))
+        return positions
 
     def __aiter__(self) -> MergedReader:
         return self
 
     async def __anext__(self) -> MergedRecord:
-        """The next record in the merged order. Waits for ever if the reader follows.
+        """Returns the next record in the merged order. Waits forever if the reader follows.
 
         Raises what readers of the streams raise: NoSuchStream for one that was named, Truncated,
         RecordFormatError, and retryable errors.
@@ -101,15 +104,15 @@ class MergedReader:
         span = self._span
         if span is None or self._at >= len(span.slots):
             span = await self._next_span()
-        held = span.batch
-        if held.records is None:
-            held.records = held.batch.records()
-        record = held.records[span.slots[self._at]]
+        buffered = span.batch
+        if buffered.records is None:
+            buffered.records = buffered.batch.records()
+        record = buffered.records[span.slots[self._at]]
         self._at += 1
         return MergedRecord(span.source.name, record, span.is_late)
 
     async def next_batch(self) -> MergedBatch:
-        """The next records in the merged order, as many of one entry as follow each other.
+        """Returns the next records in the merged order, as many of one entry as follow each other.
 
         Raises StopAsyncIteration at the end, if there is one; else as iteration does.
         """
@@ -124,10 +127,10 @@ class MergedReader:
         return MergedBatch(span.source.name, batch, span.is_late)
 
     def batches(self) -> MergedBatches:
-        """Batches in the merged order; columns without copies, `batch.to_arrow()`."""
+        """Returns batches in the merged order; columns without copies, `batch.to_arrow()`."""
         return MergedBatches(self)
 
-    async def _next_span(self) -> Span[Held]:
+    async def _next_span(self) -> MergedSpan[BufferedBatch]:
         span = await self._feeds.next_span()
         self._span, self._at = span, 0
         if span is None:
@@ -139,12 +142,12 @@ class MergedReader:
         await self._feeds.open(nursery)
 
     def close(self) -> None:
-        """Calls raise LedgerClosed from now on."""
+        """Makes all calls raise LedgerClosed from now on."""
         self._feeds.close()
 
 
 class MergedBatches:
-    """Batches of a merged reader. Holds nothing: it may simply be dropped."""
+    """Batches of a merged reader. It owns nothing: it may simply be dropped."""
 
     def __init__(self, reader: MergedReader) -> None:
         self._reader = reader
@@ -156,7 +159,7 @@ class MergedBatches:
         return await self._reader.next_batch()
 
     async def aclose(self) -> None:
-        """For `aclosing`; there is nothing to close."""
+        """Does nothing; it exists for `aclosing`."""
         await trio.lowlevel.checkpoint()
 
 
@@ -172,7 +175,7 @@ async def open_merged_reader(reader: MergedReader) -> AsyncIterator[MergedReader
 
 
 def _run_length(slots: Sequence[int], first: int) -> int:
-    """How many slots from `first` on are each the next one of the one before."""
+    """Returns how many slots from `first` on are consecutive."""
     if isinstance(slots, range):
         return len(slots) - first
     length = 1

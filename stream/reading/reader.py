@@ -1,9 +1,9 @@
 """StreamReader: reads a stream in order, across segments, and follows its end.
 
 Never fences a writer, never shows a record that is not confirmed or not in a published segment.
-Following outlives a metadata store that is out of reach for a while. How far it reads ahead is
-bounded by the client's `read_ahead_bytes`. Where batches come from is
-`stream.reading.segment_feed`, and at the end of the stream `stream.reading.shared_tail`.
+Following survives a metadata store that is unavailable for a while. Read-ahead is bounded by the
+client's `read_ahead_bytes`. Batches come from reading/segment_feed.py, and at the end of the stream
+from reading/shared_tail.py.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from stream.core.position import (
     FromTime,
     Position,
     Start,
+    Truncated,
 )
-from stream.errors import Truncated
 from stream.reading.seek import end_of, find, first_event_slot
 from stream.reading.shared_tail import ReaderFeed, SharedTails
 from stream.store.streams import StreamStore
@@ -35,14 +35,14 @@ from stream.store.streams import StreamStore
 _log = logging.getLogger(__name__)
 
 OnTruncated = Literal["error", "earliest", "latest"]
-"""What a reader does when retention has passed it by: raise Truncated, or go on at either end."""
+"""What a reader does when retention has passed it: raise Truncated, or continue at either end."""
 
 
 class StreamReader:
     """Made by `Namespace.reader`; an `async with` object for one consumer task.
 
-    Yields each record once, in order, without gaps (but for those `on_truncated` goes past). A
-    call that was cancelled or failed loses nothing: the next one goes on at `position`.
+    Yields each record once, in order, without gaps (except those that `on_truncated` skips). A call
+    that was cancelled or failed loses nothing: the next one continues at `position`.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class StreamReader:
         try:
             self._feed.position = await self._find(await self._feed.refresh())
         except (NoSuchLedger, NoSuchEntry):
-            # Retention may have passed by between the two reads.
+            # Retention may have deleted the segment between the two reads.
             self._feed.position = await self._find(await self._feed.refresh())
         return self
 
@@ -91,7 +91,8 @@ class StreamReader:
             return await self._after_truncation(error)
 
     async def _after_truncation(self, error: Truncated) -> Position:
-        """Where to go on when the wanted position is gone. Raises `error` if nowhere."""
+        """Returns where to continue when the requested position was truncated. Raises `error` if
+        nowhere."""
         if self._on_truncated == "error":
             raise error
         if self._on_truncated == "earliest":
@@ -99,7 +100,7 @@ class StreamReader:
         else:
             position = await self.end_position()
         _log.warning(
-            "stream=%s: %s was truncated; reading goes on at %s",
+            "stream=%s: %s was truncated; reading continues at %s",
             self.stream,
             error.wanted,
             position,
@@ -115,13 +116,13 @@ class StreamReader:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Lets go of the ledger. Closing twice is fine."""
+        """Closes the ledger. Closing twice is allowed."""
         self._is_closed = True
         await self._feed.aclose()
 
     @property
     def position(self) -> Position:
-        """Where to resume: behind the last record handed out."""
+        """Where to resume: behind the last record returned."""
         last, batch = self._last_record, self._batch
         if last is not None and batch is not None and last.position < batch.last_position:
             return last.position.after
@@ -135,7 +136,7 @@ class StreamReader:
         return self
 
     async def __anext__(self) -> Record:
-        """The next record; waits for ever at the end of the stream."""
+        """Returns the next record; waits forever at the end of the stream."""
         while True:
             for record in self._records:
                 self._last_record = record
@@ -148,7 +149,7 @@ class StreamReader:
         self._records = iter(batch.shared_records())
 
     def _rest(self) -> RecordBatch | None:
-        """What `__anext__` has not yet handed out of its batch."""
+        """Returns the records of its batch that `__anext__` has not returned yet."""
         batch, last = self._batch, self._last_record
         self._batch, self._last_record, self._records = None, None, iter(())
         if batch is None:
@@ -158,7 +159,7 @@ class StreamReader:
         return rest if len(rest) else None
 
     async def next_batch(self) -> RecordBatch:
-        """The next records, an entry at a time; waits for ever at the end of the stream."""
+        """Returns the next records, one entry at a time; waits forever at the end of the stream."""
         rest = self._rest()
         if rest is not None:
             return rest
@@ -167,19 +168,20 @@ class StreamReader:
         return batch
 
     def batches(self) -> BatchIterator:
-        """Batches of records, for ever."""
+        """Returns batches of records, forever."""
         return BatchIterator(self, stops=False)
 
     def read_to_end(self) -> BatchIterator:
-        """Batches up to the end of the stream as it is when the first one is asked for."""
+        """Returns batches up to the end of the stream as it is at the first request."""
         return BatchIterator(self, stops=True)
 
     async def next_batch_before(self, end: Position) -> RecordBatch | None:
-        """The next records; None when `end` is reached (see `end_position`)."""
+        """Returns the next records; None when `end` is reached (see `end_position`)."""
         return self._rest() or await self._next_batch(end)
 
     async def end_position(self) -> Position:
-        """Behind the last confirmed record, asked of metadata and bookies now."""
+        """Returns the position behind the last confirmed record, asked of metadata and bookies
+        now."""
         stream = await self._feed.refresh()
         try:
             return await end_of(self._client, stream)
@@ -187,7 +189,7 @@ class StreamReader:
             return await end_of(self._client, await self._feed.refresh())
 
     async def _next_batch(self, end: Position | None) -> RecordBatch | None:
-        """The next batch with a record we want; None at `end`, if there is one."""
+        """Returns the next batch with a requested record; None at `end`, if there is one."""
         if self._is_closed or self._feed.position is None:
             raise LedgerClosed(f"the reader of stream {self.stream!r} is not open")
         await trio.lowlevel.checkpoint_if_cancelled()
@@ -205,7 +207,8 @@ class StreamReader:
                 return batch
 
     def _wanted(self, batch: RecordBatch) -> RecordBatch:
-        """Without the records before a start that was not written yet when the reader opened."""
+        """Returns the batch without records before a start that was not written yet when the reader
+        opened."""
         skipped = batch.first_slot
         if batch.first_sequence < self._min_sequence:
             skipped += self._min_sequence - batch.first_sequence
@@ -213,7 +216,7 @@ class StreamReader:
             if batch.append_time_ms < self._min_time_ms:
                 skipped = batch.stop_slot
             else:
-                # Found: in segments that others made the times may go back, and are wanted.
+                # Found: in segments that sinks committed, earlier times may follow, and count.
                 self._min_time_ms = None
         if self._min_event_ms is not None:
             slot = first_event_slot(batch, self._min_event_ms)
@@ -226,7 +229,7 @@ class StreamReader:
 
 
 class BatchIterator:
-    """Batches of a reader. Holds nothing: it may simply be dropped, and another one goes on."""
+    """Batches of a reader. It owns nothing: it may simply be dropped, and another one continues."""
 
     def __init__(self, reader: StreamReader, *, stops: bool) -> None:
         self._reader = reader
@@ -247,5 +250,5 @@ class BatchIterator:
         return batch
 
     async def aclose(self) -> None:
-        """For `aclosing`; there is nothing to close."""
+        """Does nothing; it exists for `aclosing`."""
         await trio.lowlevel.checkpoint()

@@ -1,8 +1,8 @@
-"""Where in a stream to begin: turns `Start` into a position, with few reads.
+"""Seek: turns a `Start` into a position, with few reads.
 
-Segments are found by metadata, entries by halving a segment (log2 of its entries reads); only event
-times, which may go back, need a scan of the segments whose range of them is not known. Never
-fences, never reads past what is confirmed.
+Segments are found by metadata, entries by binary search in a segment (log2 of its entries reads);
+only event times, which may go back, need a scan of the segments whose range is not known. Never
+fences, never reads past the confirmed end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ledger.errors import InvalidArgument
 from ledger.reading.reader import LedgerReader
 from stream.core.entry.format import FLAG_EVENT_TIMES, EntryHeader, read_header
 from stream.core.entry.records import RecordBatch, decode
-from stream.core.metadata.streams import Segment, StreamMetadata
+from stream.core.metadata.streams import Segment, StreamInfo, StreamMetadata
 from stream.core.position import (
     EARLIEST,
     LATEST,
@@ -28,14 +28,17 @@ from stream.core.position import (
     FromTime,
     Position,
     Start,
+    Truncated,
 )
-from stream.errors import Truncated
 from stream.store.cursors import CursorStore
 
 
 async def end_of(client: LedgerClient, stream: StreamMetadata) -> Position:
-    """Behind the last confirmed record of the stream as it is now, and behind what was truncated:
-    also records that are not written yet may be."""
+    """Returns the position behind the last confirmed record of the stream, and behind what was
+    truncated.
+
+    Records that are not written yet may be truncated, too.
+    """
     segment = stream.open_segment
     if segment is None:
         return max(stream.sealed_end, stream.truncated_to)
@@ -51,7 +54,7 @@ def is_at_end(stream: StreamMetadata, position: Position, end: Position) -> bool
 
 
 async def measure(client: LedgerClient, stream: StreamMetadata) -> tuple[Position, int]:
-    """Position (as `end_of`) and sequence behind the last confirmed record."""
+    """Returns the position (as `end_of`) and the sequence behind the last confirmed record."""
     segment = stream.open_segment
     if segment is None:
         return max(stream.sealed_end, stream.truncated_to), stream.next_sequence
@@ -65,7 +68,7 @@ async def measure(client: LedgerClient, stream: StreamMetadata) -> tuple[Positio
 
 
 async def sequence_at(client: LedgerClient, stream: StreamMetadata, position: Position) -> int:
-    """Sequence of the first record at or behind `position`."""
+    """Returns the sequence of the first record at or behind `position`."""
     segment = stream.segment_at(position)
     if segment is None:
         return stream.next_sequence
@@ -73,7 +76,7 @@ async def sequence_at(client: LedgerClient, stream: StreamMetadata, position: Po
         return segment.first_sequence
     entries = await _Entries.of(client, segment)
     async with entries.reader:
-        # What is not confirmed yet begins where the entry before it ends.
+        # Unconfirmed records begin where the entry before them ends.
         entry = min(position.entry, entries.count - 1)
         if entry < 0:
             return segment.first_sequence
@@ -82,16 +85,35 @@ async def sequence_at(client: LedgerClient, stream: StreamMetadata, position: Po
     return segment.sequence_of(header) + within
 
 
+async def stream_info(client: LedgerClient, stream: StreamMetadata) -> StreamInfo:
+    """Returns where the stream begins and ends now, asked of metadata and bookies."""
+    first = stream.first_available
+    end, next_sequence = await measure(client, stream)
+    return StreamInfo(
+        name=stream.name,
+        epoch=stream.epoch,
+        created_ms=stream.created_ms,
+        segments=len(stream.live()),
+        sealed_bytes=sum(segment.nbytes for segment in stream.live()),
+        has_open_segment=stream.open_segment is not None,
+        first_position=first,
+        end_position=end,
+        first_sequence=min(await sequence_at(client, stream, first), next_sequence),
+        next_sequence=next_sequence,
+    )
+
+
 async def find(
     client: LedgerClient, stream: StreamMetadata, start: Start, namespace: str | None = None
 ) -> Position:
-    """The position to begin at. `namespace` is needed for a cursor.
+    """Returns the position to begin at. `namespace` is needed for a cursor.
 
-    Raises Truncated if it is no longer there, NoSuchCursor, InvalidArgument for another thing.
+    Raises Truncated if it was truncated, NoSuchCursor, InvalidArgument for anything that is not a
+    start.
     """
     if isinstance(start, FromCursor):
         if namespace is None:
-            raise InvalidArgument(f"cursor {start.name!r} cannot say where to begin here")
+            raise InvalidArgument(f"cursor {start.name!r} cannot be a start here")
         cursors = CursorStore(client.store)
         start = (await cursors.read(namespace, stream, start.name))[0].position
     if isinstance(start, Position):
@@ -112,12 +134,13 @@ async def find(
         return await end_of(client, stream)
     raise InvalidArgument(
         f"start is {start!r}; it must be EARLIEST, LATEST, a Position, FromSequence, FromTime, "
-        f"FromEventTime, FromEnd or FromCursor (parse_start makes one of a text)"
+        f"FromEventTime, FromEnd or FromCursor (parse_start parses a text)"
     )
 
 
 def _live(stream: StreamMetadata) -> list[Segment]:
-    """Segments of which something can be read; those before them are in the trash."""
+    """Returns the segments from which a reader can read something; those before them are in the
+    trash."""
     return [segment for segment in stream.segments if not stream.is_dropped(segment)]
 
 
@@ -198,11 +221,11 @@ async def _find_event_time(
 async def _scan_event_time(
     entries: _Entries, segment: Segment, begin: Position, wanted_ms: int
 ) -> Position | None:
-    """The first record at or behind `begin` with this event time or a later one."""
+    """Returns the first record at or behind `begin` with this event time or a later one."""
     first = begin.entry if begin.segment == segment.number else 0
     if first >= entries.count:
         return None
-    # Only one header per entry is looked at, but bookies send whole entries: read ahead.
+    # Only one header per entry is needed, but bookies send whole entries: read ahead.
     async with aclosing(entries.reader.entries(first, entries.count - 1)) as fetched:
         async for some in fetched:
             for entry in some:
@@ -223,7 +246,7 @@ def _has_event_time(header: EntryHeader, wanted_ms: int) -> bool:
 
 
 def first_event_slot(batch: RecordBatch, wanted_ms: int) -> int | None:
-    """Slot of the first record with this event time or a later one."""
+    """Returns the slot of the first record with this event time or a later one."""
     if _has_event_time(batch.header, wanted_ms):
         for slot, time_ms in enumerate(batch.event_times(), batch.first_slot):
             if time_ms is not None and time_ms >= wanted_ms:
@@ -233,7 +256,7 @@ def first_event_slot(batch: RecordBatch, wanted_ms: int) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """The confirmed entries of a segment, to be searched."""
+    """The confirmed entries of a segment, for a search."""
 
     reader: LedgerReader
     count: int
@@ -249,8 +272,8 @@ class _Entries:
         return read_header((await self.reader.read(entry, entry))[0].payload)
 
     async def first_where(self, holds: Callable[[EntryHeader], bool]) -> int:
-        """Id of the first entry for which `holds`, which never stops holding once it does;
-        the number of entries if there is none."""
+        """Returns the id of the first entry for which `holds`, which must be monotonic; the number
+        of entries if there is none."""
         low, high = 0, self.count
         while low < high:
             middle = (low + high) // 2

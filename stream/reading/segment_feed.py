@@ -1,9 +1,9 @@
-"""Where a stream's batches come from: its segments one after the other, then its end.
+"""The batches of a stream: its segments one after the other, then its end.
 
-Hands out every confirmed entry of published segments once, in order, decoded. Waiting is done
-by long polls on the ledger and by watching the stream's metadata; nothing polls on a timer.
-Never fences a writer, never shows what is not confirmed; that something is missing is told only
-by metadata read after it was found missing.
+Returns every confirmed entry of published segments once, in order, decoded. It waits by long polls
+on the ledger and by a watch on the stream's metadata; nothing polls on a timer. Never fences a
+writer, never shows an unconfirmed record; that data is missing is decided only by metadata that was
+read after it was found missing.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from ledger.reading.reader import LedgerReader
 from ledger.reading.tail import Tail
 from stream.core.entry.records import RecordBatch, decode
 from stream.core.metadata.streams import Segment, StreamMetadata
-from stream.core.position import Position
-from stream.errors import NoSuchStream, Truncated
+from stream.core.position import Position, Truncated
+from stream.errors import NoSuchStream
 from stream.store.streams import StreamStore
 
 _log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ _METADATA_PAUSE_S = 0.5
 class SegmentFeed:
     """Batches of one stream in order, for one consumer task.
 
-    A call that was cancelled or failed loses nothing: the next one goes on at `position`.
+    A call that was cancelled or failed loses nothing: the next one continues at `position`.
     """
 
     def __init__(
@@ -42,12 +42,12 @@ class SegmentFeed:
     ) -> None:
         self.stream = stream
         self.read_ahead_bytes: int | None = None
-        """In segments entered from now on; None: what the client's options say."""
+        """Applies to segments entered from now on; None: the client's option."""
         self.position: Position | None = None
-        """Everything before this was handed out. Whoever opens the feed sets where it begins."""
+        """Everything before this was returned. The owner of the feed sets where it begins."""
         self.created_ms: int | None = None
-        """Of the stream that is read, from the first look on; another one of its name is none of
-        ours: there positions mean other records."""
+        """When the stream was created, known from the first read on. Another stream of its name is
+        never read: its positions denote other records."""
         self._client = client
         self._store = store
         self._namespace = namespace
@@ -59,7 +59,7 @@ class SegmentFeed:
         self._fetching: trio.CancelScope | None = None
 
     async def aclose(self) -> None:
-        """Lets go of the ledger. Closing twice is fine. A call under way in another task raises
+        """Closes the ledger. Closing twice is allowed. A call in progress in another task raises
         LedgerClosed."""
         if self._fetching is not None:
             self._fetching.cancel()
@@ -67,18 +67,18 @@ class SegmentFeed:
 
     @property
     def is_behind(self) -> bool:
-        """Whether there is more to hand out in this segment without waiting for a writer."""
+        """Whether there is more in this segment without waiting for a writer."""
         entries = self._entries
         return bool(self._fetched) or (isinstance(entries, Tail) and entries.is_behind)
 
     async def next_batch(
         self, end: Position | None, *, may_wait: bool = True
     ) -> RecordBatch | None:
-        """The records of the next entry from `position` on; None at `end`, if there is one.
+        """Returns the records of the next entry from `position` on; None at `end`, if there is one.
 
-        Without `end` waits for ever at the end of the stream; unless it `may_wait`: then None
-        says that everything was handed out that is known to be confirmed. Raises Truncated,
-        NoSuchStream and what reading ledgers raises.
+        Without `end` it waits forever at the end of the stream. If it may not wait, None says that
+        everything that is known to be confirmed was returned. Raises Truncated, NoSuchStream and
+        what reading ledgers raises.
         """
         while True:
             at = self.position
@@ -101,7 +101,7 @@ class SegmentFeed:
                 return batch
 
     def _note_end(self, at: Position, end: Position) -> None:
-        """Whoever asked for `end` learned what is confirmed, and what was truncated."""
+        """Notes what the reading of `end` showed: what is confirmed, and what was truncated."""
         if self._metadata is not None:
             self._check_truncated(self._metadata, at)
         ledger, segment = self._ledger, self._segment
@@ -109,7 +109,7 @@ class SegmentFeed:
             ledger.note_confirmed(end.entry - 1)
 
     def _next_fetched(self) -> RecordBatch | None:
-        """The next records among what was fetched already; None if that is used up."""
+        """Returns the next records among the fetched entries; None if there are none left."""
         while self._fetched:
             at, segment, entry = self.position, self._segment, self._fetched[0]
             assert at is not None, "the feed has a position"
@@ -130,7 +130,7 @@ class SegmentFeed:
         return None
 
     async def _fetch(self, at: Position, end: Position | None, may_wait: bool) -> bool:
-        """Gets entries from `at` on; False if there is nothing more before `end`.
+        """Fetches entries from `at` on; returns False if there is nothing more before `end`.
 
         One step at a time: it may also only move to the next segment.
         """
@@ -155,11 +155,11 @@ class SegmentFeed:
             await self._leave_segment()
             if end is not None:
                 raise
-            # Whoever follows a stream waits anyway, as its writer does.
+            # A reader that follows a stream waits anyway, as its writer does.
             _log.info("stream=%s: waiting for its metadata: %s", self.stream, error)
             await trio.sleep(_METADATA_PAUSE_S)
         except BaseException:
-            # Also when cancelled: what was under way is dropped, the next call begins anew.
+            # Also when cancelled: requests in flight are dropped, the next call begins again.
             await self._leave_segment()
             raise
         return True
@@ -191,14 +191,14 @@ class SegmentFeed:
             self._ledger.note_confirmed(end.entry - 1)
             self._entries = self._ledger.entries(first, end.entry - 1)
         else:
-            # The segment of `end` was sealed and this one begun after `end` was asked for, or
+            # The segment of `end` was sealed and this one begun after `end` was read, or
             # nothing is before `end` in it.
             await self._leave_segment()
             return False
         return True
 
     async def _wait_segment(self, at: Position) -> StreamMetadata:
-        """Until the stream has a segment at or behind `at`."""
+        """Waits until the stream has a segment at or behind `at`."""
         async with aclosing(self._store.watch_stream(self._namespace, self.stream)) as versions:
             async for stream in versions:
                 if stream is None:
@@ -209,7 +209,7 @@ class SegmentFeed:
         raise AssertionError("a watch never ends by itself")
 
     async def refresh(self) -> StreamMetadata:
-        """The stream as it is now. Raises NoSuchStream."""
+        """Reads the stream as it is now. Raises NoSuchStream."""
         stream, _ = await self._store.read_stream(self._namespace, self.stream)
         if stream.is_deleted:
             raise NoSuchStream(f"stream {self.stream!r} was deleted")
@@ -220,7 +220,7 @@ class SegmentFeed:
         if self.created_ms is None:
             self.created_ms = stream.created_ms
         elif stream.created_ms != self.created_ms:
-            raise NoSuchStream(f"stream {self.stream!r} was deleted, and made anew")
+            raise NoSuchStream(f"stream {self.stream!r} was deleted and created again")
         self._metadata = stream
 
     def _check_truncated(self, stream: StreamMetadata, at: Position) -> None:
@@ -228,8 +228,8 @@ class SegmentFeed:
             raise Truncated(self.stream, at, stream.first_available)
 
     async def _explain(self, at: Position, error: FinalError) -> None:
-        """A ledger or entry was not there: returns if the stream has moved on meanwhile, so
-        that trying again is right; raises Truncated if it was truncated, else `error`."""
+        """Explains a missing ledger or entry: returns if the stream has changed meanwhile, so that
+        trying again is right; raises Truncated if it was truncated, else `error`."""
         before = self._metadata
         stream = await self.refresh()
         self._check_truncated(stream, at)
@@ -242,6 +242,6 @@ class SegmentFeed:
         self._fetched.clear()
         with trio.CancelScope(shield=True):
             if entries is not None:
-                await entries.aclose()  # else what was read ahead comes in all the same
+                await entries.aclose()  # otherwise the read-ahead continues
             if ledger is not None:
                 await ledger.aclose()

@@ -1,9 +1,10 @@
 """The end of a stream, read once for all readers of a client that are there.
 
-Readers that have caught up share one feed: one long poll, one decoding, however many they are.
-Who is slow falls behind what is kept and reads by himself until he has caught up; who is
-cancelled or leaves disturbs nobody. Must never hand out a batch twice to one reader, nor leave
-one out, nor hide an error: when the shared feed fails each reader goes on alone and meets it.
+Readers that have caught up share one feed, with one long poll and one decoding, whatever their
+number. A slow reader falls behind the kept batches and reads alone until it has caught up; a reader
+that is cancelled or leaves does not disturb the others. Must never return a batch twice to one
+reader, nor skip one, nor hide an error: when the shared feed fails each reader continues alone and
+meets the error.
 """
 
 from __future__ import annotations
@@ -30,30 +31,30 @@ _END = itemgetter(0)
 _GAP_ENTRIES = 1000
 _MANY_FOLLOWERS = 32
 _HISTORY_BYTES = 512 << 10
-"""So much is kept although all have it, for those who have almost caught up."""
+"""Bytes that are kept although all readers have them, for readers that have almost caught up."""
 _RECORD_OBJECT_BYTES = 300
-"""What a record costs beside its bytes once readers have taken it as an object."""
+"""Memory of a record beside its bytes once readers have taken it as an object."""
 
 
 @dataclass(slots=True)
 class TailCounts:
-    """What the shared tails of a namespace did."""
+    """Counters of the shared tails of a namespace."""
 
     feeds: int = 0
-    """How often one was begun."""
+    """Shared feeds that were begun."""
 
     batches: int = 0
-    """Fetched and decoded."""
+    """Batches that were fetched and decoded."""
 
     delivered: int = 0
-    """Handed to readers; many for each one fetched."""
+    """Batches delivered to readers; many for each one fetched."""
 
-    fallen_out: int = 0
-    """Readers that were too slow for what is kept."""
+    fell_behind: int = 0
+    """Readers that were too slow for the kept batches."""
 
 
 class SharedTail:
-    """One feed and the batches of it that some follower has not taken yet.
+    """One feed and those of its batches that some follower has not taken yet.
 
     Followers pull: nothing is fetched unless one of them waits for it. `run` is the task that
     fetches; it ends with the last follower, or when the feed fails.
@@ -63,28 +64,28 @@ class SharedTail:
         assert feed.position is not None, "the feed has a position"
         self.is_over = False
         self.created_ms = feed.created_ms
-        """Of the stream."""
+        """When the stream was created."""
         self._feed = feed
         self._counts = counts
         self._bytes_max = bytes_max
         self._history_bytes = min(_HISTORY_BYTES, bytes_max // 4)
         self._kept: deque[tuple[Position, RecordBatch]] = deque()
-        """Each with where it ends."""
+        """Batches, each with the position where it ends."""
         self._kept_bytes = 0
         self._first_number = 0
-        """Of the first batch kept; they are numbered in the order they came."""
+        """Number of the first kept batch; batches are numbered in the order of their arrival."""
         self._begin = feed.position
-        """Where the first batch kept begins."""
+        """Where the first kept batch begins."""
         self._followers: dict[ReaderFeed, None] = {}
         self._waiting: dict[trio.lowlevel.Task, None] = {}
-        self._pump: trio.lowlevel.Task | None = None
+        self._fetcher: trio.lowlevel.Task | None = None
         self._scope = trio.CancelScope()
 
     # Followers
 
     def join(self, follower: ReaderFeed, position: Position) -> bool:
-        """Whether `follower` may go on here from `position` without a gap; then he is in. He must
-        pass over batches that end before his position."""
+        """Adds `follower` if it can continue here from `position` without a gap; returns whether it
+        can. It must skip batches that end before its position."""
         end = self._feed.position
         assert end is not None, "the feed has a position"
         if self.is_over or position.slot or position < self._begin:
@@ -98,18 +99,19 @@ class SharedTail:
         return True
 
     def _will_reach(self, position: Position, end: Position) -> bool:
-        """Whether one who heard of entries a little earlier need not wait long: the feed is being
-        pulled along, or is not far away."""
+        """Whether a follower that learned of entries a little earlier need not wait long: the feed
+        is being pulled, or is near."""
         is_near = position.segment == end.segment and position.entry - end.entry <= _GAP_ENTRIES
         return is_near or bool(self._waiting)
 
     def is_behind(self, position: Position) -> bool:
-        """Whether all that is kept, and the feed, are before `position`."""
+        """Whether all kept batches, and the feed, are before `position`."""
         end = self._feed.position
         assert end is not None, "the feed has a position"
         return end < position
 
     def leave(self, follower: ReaderFeed) -> None:
+        """Removes a follower."""
         self._followers.pop(follower, None)
         task = follower.task
         if task is not None and task in self._waiting:
@@ -119,13 +121,13 @@ class SharedTail:
             self.end()
 
     def end(self) -> None:
-        """Nobody gets anything more from it."""
+        """Ends the tail: no follower gets anything more from it."""
         self.is_over = True
         self._scope.cancel()
         self._wake_all()
 
     def take(self, follower: ReaderFeed) -> tuple[Position, RecordBatch] | None:
-        """The next batch and where it ends; None if there is none for him now."""
+        """Returns the next batch and where it ends; None if there is none for this follower now."""
         index = follower.number - self._first_number
         if not 0 <= index < len(self._kept):
             return None
@@ -134,9 +136,10 @@ class SharedTail:
         return self._kept[index]
 
     async def wait_batch(self, follower: ReaderFeed) -> bool:
-        """Returns when `take` may have one; False if he must go on alone. May be cancelled."""
+        """Returns when `take` may have a batch; False if the follower must continue alone. May be
+        cancelled."""
         if follower.number < self._first_number:
-            self._counts.fallen_out += 1
+            self._counts.fell_behind += 1
             return False
         if self.is_over:
             return False
@@ -146,9 +149,9 @@ class SharedTail:
     async def _wait(self, follower: ReaderFeed) -> None:
         task = follower.task = trio.lowlevel.current_task()
         self._waiting[task] = None
-        pump, self._pump = self._pump, None
-        if pump is not None:
-            trio.lowlevel.reschedule(pump)
+        fetcher, self._fetcher = self._fetcher, None
+        if fetcher is not None:
+            trio.lowlevel.reschedule(fetcher)
 
         def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
             del self._waiting[task]
@@ -174,16 +177,19 @@ class SharedTail:
                     await self._fetch()
                     self._wake_all()
         except LedgerError as error:
-            # Each follower meets it by himself, in a call of his own.
-            _log.info("stream=%s: its readers go on one by one: %r", self._feed.stream, error)
+            # Each follower meets the error in a call of its own.
+            _log.info("stream=%s: its readers continue one by one: %r", self._feed.stream, error)
         finally:
             self.end()
             await self._feed.aclose()
 
     async def _fetch(self) -> None:
-        """The next batch. Where many wait, and waking them costs more than another trip to a
-        bookie, all that is known to be confirmed by now; but not so much that those fall out who
-        are only being woken."""
+        """Fetches the next batch, or several.
+
+        Where many wait, and waking them costs more than another request to a bookie, it fetches all
+        that is known to be confirmed by now; but not so much that readers fall behind that are just
+        being woken.
+        """
         is_first = True
         while is_first or (
             len(self._followers) >= _MANY_FOLLOWERS
@@ -193,24 +199,24 @@ class SharedTail:
             batch = await self._feed.next_batch(None)
             assert batch is not None, "without an end there is always a next batch"
             if not self._followers:
-                return  # the last one left in the very moment the answer came
+                return  # the last one left at the moment the answer arrived
             self._keep(batch)
             is_first = False
 
     async def _wait_follower(self) -> None:
-        self._pump = trio.lowlevel.current_task()
+        self._fetcher = trio.lowlevel.current_task()
 
         def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
-            self._pump = None
+            self._fetcher = None
             return trio.lowlevel.Abort.SUCCEEDED
 
         await trio.lowlevel.wait_task_rescheduled(forget)
 
     def _keep(self, batch: RecordBatch) -> None:
-        """Keeps it for those who have not taken it, as far as there is room."""
+        """Keeps a batch for followers that have not taken it, as far as the bytes allow."""
         kept = self._kept
         kept.append((batch.after, batch))
-        self._kept_bytes += _held_bytes(batch)
+        self._kept_bytes += _memory_bytes(batch)
         self._counts.batches += 1
         slowest = min(follower.number for follower in self._followers)
         while len(kept) > 1 and self._kept_bytes > (
@@ -218,11 +224,11 @@ class SharedTail:
         ):
             self._begin, gone = kept.popleft()
             self._first_number += 1
-            self._kept_bytes -= _held_bytes(gone)
+            self._kept_bytes -= _memory_bytes(gone)
 
 
 class SharedTails:
-    """The shared tails of one namespace, by stream. Empty when nobody follows anything."""
+    """The shared tails of one namespace, by stream. Empty when no reader follows a stream."""
 
     def __init__(self, client: LedgerClient) -> None:
         self.counts = TailCounts()
@@ -231,11 +237,12 @@ class SharedTails:
 
     @property
     def streams(self) -> list[str]:
-        """Those whose end is being followed."""
+        """The streams whose end is being followed."""
         return list(self._tails)
 
     def join(self, follower: ReaderFeed, feed: SegmentFeed) -> SharedTail | None:
-        """The tail that `follower` may go on with instead of his own `feed`, if there is one."""
+        """Returns the tail with which `follower` may continue instead of its own `feed`, if there
+        is one."""
         tail, position = self._tails.get(feed.stream), feed.position
         assert position is not None, "the feed has a position"
         if tail is None or tail.created_ms != feed.created_ms:
@@ -243,7 +250,7 @@ class SharedTails:
         return tail if tail.join(follower, position) else None
 
     def begin(self, follower: ReaderFeed, feed: SegmentFeed) -> SharedTail | None:
-        """Makes `feed`, which has reached the end, the one that all share. None if others are
+        """Shares `feed`, which has reached the end, among all readers. Returns None if others are
         ahead of it: it has not quite caught up."""
         position = feed.position
         present = self._tails.get(feed.stream)
@@ -252,8 +259,8 @@ class SharedTails:
         if present is not None and not present.is_over:
             if present.created_ms == feed.created_ms and not present.is_behind(position):
                 return None
-            # Its followers are all busy, and it stayed far behind with them; or it is of a stream
-            # that is no more.
+            # Its followers are all busy, and it stayed far behind with them; or its stream was
+            # deleted.
             present.end()
         tail = SharedTail(feed, self.counts, self._client.options.read_ahead_bytes)
         tail.join(follower, position)
@@ -271,10 +278,10 @@ class SharedTails:
 
 
 class ReaderFeed:
-    """What one reader takes his batches from: a feed of his own, or at the end the shared one.
+    """The source of one reader's batches: a feed of its own, or at the end the shared one.
 
-    As a `SegmentFeed`: one consumer task; a call that was cancelled or failed loses nothing.
-    Without `tails` he shares nothing.
+    As with a `SegmentFeed` there is one consumer task, and a call that was cancelled or failed
+    loses nothing. Without `tails` it shares nothing.
     """
 
     def __init__(
@@ -287,9 +294,9 @@ class ReaderFeed:
         read_ahead_bytes: int | None = None,
     ) -> None:
         self.number = 0
-        """Of the batch he takes next from the tail he follows."""
+        """Number of the batch that it takes next from the tail it follows."""
         self.task: trio.lowlevel.Task | None = None
-        """The last that waited for it."""
+        """The last task that waited for it."""
         self._client = client
         self._store = store
         self._namespace = namespace
@@ -298,12 +305,12 @@ class ReaderFeed:
         self._own = SegmentFeed(client, store, namespace, stream)
         self._own.read_ahead_bytes = read_ahead_bytes
         self._tail: SharedTail | None = None
-        self._goes_alone = tails is None
+        self._reads_alone = tails is None
         self._is_closed = False
 
     @property
     def position(self) -> Position | None:
-        """Everything before this was handed out. Whoever opens the feed sets where it begins."""
+        """Everything before this was returned. The owner of the feed sets where it begins."""
         return self._own.position
 
     @position.setter
@@ -312,19 +319,20 @@ class ReaderFeed:
         self._own.position = position
 
     async def refresh(self) -> StreamMetadata:
-        """The stream as it is now. Raises NoSuchStream."""
+        """Reads the stream as it is now. Raises NoSuchStream."""
         return await self._own.refresh()
 
     async def aclose(self) -> None:
-        """Lets go of everything. Closing twice is fine. A call under way raises LedgerClosed."""
+        """Leaves the tail and closes the own feed. Closing twice is allowed. A call in progress
+        raises LedgerClosed."""
         self._is_closed = True
         self._leave_tail()
         await self._own.aclose()
 
     async def next_batch(self, end: Position | None) -> RecordBatch | None:
-        """The records of the next entry from `position` on; None at `end`, if there is one.
+        """Returns the records of the next entry from `position` on; None at `end`, if there is one.
 
-        Without `end` waits for ever at the end of the stream. Raises Truncated, NoSuchStream and
+        Without `end` it waits forever at the end of the stream. Raises Truncated, NoSuchStream and
         what reading ledgers raises.
         """
         if end is not None:
@@ -343,24 +351,24 @@ class ReaderFeed:
                     return batch
                 if await tail.wait_batch(self):
                     continue
-                # If it failed the error must come out here, not end another shared feed.
-                self._goes_alone = tail.is_over
+                # If it failed, the error must be raised here, not end another shared feed.
+                self._reads_alone = tail.is_over
                 self._leave_tail()
             if self._is_closed:
                 raise LedgerClosed(f"the reader of stream {self._stream!r} was closed")
             if not self._client.is_open:
                 raise LedgerClosed(f"the client that reads stream {self._stream!r} is closed")
-            if not self._goes_alone and await self._join():
+            if not self._reads_alone and await self._join():
                 continue
-            own = await self._own.next_batch(None, may_wait=self._goes_alone)
+            own = await self._own.next_batch(None, may_wait=self._reads_alone)
             if own is not None:
-                self._goes_alone = self._tails is None
+                self._reads_alone = self._tails is None
                 return own
             if not await self._join():
                 self._begin_tail()
 
     async def _join(self) -> bool:
-        assert self._tails is not None, "he may share"
+        assert self._tails is not None, "only a reader with tails shares"
         self._tail = self._tails.join(self, self._own)
         if self._tail is None:
             return False
@@ -368,13 +376,13 @@ class ReaderFeed:
         return True
 
     def _begin_tail(self) -> None:
-        assert self._tails is not None, "he may share"
+        assert self._tails is not None, "only a reader with tails shares"
         try:
             self._tail = self._tails.begin(self, self._own)
         except LedgerClosed:
-            pass  # his own feed says so better
+            pass  # the own feed raises a better error
         if self._tail is None:
-            self._goes_alone = True
+            self._reads_alone = True
             return
         shared = self._own
         self._own = SegmentFeed(self._client, self._store, self._namespace, self._stream)
@@ -387,6 +395,6 @@ class ReaderFeed:
             tail.leave(self)
 
 
-def _held_bytes(batch: RecordBatch) -> int:
+def _memory_bytes(batch: RecordBatch) -> int:
     header = batch.header
     return batch.nbytes + header.body_bytes + _RECORD_OBJECT_BYTES * header.count

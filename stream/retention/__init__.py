@@ -1,0 +1,14 @@
+"""Retention: drops old segments, keeps them in the trash, and deletes ledgers.
+
+Must never delete a ledger that a reader, a restore or a commit can still need.
+
+- janitor.py: sweeps a namespace again and again
+- ledger_deletion.py: deletes ledgers, a bounded number at a time
+- orphans.py: partitions that no stream counts
+- partition_sizes.py: `retention_bytes` over all partitions of a stream
+- partitioned_trash.py: restores partitioned streams
+- policies.py: settings of namespaces, and what a change would drop
+- reclaim.py: applies retention to a stream, truncates and deletes streams
+- trash.py: deleted streams, restored or purged
+- trash_listing.py: what can be restored, and until when
+"""

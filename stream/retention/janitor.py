@@ -1,6 +1,6 @@
-"""Janitor: applies retention, empties the trash, gives back ledgers, finds orphans.
+"""The janitor applies retention, empties the trash, deletes ledgers and finds orphans.
 
-Any number may run; each step compares versions, can be stopped anywhere and repeated. Deletes a
+Any number may run; each step compares versions, can be interrupted anywhere and repeated. Deletes a
 ledger only when metadata says that nothing can need it, and never on a guess.
 """
 
@@ -21,9 +21,9 @@ from stream.core.metadata.streams import StreamMetadata
 from stream.core.names import parse_partition
 from stream.core.sinks import SinkMetadata, SinkTag
 from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
-from stream.retention.orphans import delete_uncounted, uncounted
+from stream.retention.orphans import delete_orphaned_partition, orphaned_partitions
 from stream.retention.partition_sizes import PartitionSizes
-from stream.retention.reclaim import Seen, apply_retention
+from stream.retention.reclaim import StreamVersion, apply_retention
 from stream.retention.trash import TOMBSTONE_MS, Trash, delete
 from stream.store.groups import forget_groups
 from stream.store.sinks import find_sink
@@ -35,15 +35,17 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ORPHAN_AGE_MS = 3_600_000
-"""A ledger nobody names is left alone for so long: its writer may be about to publish it."""
+"""A ledger that nothing names is kept for this long: its writer may be about to publish it."""
 SINK_ORPHAN_AGE_MS = 86_400_000
-"""The same for one that a task of a sink made: its batch may run for hours before it is committed.
-Once that batch is committed, or a later one, what it did not take goes at once."""
+"""The same for a ledger that a task of a sink made: its batch may run for hours before it is
+committed. Once that batch or a later one is committed, ledgers that it did not use are deleted at
+once."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepReport:
-    """What one sweep did. `failures`: streams, deleted streams and ledgers it could not see to."""
+    """What one sweep did. `failures` counts streams, deleted streams and ledgers that it could not
+    process."""
 
     streams: int = 0
     streams_truncated: int = 0
@@ -57,7 +59,7 @@ class SweepReport:
 
 @dataclass(slots=True)
 class _Sweep:
-    """What a sweep has seen and done so far."""
+    """What a sweep has read and done so far."""
 
     policy: NamespaceMetadata
     policy_version: int
@@ -68,20 +70,20 @@ class _Sweep:
     """Ledgers that a stream or the trash names."""
     sinks: dict[str, SinkMetadata | None] = field(default_factory=dict)
     tombstones: list[tuple[StreamMetadata, int]] = field(default_factory=list)
-    """And their versions, from before the trash was looked at."""
+    """Tombstones and their versions, read before the trash was."""
 
     def count(self, what: str, number: int = 1) -> None:
         self.counts[what] = self.counts.get(what, 0) + number
 
 
 class Janitor:
-    """Cleans one namespace.
+    """Cleans up one namespace.
 
     Args:
         client: of the cluster; the caller keeps it open.
         namespace: its name.
         orphan_age_ms: how old a ledger that no stream names must be before it is deleted.
-        sink_orphan_age_ms: the same for one that a sink's task made, while its batch is not
+        sink_orphan_age_ms: the same for a ledger that a sink's task made, while its batch is not
             committed; the batch fails if it takes longer.
     """
 
@@ -100,10 +102,10 @@ class Janitor:
         self._orphan_age_ms = orphan_age_ms
         self._sink_orphan_age_ms = sink_orphan_age_ms
         self._foreign: set[int] = set()
-        """Ledgers that are not of this namespace: looked at once, not in every sweep."""
+        """Ledgers that are not of this namespace: checked once, not in every sweep."""
 
     async def run(self, interval_s: float) -> None:
-        """Sweeps for ever, `interval_s` apart; failures are logged and tried again."""
+        """Sweeps forever, `interval_s` apart; failures are logged and tried again."""
         while True:
             try:
                 report = await self.sweep()
@@ -113,9 +115,9 @@ class Janitor:
             await trio.sleep(interval_s)
 
     async def sweep(self) -> SweepReport:
-        """Looks at every stream, at the trash and at every orphan once.
+        """Checks every stream, the trash and every orphan once.
 
-        What fails is counted, and does not keep the others from being cleaned. Raises
+        A failure is counted, and does not keep the other streams from being cleaned up. Raises
         NoSuchNamespace, MetadataUnavailable.
         """
         policy, version = await self._store.read_namespace(self._namespace)
@@ -123,15 +125,15 @@ class Janitor:
         sweep = _Sweep(policy, version, await self._trash.moves(), sizes)
         names = await self._store.list_nodes(self._namespace)
         await self._finish_deletions(sweep, names)
-        for name in self._from_anywhere(names):
+        for name in self._rotated(names):
             try:
                 await self._sweep_stream(sweep, name)
             except (NoSuchStream, IsPartitioned):
                 continue
             except LedgerError as error:
                 sweep.count("failures")
-                _log.warning("stream=%s: not cleaned: %s", name, error)
-        for name, deleted_ms in self._from_anywhere(await self._store.list_trash(self._namespace)):
+                _log.warning("stream=%s: not cleaned up: %s", name, error)
+        for name, deleted_ms in self._rotated(await self._store.list_trash(self._namespace)):
             try:
                 await self._sweep_deleted(sweep, name, deleted_ms)
             except NotInTrash:
@@ -141,14 +143,14 @@ class Janitor:
                 _log.warning("stream=%s: its trash is not emptied: %s", name, error)
         await self._sweep_tombstones(sweep)
         if sweep.counts.get("failures"):
-            _log.info("namespace=%s: orphans are left for another time", self._namespace)
+            _log.info("namespace=%s: orphans are left to a later sweep", self._namespace)
         else:
             await self._delete_orphans(sweep)
         return SweepReport(**sweep.counts)
 
-    def _from_anywhere(self, found: list[T]) -> list[T]:
-        """All of them, beginning somewhere else each time: a janitor that always dies on the way
-        still gets to every stream."""
+    def _rotated(self, found: list[T]) -> list[T]:
+        """Returns all items, beginning at a random one: a janitor that always dies early still
+        reaches every stream."""
         first = self._client.rng.randrange(len(found)) if found else 0
         return found[first:] + found[:first]
 
@@ -156,13 +158,13 @@ class Janitor:
         stream, version = await self._store.read_stream(self._namespace, name)
         if stream.is_deleted:
             if stream.ledgers():
-                # Deleted by a release that knew no trash, and stopped half way.
+                # Deleted by a release without a trash, and interrupted half way.
                 await delete(self._client.store, self._namespace, name, self._client.now_ms())
             else:
                 sweep.tombstones.append((stream, version))
             return
         sweep.named.update(stream.ledgers())
-        seen = Seen(sweep.policy, sweep.policy_version, stream, version)
+        seen = StreamVersion(sweep.policy, sweep.policy_version, stream, version)
         applied = await apply_retention(self._client, self._namespace, seen, sweep.sizes)
         sweep.named.update(applied.stream.ledgers())
         sweep.count("streams")
@@ -172,16 +174,17 @@ class Janitor:
         sweep.count("ledgers_deleted", applied.ledgers_deleted)
 
     async def _finish_deletions(self, sweep: _Sweep, names: list[str]) -> None:
-        """Deletes partitions that were left when the deletion of their stream was stopped."""
-        for name in await uncounted(self._client, self._namespace, names):
+        """Deletes partitions that were left when the deletion of their stream was interrupted."""
+        for name in await orphaned_partitions(self._client, self._namespace, names):
             try:
-                await delete_uncounted(self._client, self._namespace, name)
+                await delete_orphaned_partition(self._client, self._namespace, name)
             except LedgerError as error:
                 sweep.count("failures")
-                _log.warning("stream=%s: its deletion is not finished: %s", name, error)
+                _log.warning("stream=%s: its deletion is not complete: %s", name, error)
 
     async def _sweep_tombstones(self, sweep: _Sweep) -> None:
-        """Names that are free again. With something in the trash they go when that goes."""
+        """Removes tombstones, so that their names are free again. A tombstone with data in the
+        trash is removed with that."""
         trash = await self._store.list_trash(self._namespace)
         in_trash = {name for name, _ in trash}
         in_trash |= {partition.stream for name in in_trash if (partition := parse_partition(name))}
@@ -196,7 +199,7 @@ class Janitor:
                 )
                 await self._store.remove_stream(self._namespace, stream.name, version)
             except (MetadataConflict, NoSuchStream):
-                continue  # gone with its trash, or in use again
+                continue  # removed with its trash, or in use again
 
     async def _sweep_deleted(self, sweep: _Sweep, name: str, deleted_ms: int) -> None:
         """Purges a deleted stream whose time has passed; before that, fences its writer."""
@@ -212,12 +215,14 @@ class Janitor:
                 "ledgers_deleted", await self._trash.purge(name, deleted_ms, only_if=[unchanged])
             )
         except MetadataConflict:
-            return  # the policy changed, or it is in use: the next sweep looks again
+            return  # the policy changed, or it is in use: the next sweep checks again
         sweep.count("streams_purged", not stream.is_purged)
 
     async def _delete_orphans(self, sweep: _Sweep) -> None:
-        """Ledgers made for a stream of this namespace that it never took, or no longer names:
-        of writers that died between making and publishing.
+        """Deletes ledgers made for a stream of this namespace that never used them, or no longer
+        names them.
+
+        Their writers died between making and publishing them.
         """
         now_ms = self._client.now_ms()
         prefix = f"{self._namespace}/".encode()
@@ -232,7 +237,7 @@ class Janitor:
                 continue
             except MetadataCorrupt as error:
                 sweep.count("failures")
-                _log.warning("ledger=%d: nobody can tell whose it is: %s", ledger_id, error)
+                _log.warning("ledger=%d: its owner cannot be determined: %s", ledger_id, error)
                 continue
             tag = metadata.custom.get(STREAM_TAG, b"")
             if not tag.startswith(prefix):
@@ -240,18 +245,18 @@ class Janitor:
                 continue
             name = tag[len(prefix) :].decode(errors="replace")
             try:
-                if not await self._is_over(sweep, metadata, now_ms):
+                if not await self._is_orphan(sweep, metadata, now_ms):
                     continue
                 sweep.count("orphans_deleted", await self._delete_orphan(sweep, ledger_id, name))
             except MetadataConflict:
-                continue  # the stream or the trash changed just now: the next sweep looks again
+                continue  # the stream or the trash changed just now: the next sweep checks again
             except LedgerError as error:
                 sweep.count("failures")
-                _log.warning("ledger=%d: orphan of stream=%s stays: %s", ledger_id, name, error)
+                _log.warning("ledger=%d: orphan of stream=%s is kept: %s", ledger_id, name, error)
 
-    async def _is_over(self, sweep: _Sweep, metadata: LedgerMetadata, now_ms: int) -> bool:
-        """Whether nobody can be about to give this ledger to a stream. Should somebody all the
-        same, he finds it gone, and nothing is committed."""
+    async def _is_orphan(self, sweep: _Sweep, metadata: LedgerMetadata, now_ms: int) -> bool:
+        """Whether no client can be about to give this ledger to a stream. A client that does so all
+        the same finds it deleted, and commits nothing."""
         age_ms = now_ms - metadata.created_ms
         data = metadata.custom.get(SINK_TAG)
         if data is None:
@@ -266,8 +271,8 @@ class Janitor:
         return age_ms >= self._sink_orphan_age_ms
 
     async def _delete_orphan(self, sweep: _Sweep, ledger_id: int, name: str) -> int:
-        """Only if no ledger moved between streams and trash since the sweep began, and the stream
-        it was made for has not changed since it was found not to name it."""
+        """Deletes a ledger, only if no ledger moved between streams and trash since the sweep
+        began, and the stream that it was made for has not changed since it was read without it."""
         path = await self._client.ledgers.path(ledger_id)
         try:
             stream, version = await self._store.read_stream(self._namespace, name)

@@ -1,6 +1,7 @@
-"""Deletes ledgers that nothing names any more, some at a time, and lets the metadata forget them.
+"""Deletes ledgers that nothing names any more, and removes them from the metadata.
 
-One that dies on the way has not worked in vain: every so often what is gone is forgotten.
+A bounded number is deleted at a time. An interrupted deletion keeps its progress: the metadata is
+updated after every LEDGERS_PER_STEP ledgers.
 """
 
 from __future__ import annotations
@@ -9,20 +10,20 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from ledger.client import LedgerClient
 from ledger.errors import NoSuchLedger
-from ledger.runtime.concurrency import for_each
+from ledger.runtime.concurrency import map_bounded
 from stream.core.metadata.streams import StreamMetadata
 from stream.store.streams import StreamStore
 
-DELETES_AT_ONCE = 16
+DELETIONS_CONCURRENT_MAX = 16
 
 LEDGERS_PER_STEP = 200
-"""After so many deletions the metadata forgets them."""
+"""Deletions after which the metadata is updated."""
 
 
 async def delete_ledgers(client: LedgerClient, ledger_ids: Iterable[int]) -> int:
-    """Deletes ledgers, those already gone too; returns how many there still were.
+    """Deletes ledgers, and ignores those that no longer exist; returns how many existed.
 
-    Raises the first error, when those under way are done.
+    Raises the first error, once the deletions in progress have ended.
     """
 
     async def delete(ledger_id: int) -> bool:
@@ -32,11 +33,11 @@ async def delete_ledgers(client: LedgerClient, ledger_ids: Iterable[int]) -> int
             return False
         return True
 
-    return sum(await for_each(ledger_ids, delete, at_once_max=DELETES_AT_ONCE))
+    return sum(await map_bounded(ledger_ids, delete, concurrent_max=DELETIONS_CONCURRENT_MAX))
 
 
 def steps(ledger_ids: Sequence[int]) -> Iterator[Sequence[int]]:
-    """The ledgers in parts, after each of which the metadata should forget them."""
+    """Yields the ledgers in parts, after each of which the metadata should be updated."""
     for begin in range(0, len(ledger_ids), LEDGERS_PER_STEP):
         yield ledger_ids[begin : begin + LEDGERS_PER_STEP]
 
@@ -44,11 +45,12 @@ def steps(ledger_ids: Sequence[int]) -> Iterator[Sequence[int]]:
 async def delete_garbage(
     client: LedgerClient, store: StreamStore, namespace: str, stream: StreamMetadata
 ) -> tuple[StreamMetadata, int]:
-    """Deletes the garbage of a stream; returns the stream without it, and how many there were.
+    """Deletes the garbage of a stream; returns the stream without it, and how many ledgers there
+    were.
 
-    The ledger of a writer that a commit has interrupted stays until the writer has gone on: it may
-    not know yet, and a bookie that has forgotten the ledger, fence and all, would take its adds.
-    Raises NoSuchStream, MetadataUnavailable; what was not done then is done next time.
+    The ledger of a writer that a commit has interrupted is kept until the writer has continued: the
+    writer may not know yet, and a bookie that has forgotten the ledger and its fence would accept
+    its adds. Raises NoSuchStream, MetadataUnavailable; the rest is then done next time.
     """
     count = 0
     spared = -1 if stream.interrupted is None else stream.interrupted.ledger_id

@@ -1,4 +1,7 @@
-"""Partitions that no stream counts: what a crash left between their creation and the count."""
+"""Partitions that no stream counts: what a crash left between their creation and the count.
+
+They are deleted only while the node of the partitioned stream proves that it does not count them.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,14 @@ from stream.store.streams import (
 )
 
 
-async def uncounted(client: LedgerClient, namespace: str, names: Sequence[str]) -> list[str]:
-    """Which of these streams are partitions that no partitioned stream seems to count: what is
-    left of one whose deletion was stopped. `delete_uncounted` makes sure."""
+async def orphaned_partitions(
+    client: LedgerClient, namespace: str, names: Sequence[str]
+) -> list[str]:
+    """Returns which of these streams are partitions that no partitioned stream seems to count.
+
+    They are left from a stream whose deletion was interrupted. `delete_orphaned_partition` checks
+    again.
+    """
     store = PartitionStore(client.store)
     counts: dict[str, int] = {}
     left: list[str] = []
@@ -36,7 +44,7 @@ async def uncounted(client: LedgerClient, namespace: str, names: Sequence[str]) 
             except NoSuchStream:
                 node = None
             except MetadataCorrupt:
-                counts[partition.stream] = PARTITIONS_MAX  # doubt is never absence
+                counts[partition.stream] = PARTITIONS_MAX  # unknown never means absent
                 continue
             counts[partition.stream] = 0 if node is None or node.is_deleted else node.partitions
         if partition.partition >= counts[partition.stream]:
@@ -44,15 +52,17 @@ async def uncounted(client: LedgerClient, namespace: str, names: Sequence[str]) 
     return left
 
 
-async def delete_uncounted(client: LedgerClient, namespace: str, name: str) -> bool:
-    """Deletes a partition if no partitioned stream counts it, also not one that came back or was
-    made anew a moment ago. Whether it did."""
+async def delete_orphaned_partition(client: LedgerClient, namespace: str, name: str) -> bool:
+    """Deletes a partition if no partitioned stream counts it; returns whether it did.
+
+    A stream that was restored or created again a moment ago counts it.
+    """
     partition = parse_partition(name)
-    assert partition is not None, f"{name!r} is no partition"
+    assert partition is not None, f"{name!r} is not a partition"
     store = PartitionStore(client.store)
 
     async def conditions() -> Sequence[Check]:
-        # Without a node none can be made while this partition lives: its name is not free.
+        # Without a node none can be created while this partition exists: its name is in use.
         try:
             node, version = await store.read(namespace, partition.stream)
         except NoSuchStream:
@@ -68,5 +78,5 @@ async def delete_uncounted(client: LedgerClient, namespace: str, name: str) -> b
             client, StreamStore(client.store), namespace, name, conditions=conditions
         )
     except NoSuchStream:
-        return False  # it went before, or is not to go
+        return False  # it was deleted before, or must not be deleted
     return True

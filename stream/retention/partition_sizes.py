@@ -1,7 +1,7 @@
-"""Partitions of partitioned streams as one look at a namespace found them, for their retention.
+"""The sizes of partitioned streams, as read once during a sweep, for their retention.
 
-Read once for all partitions of a stream. What cannot be read counts nothing, and so keeps more;
-a plan that counted others comes with checks that they are still what they were.
+The partitions of a stream are read once for all of them. What cannot be read counts nothing, and so
+more is kept; a plan that counted other partitions comes with checks that they have not changed.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ from stream.store.streams import StreamStore, stream_path
 
 
 class Partition(NamedTuple):
+    """A partition as it was read, and its version."""
+
     stream: StreamMetadata
     version: int
 
 
 class PartitionSizes:
-    """Of the streams of one namespace. For a short while: what it has read gets old."""
+    """The partitions of the streams of one namespace. Short-lived: what it has read gets old."""
 
     def __init__(self, client: LedgerClient, namespace: str) -> None:
         self._namespace = namespace
@@ -36,23 +38,25 @@ class PartitionSizes:
         """By stream and partition; None: to be read again."""
 
     def forget(self, name: str) -> None:
-        """This partition has changed."""
+        """Forgets this partition, which has changed."""
         if (partition := parse_partition(name)) is not None:
             read = self._read.get(partition.stream, {})
             if name in read:
                 read[name] = None
 
     def forget_all(self, name: str) -> None:
-        """It, or another partition of its stream, has changed."""
+        """Forgets all partitions of its stream, because one of them has changed."""
         if (partition := parse_partition(name)) is not None:
             self._read.pop(partition.stream, None)
 
     async def share(
         self, policy: NamespaceMetadata, stream: StreamMetadata
     ) -> tuple[SizeShare | None, list[Check]]:
-        """What the size of the whole says of this partition, and the others as they were read.
+        """Returns what the size of the whole stream says about this partition, and checks of the
+        others as they were read.
 
-        None for a plain stream, and without `retention_bytes`. Raises MetadataUnavailable.
+        The share is None for a plain stream, and without `retention_bytes`. Raises
+        MetadataUnavailable.
         """
         partition = parse_partition(stream.name)
         if partition is None or policy.retention_bytes is None:

@@ -1,7 +1,7 @@
-"""Partitioned streams out of the trash: the node first, then each partition.
+"""Restores partitioned streams from the trash: first the node, then each partition.
 
-In that order, for partitions that no node counts are taken for what a stopped deletion left. What
-was stopped half way is gone on with when it is called again.
+The order matters: partitions that no node counts are taken for the rest of an interrupted deletion.
+A call that was interrupted continues when it is made again.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from stream.core.metadata.partitioned import PartitionedStream
 from stream.errors import NoSuchStream, NotInTrash, StreamExists
 from stream.retention.trash import Trash
 from stream.store.partitions import PartitionStore, for_each_partition
-from stream.store.streams import UPDATE_TRIES_MAX, StreamStore, kept_changing
+from stream.store.streams import UPDATE_TRIES_MAX, StreamStore, too_many_conflicts
 
 
 async def undelete_partitioned(
     client: LedgerClient, namespace: str, stream: str, as_name: str | None
 ) -> bool:
-    """Brings back a partitioned stream with all its partitions. False: it is none.
+    """Restores a partitioned stream with all its partitions. Returns False if it is a plain one.
 
     Raises StreamExists if it was not deleted, NotInTrash if it was purged, InvalidArgument with
     another name, PartitionsFailed.
@@ -32,14 +32,14 @@ async def undelete_partitioned(
         try:
             await trash.undelete(name)
         except StreamExists:
-            return False  # it is back already
+            return False  # it is restored already
         except NotInTrash:
             await streams.read_living_stream(namespace, name)
             return False
         return True
 
-    back = await for_each_partition(node, undelete_one)
-    if node.deleted_ms < 0 and not any(back.values()):
+    restored = await for_each_partition(node, undelete_one)
+    if node.deleted_ms < 0 and not any(restored.values()):
         raise StreamExists(f"stream {stream!r} in namespace {namespace!r} was not deleted")
     return True
 
@@ -47,7 +47,7 @@ async def undelete_partitioned(
 async def _revive(
     client: LedgerClient, namespace: str, stream: str, as_name: str | None
 ) -> PartitionedStream | None:
-    """The node as it was found, after it is there for everybody again; None for a plain one."""
+    """Restores the node and returns it as it was before; None for a plain stream."""
     store = PartitionStore(client.store)
     for _ in range(UPDATE_TRIES_MAX):
         try:
@@ -59,9 +59,11 @@ async def _revive(
         if as_name is not None and as_name != stream:
             trash = await StreamStore(client.store).list_trash(namespace)
             if any(name == stream for name, _ in trash):
-                return None  # a plain one had the name at another time: that is meant
+                return (
+                    None  # a plain stream had the name at another time: the caller means that one
+                )
             raise InvalidArgument(
-                f"stream {stream!r} is partitioned and comes back under its own name only; its "
+                f"stream {stream!r} is partitioned and is restored under its own name only; its "
                 f"partitions can have others (like {stream}#0)"
             )
         if not node.is_deleted:
@@ -72,11 +74,11 @@ async def _revive(
         except MetadataConflict:
             continue
         return node
-    raise kept_changing(f"stream {stream!r}")
+    raise too_many_conflicts(f"stream {stream!r}")
 
 
 async def _check_in_trash(client: LedgerClient, namespace: str, node: PartitionedStream) -> None:
-    """Raises NotInTrash if a partition was purged: half a stream does not come back."""
+    """Raises NotInTrash if a partition was purged: half a stream is never restored."""
     trash, streams = Trash(client, namespace), StreamStore(client.store)
     times: dict[str, list[int]] = {}
     for name, deleted_ms in await streams.list_trash(namespace):

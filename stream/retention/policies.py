@@ -1,6 +1,6 @@
-"""Policies of namespaces: made, changed, and what a change would do to the data there is.
+"""Policies of namespaces: created, changed, and what a change would do to existing data.
 
-What is shown before a change is what the janitor does after it: both are core/retention.py. A
+What is shown before a change is what the janitor does after it: both use core/retention.py. A
 change that would drop data is made only if the caller allows it.
 """
 
@@ -13,19 +13,26 @@ from typing import TypedDict, Unpack
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, MetadataConflict
 from stream.core.metadata.namespaces import NamespaceMetadata
-from stream.core.retention import RetentionPlan, SegmentPlan, Verdict, explain_deleted
+from stream.core.retention import (
+    DataWouldBeDropped,
+    RetentionPlan,
+    SegmentPlan,
+    Verdict,
+    explain_deleted,
+)
 from stream.core.units import duration_text, size_text
-from stream.errors import DataWouldBeDropped, IsPartitioned, NoSuchStream, NotInTrash
+from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
 from stream.retention.partition_sizes import PartitionSizes
 from stream.retention.reclaim import plan_retention
 from stream.retention.trash import Trash
-from stream.store.streams import UPDATE_TRIES_MAX, StreamStore, kept_changing
+from stream.store.streams import UPDATE_TRIES_MAX, StreamStore, too_many_conflicts
 
 
 class NamespaceSettings(TypedDict, total=False):
-    """Settings of a namespace: times in milliseconds, sizes in bytes; docs/streams.md has all.
+    """Settings of a namespace: times in milliseconds, sizes in bytes; docs/streams.md describes
+    all.
 
-    None, where it is legal, is no limit.
+    None, where it is legal, means no limit.
     """
 
     ensemble_size: int
@@ -53,7 +60,7 @@ _SETTINGS = frozenset(field.name for field in fields(NamespaceMetadata)) - {"nam
 async def create_namespace(
     client: LedgerClient, name: str, **settings: Unpack[NamespaceSettings]
 ) -> NamespaceMetadata:
-    """Makes a namespace; settings that are left out get their defaults.
+    """Creates a namespace; settings that are left out get their defaults.
 
     Raises NamespaceExists, InvalidArgument, MetadataUnavailable.
     """
@@ -64,15 +71,15 @@ async def create_namespace(
 
 
 async def list_namespaces(client: LedgerClient) -> list[str]:
-    """Names, sorted. Raises MetadataUnavailable."""
+    """Returns the names, sorted. Raises MetadataUnavailable."""
     return await StreamStore(client.store).list_namespaces()
 
 
 async def delete_namespace(client: LedgerClient, name: str, *, purge: bool = False) -> None:
     """Deletes a namespace without streams.
 
-    With `purge` streams in its trash go for good first. Raises NoSuchNamespace; NamespaceNotEmpty
-    while it has streams, or without `purge` something in its trash.
+    With `purge`, streams in its trash are deleted permanently first. Raises NoSuchNamespace;
+    NamespaceNotEmpty while it has streams, or without `purge` anything in its trash.
     """
     store = StreamStore(client.store)
     if purge and not await store.list_streams(name):
@@ -86,7 +93,7 @@ async def delete_namespace(client: LedgerClient, name: str, *, purge: bool = Fal
 
 
 def with_settings(namespace: NamespaceMetadata, settings: NamespaceSettings) -> NamespaceMetadata:
-    """The namespace with some settings changed. Raises InvalidArgument."""
+    """Returns the namespace with some settings changed. Raises InvalidArgument."""
     if unknown := sorted(settings.keys() - _SETTINGS):
         raise InvalidArgument(
             f"no namespace setting {', '.join(unknown)}; there are: {', '.join(sorted(_SETTINGS))}"
@@ -102,7 +109,7 @@ async def set_policy(
     dry_run: bool = False,
     allow_drop: bool = True,
 ) -> NamespaceMetadata:
-    """Changes settings; returns them all as they then are. With `dry_run` nothing is stored.
+    """Changes settings; returns all settings as they then are. With `dry_run` nothing is stored.
 
     Raises NoSuchNamespace, InvalidArgument; without `allow_drop` DataWouldBeDropped if the next
     sweep would drop or purge what it would not by the present policy. Nothing is changed then.
@@ -122,11 +129,11 @@ async def set_policy(
         except MetadataConflict:
             continue
         return wanted
-    raise kept_changing(f"namespace {name!r}")
+    raise too_many_conflicts(f"namespace {name!r}")
 
 
 async def plans(client: LedgerClient, policy: NamespaceMetadata) -> list[RetentionPlan]:
-    """What a policy does now to each stream of its namespace, and to those in the trash."""
+    """Returns what a policy does now to each stream of its namespace, and to those in the trash."""
     store, trash = StreamStore(client.store), Trash(client, policy.name)
     sizes = PartitionSizes(client, policy.name)
     found: list[RetentionPlan] = []
@@ -150,7 +157,7 @@ async def plans(client: LedgerClient, policy: NamespaceMetadata) -> list[Retenti
 async def plans_of(
     client: LedgerClient, policy: NamespaceMetadata, names: Sequence[str]
 ) -> list[RetentionPlan]:
-    """The same for some streams, such as the partitions of one. Raises NoSuchStream."""
+    """Returns the plans of some streams, such as the partitions of one. Raises NoSuchStream."""
     store, sizes = StreamStore(client.store), PartitionSizes(client, policy.name)
     found: list[RetentionPlan] = []
     for name in names:
@@ -163,7 +170,8 @@ async def plans_of(
 class Consequence:
     """What a new policy does to a stream at the next sweep that the present one does not.
 
-    `plan` is by the new policy. `dropped`: readers lose them; `purged`: they cannot come back.
+    `plan` is by the new policy. `dropped`: segments that readers lose; `purged`: segments that
+    cannot be restored.
     """
 
     plan: RetentionPlan
@@ -178,18 +186,18 @@ class Consequence:
 async def consequences(
     client: LedgerClient, present: NamespaceMetadata, wanted: NamespaceMetadata
 ) -> list[Consequence]:
-    """The two policies compared, for each stream and for each one in the trash."""
+    """Compares two policies, for each stream and for each one in the trash."""
     before = {(plan.stream, plan.deleted_ms): plan for plan in await plans(client, present)}
     found = []
     for plan in await plans(client, wanted):
         old = before.get((plan.stream, plan.deleted_ms))
-        dropped_anyway = {s.number for s in old.dropped} if old else set()
-        purged_anyway = {s.number for s in old.purged} if old else set()
+        dropped_before = {s.number for s in old.dropped} if old else set()
+        purged_before = {s.number for s in old.purged} if old else set()
         found.append(
             Consequence(
                 plan,
-                tuple(s for s in plan.dropped if s.number not in dropped_anyway),
-                tuple(s for s in plan.purged if s.number not in purged_anyway),
+                tuple(s for s in plan.dropped if s.number not in dropped_before),
+                tuple(s for s in plan.purged if s.number not in purged_before),
             )
         )
     return found
@@ -199,21 +207,21 @@ def _would_drop(wanted: NamespaceMetadata, changes: Sequence[Consequence]) -> Da
     dropped = [segment for change in changes for segment in change.dropped]
     purged = [segment for change in changes for segment in change.purged]
     streams = sorted({change.plan.stream for change in changes if change.is_loss})
-    words = []
+    actions = []
     if dropped:
-        words.append(f"drop {_amount(dropped)}")
+        actions.append(f"drop {_amount(dropped)}")
     if purged:
-        words.append(f"delete {_amount(purged)} for good")
+        actions.append(f"delete {_amount(purged)} permanently")
     kept = (
-        f" What is dropped can be brought back for {duration_text(wanted.trash_ms)}."
+        f" What is dropped can be restored for {duration_text(wanted.trash_ms)}."
         if any(segment.verdict is Verdict.DROP and not segment.is_purged for segment in dropped)
         else ""
     )
     listed = ", ".join(streams[:5]) + (", ..." if len(streams) > 5 else "")
     return DataWouldBeDropped(
-        f"namespace {wanted.name!r}: this policy would {' and '.join(words)} at the next sweep, "
-        f"of {len(streams)} streams ({listed}).{kept} Nothing was changed; look closer with "
-        f"--dry-run, and go on with --yes (allow_drop=True)",
+        f"namespace {wanted.name!r}: this policy would {' and '.join(actions)} at the next sweep, "
+        f"of {len(streams)} streams ({listed}).{kept} Nothing was changed; see the details "
+        f"with --dry-run, and confirm with --yes (allow_drop=True)",
         [change.plan for change in changes if change.is_loss],
     )
 

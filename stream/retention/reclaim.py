@@ -1,7 +1,8 @@
-"""Gives back ledgers that a stream no longer needs, and applies its retention.
+"""Applies the retention of a stream, and deletes ledgers that the stream no longer needs.
 
-Safe to stop anywhere and to repeat: one change of the metadata says that ledgers are garbage, then
-they go, then the metadata forgets them. Never touches a ledger that anything could bring back.
+It is safe to interrupt anywhere and to repeat: one change of the metadata makes ledgers garbage,
+then they are deleted, then the metadata forgets them. Never touches a ledger that could be
+restored.
 """
 
 from __future__ import annotations
@@ -25,14 +26,14 @@ from stream.store.cursors import CursorStore, cursor_path
 from stream.store.streams import (
     UPDATE_TRIES_MAX,
     StreamStore,
-    kept_changing,
     namespace_path,
+    too_many_conflicts,
     was_deleted,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class RetentionResult:
     """What applying its retention did to a stream: `stream` is as stored afterwards."""
 
     stream: StreamMetadata
@@ -45,7 +46,7 @@ async def reclaim_stream(
 ) -> int:
     """Deletes the ledgers of a stream's garbage; returns how many.
 
-    Raises NoSuchStream, MetadataUnavailable; what was not done then is done next time.
+    Raises NoSuchStream, MetadataUnavailable; the rest is then done next time.
     """
     stream, _ = await store.read_stream(namespace, name)
     _, count = await delete_garbage(client, store, namespace, stream)
@@ -58,18 +59,19 @@ async def plan_retention(
     stream: StreamMetadata,
     sizes: PartitionSizes | None = None,
 ) -> tuple[RetentionPlan, list[Check]]:
-    """What the policy does to the stream now, and what this stands on, as it was read: cursors,
-    and of a partition dropped for the size of the whole the others.
+    """Returns what the policy does to the stream now, and checks of the nodes that this is based
+    on.
 
-    `sizes` are of this look at the namespace, if it is at several streams. A cursor that cannot be
-    read is none: everything is kept. Raises MetadataUnavailable.
+    They are cursors and, for a partition dropped for the size of the whole stream, the other
+    partitions. `sizes` are those of this sweep, if it covers several streams. An unreadable cursor
+    counts as missing: everything is kept. Raises MetadataUnavailable.
     """
     cursors: dict[str, Position] = {}
     checks: list[Check] = []
     if policy.retention_ms is not None or policy.retention_bytes is not None:
         store = CursorStore(client.store)
         for name in policy.retention_cursors:
-            slot = await store.look(policy.name, stream, name)
+            slot = await store.read_slot(policy.name, stream, name)
             if slot.cursor is not None and slot.version is not None:
                 cursors[name] = slot.cursor.position
                 checks.append(Check(cursor_path(policy.name, stream.name, name), slot.version))
@@ -81,8 +83,8 @@ async def plan_retention(
     return plan, checks
 
 
-class Seen(NamedTuple):
-    """A stream and the policy it is kept by, as they were read."""
+class StreamVersion(NamedTuple):
+    """A stream and its policy, as they were read."""
 
     policy: NamespaceMetadata
     policy_version: int
@@ -90,24 +92,24 @@ class Seen(NamedTuple):
     version: int
 
 
-async def see(store: StreamStore, namespace: str, name: str) -> Seen:
-    """Raises NoSuchNamespace, NoSuchStream."""
+async def read_stream_version(store: StreamStore, namespace: str, name: str) -> StreamVersion:
+    """Reads a stream and its policy. Raises NoSuchNamespace, NoSuchStream."""
     policy, policy_version = await store.read_namespace(namespace)
     stream, version = await store.read_stream(namespace, name)
     if stream.is_deleted:
         raise was_deleted(namespace, name)
-    return Seen(policy, policy_version, stream, version)
+    return StreamVersion(policy, policy_version, stream, version)
 
 
 async def apply_retention(
-    client: LedgerClient, namespace: str, seen: Seen, sizes: PartitionSizes | None = None
-) -> Applied:
-    """Drops and purges what the policy of the namespace says now, and gives back ledgers.
+    client: LedgerClient, namespace: str, seen: StreamVersion, sizes: PartitionSizes | None = None
+) -> RetentionResult:
+    """Drops and purges what the policy of the namespace says now, and deletes ledgers.
 
-    Each change is made only if stream, policy and cursors are still those it was decided by, or
-    decided anew: what was to be kept a moment ago, or is to be kept from now on, does not go.
-    Raises NoSuchStream, NoSuchNamespace, MetadataConflict if they never stand still,
-    MetadataUnavailable.
+    Each change is made only if stream, policy and cursors are still those that it was decided by;
+    otherwise it is decided again: nothing is dropped that was to be kept a moment ago, or is to be
+    kept from now on. Raises NoSuchStream, NoSuchNamespace, MetadataConflict if they change all the
+    time, MetadataUnavailable.
     """
     store = StreamStore(client.store)
     name = seen.stream.name
@@ -122,12 +124,12 @@ async def apply_retention(
                 await store.put_stream(namespace, wanted, version, only_if=checks)
             except MetadataConflict:
                 sizes.forget_all(name)
-                seen = await see(store, namespace, name)
+                seen = await read_stream_version(store, namespace, name)
                 continue
             sizes.forget(name)
         after, count = await delete_garbage(client, store, namespace, wanted)
-        return Applied(after, plan, count)
-    raise kept_changing(f"stream {name!r}, its cursors or its policy")
+        return RetentionResult(after, plan, count)
+    raise too_many_conflicts(f"stream {name!r}, its cursors or its policy")
 
 
 async def truncate_stream(
@@ -138,7 +140,7 @@ async def truncate_stream(
     Raises InvalidArgument for a position behind the end of the stream, NoSuchStream.
     """
     for _ in range(UPDATE_TRIES_MAX):
-        policy, policy_version, stream, version = await see(store, namespace, name)
+        policy, policy_version, stream, version = await read_stream_version(store, namespace, name)
         now_ms = client.now_ms()
         wanted = stream.truncated(position, now_ms)
         wanted = purged(wanted, purge_through(wanted.dropped(), policy, now_ms))
@@ -150,7 +152,7 @@ async def truncate_stream(
                 continue
         stream, _ = await delete_garbage(client, store, namespace, wanted)
         return stream
-    raise kept_changing(f"stream {name!r}")
+    raise too_many_conflicts(f"stream {name!r}")
 
 
 async def delete_stream(
@@ -161,10 +163,10 @@ async def delete_stream(
     *,
     conditions: trash.Conditions = trash.no_conditions,
 ) -> None:
-    """Puts a stream into the trash and fences its writer; with no trash it is purged at once.
+    """Moves a stream into the trash and fences its writer; without a trash it is purged at once.
 
-    Raises NoSuchStream, and what `conditions` raises. Once the metadata has changed the rest is
-    also done by the janitor.
+    Raises NoSuchStream, and what `conditions` raises. Once the metadata has changed, the janitor
+    completes the rest too.
     """
     policy, policy_version = await store.read_namespace(namespace)
     deleted_ms = await trash.delete(
@@ -177,4 +179,4 @@ async def delete_stream(
         try:
             await its_trash.purge(name, deleted_ms, only_if=[unchanged])
         except (MetadataConflict, NotInTrash):
-            pass  # it is deleted; a janitor purges it already, or the policy has a trash again
+            pass  # it is deleted; a janitor purged it already, or the policy has a trash again

@@ -1,8 +1,8 @@
-"""The trash of a namespace: deleted streams, how they come back, and how they go for good.
+"""The trash of a namespace: deleted streams, how they are restored, and how they are purged.
 
-A deleted stream lies whole at `<namespace>/trash/<stream>~<deleted_ms>`, its name is a tombstone.
-Ledgers move between the two in one change, which also changes the folder's version: who looks for
-ledgers that nobody names can tell that nothing moved meanwhile. Twin of core/trash.py.
+A deleted stream is stored as a whole at `<namespace>/trash/<stream>~<deleted_ms>`; its name is a
+tombstone. Ledgers move between the two in one change, which also changes the folder's version: a
+search for ledgers that nothing names can check that nothing moved meanwhile. Core: core/trash.py.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from stream.store.streams import (
     UPDATE_TRIES_MAX,
     StreamStore,
     folder_path,
-    kept_changing,
     namespace_path,
     stream_path,
+    too_many_conflicts,
     trash_path,
 )
 from stream.takeover import StreamLedgers
@@ -50,17 +50,18 @@ from stream.takeover import StreamLedgers
 _log = logging.getLogger(__name__)
 
 TOMBSTONE_MS = 600_000
-"""So long at least the name of a deleted stream stays known, also without a trash: no change of
-its former life can still be under way then."""
+"""The minimum time for which the name of a deleted stream stays known, even without a trash: after
+it no change of the deleted stream can still be in flight."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrashEntry:
-    """Something that can be brought back until `purge_ms`: a deleted stream, or the truncated
-    segments of a living one (`is_deleted` False).
+    """Something that can be restored until `purge_ms`: a deleted stream, or the truncated segments
+    of an existing one (`is_deleted` False).
 
     `since_ms` is when it was deleted, or its oldest segment truncated. `records` and `nbytes` are
-    of sealed segments. `first_position` is where the stream begins when all of it is back.
+    those of sealed segments. `first_position` is where the stream begins when all of it is
+    restored.
     """
 
     stream: str
@@ -74,12 +75,12 @@ class TrashEntry:
 
 
 def moves_path(namespace: str) -> str:
-    """The node that changes whenever ledgers move between streams and trash."""
+    """Returns the path of the node that changes whenever ledgers move between streams and trash."""
     return folder_path(namespace, "trash")
 
 
 Conditions = Callable[[], Awaitable[Sequence[Check]]]
-"""What must hold for a change, asked when what is to be changed has been read."""
+"""What must hold for a change; called after the document to be changed was read."""
 
 
 async def no_conditions() -> Sequence[Check]:
@@ -94,7 +95,7 @@ async def delete(
     *,
     conditions: Conditions = no_conditions,
 ) -> int:
-    """Moves a stream into the trash; returns when it was deleted, which tells it from others.
+    """Moves a stream into the trash; returns the time of deletion, which identifies it there.
 
     Raises NoSuchStream, what `conditions` raises; MetadataUnavailable (it may have been deleted).
     """
@@ -126,7 +127,7 @@ async def delete(
             continue
         else:
             return now_ms
-    raise kept_changing(f"stream {name!r}")
+    raise too_many_conflicts(f"stream {name!r}")
 
 
 class Trash:
@@ -139,15 +140,16 @@ class Trash:
         self._streams = StreamStore(client.store)
 
     async def read(self, stream: str, deleted_ms: int) -> tuple[StreamMetadata, int]:
-        """What lies there, and its version. Raises NotInTrash, MetadataCorrupt."""
+        """Returns a deleted stream and its version. Raises NotInTrash, MetadataCorrupt."""
         try:
             node = await self._store.get(trash_path(self._namespace, stream, deleted_ms))
         except NoSuchNode:
-            raise self._none(stream) from None
+            raise self._not_in_trash(stream) from None
         return decode_stream(stream, node.data), node.version
 
     async def moves(self) -> Check:
-        """Fails in a transaction once any ledger moved between streams and trash after this."""
+        """Returns a check that fails in a transaction once any ledger moves between streams and
+        trash."""
         path = moves_path(self._namespace)
         for _ in range(UPDATE_TRIES_MAX):
             try:
@@ -158,27 +160,27 @@ class Trash:
                 await self._store.create(path, b"")
             except NodeExists:
                 pass
-        raise MetadataConflict(f"{path}: comes and goes")
+        raise MetadataConflict(f"{path} is created and deleted again and again")
 
-    # Coming back
+    # Restoring
 
     async def undelete(
         self, stream: str, *, as_name: str | None = None, deleted_ms: int | None = None
     ) -> StreamMetadata:
-        """Brings back the stream of this name that was deleted last, or at `deleted_ms`.
+        """Restores the stream of this name that was deleted last, or at `deleted_ms`.
 
-        Its cursors come back with it, unless it gets another name. Raises NotInTrash; StreamExists
-        if the name is in use.
+        Its cursors are restored with it, unless it gets another name. Raises NotInTrash;
+        StreamExists if the name is in use.
         """
         name = as_name or stream
         for _ in range(UPDATE_TRIES_MAX):
             at_ms = await self._deleted_at(stream, deleted_ms)
             present, version = await self.read(stream, at_ms)
             if present.is_purged:
-                raise self._none(stream)
+                raise self._not_in_trash(stream)
             try:
-                back, changes = await self._revival(present, name)
-                # The name stays known to be taken or dead: see StreamStore.list_streams.
+                back, changes = await self._restored(present, name)
+                # The name stays in the trash's listing: StreamStore.list_streams relies on it.
                 path = trash_path(self._namespace, stream, at_ms)
                 if name == stream:
                     changes.append(Delete(path, version))
@@ -189,9 +191,9 @@ class Trash:
             except (MetadataConflict, NodeExists, NoSuchNode):
                 continue
             return back
-        raise kept_changing(f"stream {stream!r}")
+        raise too_many_conflicts(f"stream {stream!r}")
 
-    async def _revival(
+    async def _restored(
         self, present: StreamMetadata, name: str
     ) -> tuple[StreamMetadata, list[Change]]:
         path = stream_path(self._namespace, name)
@@ -200,27 +202,28 @@ class Trash:
             Put(moves_path(self._namespace), b""),
         ]
         try:
-            there, version = await self._streams.read_stream(self._namespace, name)
+            existing, version = await self._streams.read_stream(self._namespace, name)
         except NoSuchStream:
             back = undeleted(present, name, present.epoch + 1)
             return back, [*changes, Create(path, encode_stream(back))]
-        if not there.is_deleted or there.ledgers():
+        if not existing.is_deleted or existing.ledgers():
             raise StreamExists(
-                f"stream {name!r} is in use again in namespace {self._namespace!r}: bring the "
-                f"deleted one back under another name (ledgerstream stream undelete "
+                f"stream {name!r} is in use again in namespace {self._namespace!r}: restore "
+                f"the deleted one under another name (ledgerstream stream undelete "
                 f"{self._namespace}/{present.name} --as-name NAME)"
             )
-        back = undeleted(present, name, max(there.epoch, present.epoch) + 1)
+        back = undeleted(present, name, max(existing.epoch, present.epoch) + 1)
         return back, [*changes, Put(path, encode_stream(back), version)]
 
     async def _deleted_at(self, stream: str, deleted_ms: int | None) -> int:
-        """When the one meant was deleted: the last that is not purged, if none is named."""
+        """Returns when the stream was deleted: without `deleted_ms` the last one that is not
+        purged."""
         times = [
             at for name, at in await self._streams.list_trash(self._namespace) if name == stream
         ]
         if deleted_ms is not None:
             if deleted_ms not in times:
-                raise self._none(stream)
+                raise self._not_in_trash(stream)
             return deleted_ms
         for at_ms in sorted(times, reverse=True):
             try:
@@ -229,7 +232,7 @@ class Trash:
                 continue
             if not present.is_purged:
                 return at_ms
-        raise self._none(stream)
+        raise self._not_in_trash(stream)
 
     async def untruncate(self, stream: str, position: Position | None) -> StreamMetadata:
         """Moves the begin of a stream back to `position`, or as far as its trash allows.
@@ -240,12 +243,12 @@ class Trash:
             self._namespace, stream, lambda present: untruncated(present, position)
         )
 
-    # Going for good
+    # Purging
 
     async def fence(self, stream: str, deleted_ms: int) -> None:
-        """Stops the writer a deleted stream may still have: it can confirm nothing more.
+        """Fences the writer that a deleted stream may still have: it can confirm nothing more.
 
-        A failure is no harm now: the janitor tries again, at the latest before purging.
+        A failure does no harm now: the janitor tries again, at the latest before purging.
         """
         try:
             present, version = await self.read(stream, deleted_ms)
@@ -260,12 +263,13 @@ class Trash:
             _log.info("stream=%s: deleted, its writer not fenced yet: %s", stream, error)
 
     async def purge(self, stream: str, deleted_ms: int, *, only_if: Sequence[Check] = ()) -> int:
-        """Deletes the ledgers of a deleted stream; from the first change on it cannot come back.
+        """Deletes the ledgers of a deleted stream; after the first change it can no longer be
+        restored.
 
-        Returns how many were deleted. The name is forgotten when it is old enough. Raises
-        NotInTrash if it came back or is gone; MetadataConflict if `only_if` changed.
+        Returns how many were deleted. The name is removed when it is old enough. Raises NotInTrash
+        if it was restored or purged; MetadataConflict if `only_if` changed.
         """
-        present, version = await self._condemned(stream, deleted_ms, only_if)
+        present, version = await self._mark_purged(stream, deleted_ms, only_if)
         count = 0
         try:
             for part in steps(present.garbage):
@@ -275,77 +279,80 @@ class Trash:
             if self._client.now_ms() - deleted_ms >= TOMBSTONE_MS:
                 await self._forget(present, version)
         except (MetadataConflict, NotInTrash) as error:
-            # Somebody else purges it too, or has just made another stream of the name.
-            _log.info("stream=%s: forgotten another time: %s", stream, error)
+            # Another client purges it too, or has just created another stream of the name.
+            _log.info("stream=%s: not forgotten yet: %s", stream, error)
         return count
 
-    async def _condemned(
+    async def _mark_purged(
         self, stream: str, deleted_ms: int, only_if: Sequence[Check]
     ) -> tuple[StreamMetadata, int]:
-        """The deleted stream and its version when nothing can bring it back any more."""
+        """Returns the deleted stream and its version once nothing can restore it any more."""
         for _ in range(UPDATE_TRIES_MAX):
             present, version = await self.read(stream, deleted_ms)
             if present.is_purged:
                 return present, version
             await self.fence(stream, deleted_ms)
             present, version = await self.read(stream, deleted_ms)
-            condemned = purged_whole(present)
+            purged_stream = purged_whole(present)
             try:
-                return condemned, await self._put(condemned, version, only_if)
+                return purged_stream, await self._put(purged_stream, version, only_if)
             except MetadataConflict:
                 if only_if:
                     raise
-        raise kept_changing(f"stream {stream!r} in the trash")
+        raise too_many_conflicts(f"stream {stream!r} in the trash")
 
     async def _forget(self, present: StreamMetadata, version: int) -> None:
-        """The last trace of a purged stream goes; also its name, if it is not in use again."""
-        gone: list[Change] = [
+        """Removes the last trace of a purged stream, and its name, if that is not in use again."""
+        removals: list[Change] = [
             Delete(trash_path(self._namespace, present.name, present.deleted_ms), version)
         ]
         try:
-            there, there_version = await self._streams.read_stream(self._namespace, present.name)
+            existing, existing_version = await self._streams.read_stream(
+                self._namespace, present.name
+            )
         except NoSuchStream:
             pass
         except LedgerError as error:
-            _log.info("stream=%s: whatever has its name stays: %s", present.name, error)
+            _log.info("stream=%s: the node of its name is kept: %s", present.name, error)
         else:
-            if there.is_deleted and there.deleted_ms == present.deleted_ms:
+            if existing.is_deleted and existing.deleted_ms == present.deleted_ms:
                 path = stream_path(self._namespace, present.name)
-                is_gone = Check(path, there_version)
+                is_gone = Check(path, existing_version)
                 await CursorStore(self._store).forget_stream(
                     self._namespace, present.name, only_if=is_gone
                 )
                 await forget_groups(self._store, self._namespace, present.name, only_if=is_gone)
-                gone.append(Delete(path, there_version))
-            elif there.created_ms != present.created_ms:
-                await CursorStore(self._store).forget_life(self._namespace, present)
+                removals.append(Delete(path, existing_version))
+            elif existing.created_ms != present.created_ms:
+                await CursorStore(self._store).forget_incarnation(self._namespace, present)
         try:
-            await self._store.transaction(gone)
+            await self._store.transaction(removals)
         except NoSuchNode:
-            pass  # somebody else did it
+            pass  # another client removed it
 
     async def purge_all_of(self, stream: str) -> int:
-        """Empties the trash of a stream or of all its partitions: truncated segments, and what
-        was deleted under the name. How many ledgers. Raises NotInTrash if there is nothing."""
+        """Empties the trash of a stream or of all its partitions: truncated segments, and deleted
+        streams of the name. Returns how many ledgers were deleted. Raises NotInTrash if there is
+        nothing."""
         deleted, found = 0, False
         for name, at_ms in await self._streams.list_trash(self._namespace):
-            if _is_of(name, stream):
+            if _belongs_to(name, stream):
                 try:
                     found |= not (await self.read(name, at_ms))[0].is_purged
                     deleted += await self.purge(name, at_ms)
                 except NotInTrash:
                     continue
         for name in await self._streams.list_nodes(self._namespace):
-            if _is_of(name, stream):
+            if _belongs_to(name, stream):
                 count = await self._purge_dropped(name)
                 found |= count >= 0
                 deleted += max(count, 0)
         if not found:
-            raise self._none(stream)
+            raise self._not_in_trash(stream)
         return deleted
 
     async def _purge_dropped(self, name: str) -> int:
-        """Deletes truncated segments of a living stream; -1 if there are none."""
+        """Deletes truncated segments of an existing stream; returns -1 if there are none."""
         try:
             present, _ = await self._streams.read_stream(self._namespace, name)
             dropped = present.dropped()
@@ -367,18 +374,18 @@ class Trash:
         try:
             await self._store.transaction([Put(path, encode_stream(stream), version), *only_if])
         except NoSuchNode:
-            raise self._none(stream.name) from None
+            raise self._not_in_trash(stream.name) from None
         return version + 1
 
-    def _none(self, stream: str) -> NotInTrash:
+    def _not_in_trash(self, stream: str) -> NotInTrash:
         return NotInTrash(
-            f"no deleted stream {stream!r} that could be brought back in namespace "
-            f"{self._namespace!r} (`ledgerstream stream trash {self._namespace}` lists all; what "
-            f"is deleted stays there for trash_ms)"
+            f"no deleted stream {stream!r} that could be restored in namespace "
+            f"{self._namespace!r} (`ledgerstream stream trash {self._namespace}` lists all; a "
+            f"deleted stream stays there for trash_ms)"
         )
 
 
-def _is_of(name: str, stream: str) -> bool:
+def _belongs_to(name: str, stream: str) -> bool:
     """Whether it is this stream, or a partition of it."""
     partition = parse_partition(name)
     return name == stream or (partition is not None and partition.stream == stream)

@@ -1,4 +1,4 @@
-"""What can be brought back from the trash of a namespace, and until when. Looks only."""
+"""Lists what can be restored from the trash of a namespace, and until when. Changes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stream.store.streams import StreamStore
 
 
 async def list_trash(client: LedgerClient, namespace: str) -> list[TrashEntry]:
-    """All that can be brought back, by name and time. Raises NoSuchNamespace."""
+    """Returns all that can be restored, by name and time. Raises NoSuchNamespace."""
     streams, trash = StreamStore(client.store), Trash(client, namespace)
     policy, _ = await streams.read_namespace(namespace)
     found: list[TrashEntry] = []

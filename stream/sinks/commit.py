@@ -1,7 +1,7 @@
-"""One batch on its way into its streams: ends their open segments, changes all in one transaction.
+"""Commits one batch to its streams: seals their open segments and changes all in one transaction.
 
-Decides by what it reads anew at each try; an outcome that is not known is looked up. Must never
-let a batch in twice, nor in part. Its public face is sinks.py.
+Each attempt decides by what it reads again; an unknown outcome is looked up. Must never admit a
+batch twice, nor in part. The calls are in sinks/sinks.py.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from ledger.errors import (
 )
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Put
 from ledger.metastore.paths import TRANSACTION_CHANGES_MAX
-from ledger.runtime.concurrency import for_each
-from stream.core.backoff import conflict_pause_s, is_given_up
+from ledger.runtime.concurrency import map_bounded
+from stream.core.backoff import conflict_pause_s, should_give_up
 from stream.core.metadata.documents import DOCUMENT_BYTES_MAX
 from stream.core.metadata.format import encode_stream
 from stream.core.metadata.streams import SegmentEnd, StreamMetadata
@@ -34,49 +34,52 @@ from stream.core.sinks import (
     CommittedRange,
     SinkLedger,
     SinkMetadata,
+    added_range,
     committed,
     committed_now,
     encode_sink,
     interrupted,
-    share_in,
-    share_of,
+    range_in_stream,
 )
 from stream.errors import NoSuchStream
-from stream.store.sinks import look_at_sink, sink_path
+from stream.store.sinks import read_sink_node, sink_path
 from stream.store.streams import StreamStore, stream_path
 from stream.takeover import STREAM_TAG, StreamLedgers
 
 _log = logging.getLogger(__name__)
 
 TRANSACTION_BYTES_MAX = 1_000_000
-"""What a ZooKeeper takes at once (1 MiB), less some room."""
+"""What ZooKeeper accepts in one transaction (1 MiB), less a reserve."""
 
 _CHANGE_BYTES = 48
-"""Of a change, besides its path and data."""
+"""Bytes of a change, besides its path and data."""
 
 _SOME_END = SegmentEnd(last_entry=0, records=1, nbytes=0)
-"""Of an open segment, as far as it matters to how large the metadata becomes."""
+"""The end of an open segment, as far as the size of the metadata depends on it."""
 
-WRITER_ROOM_BYTES = DOCUMENT_BYTES_MAX // 10
-"""A commit leaves so much of a stream's metadata free for the segments of its writers."""
+WRITER_RESERVE_BYTES = DOCUMENT_BYTES_MAX // 10
+"""Bytes of a stream's metadata that a commit leaves free for the segments of its writers."""
 
-_PATIENCE_S = 30.0
-"""So long a commit asks a metadata store that does not answer, or does not say what it did."""
+_UNAVAILABLE_MAX_S = 30.0
+"""How long a commit retries while the metadata store does not answer, or does not report what it
+did."""
 _PAUSE_S = 0.1
 _PAUSE_S_MAX = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class BatchCommit:
-    """What became of a batch. `is_repeat`: it was committed before, and these ledgers are not
-    needed unless they are those of before. `streams`: what it put where; of a repeat as far as it
-    is remembered."""
+    """The outcome of a batch. `is_repeat`: it was committed before, and these ledgers are not
+    needed unless they are those of that commit. `streams`: what it added to each stream; for a
+    repeated batch as far as it is remembered."""
 
     is_repeat: bool
     streams: tuple[CommittedRange, ...]
 
 
-class BatchCommitting:
+class BatchCommitter:
+    """The attempts to commit one batch."""
+
     def __init__(
         self,
         client: LedgerClient,
@@ -95,14 +98,15 @@ class BatchCommitting:
         self._targets = by_stream(ledgers)
         self._checked: set[int] = set()
         self._ended: dict[int, SegmentEnd] = {}
-        """Open segments that were ended: that is so for ever, by ledger."""
-        self._is_in_doubt = False
-        """A transaction of ours may have been made, or may be yet."""
+        """Ends of open segments that were sealed, by ledger: they are final."""
+        self._may_have_committed = False
+        """A transaction of ours may have been executed, or may still be."""
         self._conflicts = 0
         self._conflict_s = 0.0
-        """When the first one was met."""
+        """When the first conflict occurred."""
 
     async def run(self) -> BatchCommit:
+        """Commits the batch; retries after conflicts and while the store is unavailable."""
         give_up_at, pause_s = math.inf, _PAUSE_S
         self._check_count()
         while True:
@@ -111,29 +115,27 @@ class BatchCommitting:
             except (MetadataConflict, NodeExists, NoSuchNode) as error:
                 give_up_at = math.inf
                 if isinstance(error, NoSuchNode):
-                    await self._check_there()
-                await self._let_others_go_on(error)
+                    await self._check_existing()
+                await self._back_off(error)
             except MetadataUnavailable as error:
-                give_up_at = min(give_up_at, trio.current_time() + _PATIENCE_S)
+                give_up_at = min(give_up_at, trio.current_time() + _UNAVAILABLE_MAX_S)
                 if trio.current_time() + pause_s > give_up_at:
                     raise
-                _log.info(
-                    "sink=%s batch=%s: asking again: %s", self._sink_id, self._batch_id, error
-                )
+                _log.info("sink=%s batch=%s: retrying: %s", self._sink_id, self._batch_id, error)
                 await trio.sleep(pause_s * (0.5 + self._client.rng.random()))
                 pause_s = min(2 * pause_s, _PAUSE_S_MAX)
 
-    async def _let_others_go_on(self, error: LedgerError) -> None:
-        """Raises MetadataConflict when there was no gap for too long."""
+    async def _back_off(self, error: LedgerError) -> None:
+        """Waits after a conflict. Raises MetadataConflict after too many of them."""
         now_s = trio.current_time()
         if not self._conflicts:
             self._conflict_s = now_s
         self._conflicts += 1
         waited_s = now_s - self._conflict_s
-        if is_given_up(self._conflicts, waited_s):
+        if should_give_up(self._conflicts, waited_s):
             raise MetadataConflict(
                 f"streams of batch {self._batch_id} of sink {self._sink_id!r}: others changed the "
-                f"metadata first {self._conflicts} times in {waited_s:.0f} s. Cure: let fewer "
+                f"metadata first, {self._conflicts} times in {waited_s:.0f} s. Cure: let fewer "
                 f"sinks write to the same stream at once, or less often (a longer trigger)"
             ) from error
         await trio.sleep(conflict_pause_s(self._conflicts, waited_s, self._client.rng))
@@ -141,27 +143,27 @@ class BatchCommitting:
     async def _try(self) -> BatchCommit:
         sink, sink_version = None, -1
         if self._sink_id is not None and self._batch_id is not None:
-            sink, sink_version = await look_at_sink(self._store, self._sink_id)
+            sink, sink_version = await read_sink_node(self._store, self._sink_id)
             if sink is not None:
                 sink.check_next(self._batch_id, self._origin)
                 if sink.is_committed(self._batch_id):
                     return await self._repeated(sink)
         streams = await self._read_streams()
-        if self._sink_id is None and _are_all_named(streams, self._targets):
-            return BatchCommit(not self._is_in_doubt, self._there(streams))
+        if self._sink_id is None and _are_all_committed(streams, self._targets):
+            return BatchCommit(not self._may_have_committed, self._present_ranges(streams))
         await self._check_ledgers()
         now_ms = self._client.now_ms()
         changes: list[Change] = []
         shares: list[CommittedRange] = []
-        self._check_room(streams, now_ms)
+        self._check_fits(streams, now_ms)
         await self._end_open_segments(streams)
-        for ((namespace, name), its), (stream, version) in zip(
+        for ((namespace, name), sources), (stream, version) in zip(
             self._targets.items(), streams, strict=True
         ):
-            ends = [(ledger.ledger_id, ledger.end) for ledger in its]
+            ends = [(ledger.ledger_id, ledger.end) for ledger in sources]
             if stream.open_segment is not None:
                 stream = interrupted(stream, self._ended[stream.open_segment.ledger_id], now_ms)
-            shares.append(share_of(namespace, stream, ends))
+            shares.append(added_range(namespace, stream, ends))
             data = _encoded(committed(stream, ends, now_ms))
             changes.append(Put(stream_path(namespace, name), data, version))
         if self._sink_id is not None and self._batch_id is not None:
@@ -172,40 +174,46 @@ class BatchCommitting:
             return BatchCommit(False, ())
         changes += [Check(await self._path(ledger), ANY_VERSION) for ledger in self._full()]
         _check_size(changes, len(streams))
-        self._is_in_doubt = True
+        self._may_have_committed = True
         await self._store.transaction(changes)
         return BatchCommit(False, tuple(shares))
 
     def _check_count(self) -> None:
-        """Before anything is done. Raises InvalidArgument."""
+        """Checks the number of changes before anything is done. Raises InvalidArgument."""
         count = len(self._full()) + len(self._targets) + 1
         if count > TRANSACTION_CHANGES_MAX:
             raise InvalidArgument(
                 f"this batch has {len(self._full())} ledgers for {len(self._targets)} streams, and "
                 f"one transaction takes {TRANSACTION_CHANGES_MAX - 1} of both: use fewer tasks "
-                f"(each brings a ledger for each stream), or repartition by the stream or the key"
+                f"(each makes a ledger for each stream), or repartition by the stream or the key"
             )
 
-    def _check_room(self, streams: Sequence[tuple[StreamMetadata, int]], now_ms: int) -> None:
-        """Raises InvalidArgument for what cannot be committed, before a writer is interrupted for
-        it: one whose batch is tried again and again would fill the metadata with segments."""
-        for its, (stream, _) in zip(self._targets.values(), streams, strict=True):
+    def _check_fits(self, streams: Sequence[tuple[StreamMetadata, int]], now_ms: int) -> None:
+        """Raises InvalidArgument for a batch that cannot be committed, before a writer is
+        interrupted for it.
+
+        Otherwise a batch that is retried again and again would fill the metadata with segments.
+        """
+        for sources, (stream, _) in zip(self._targets.values(), streams, strict=True):
             if stream.open_segment is not None:
-                ends = [(ledger.ledger_id, ledger.end) for ledger in its]
+                ends = [(ledger.ledger_id, ledger.end) for ledger in sources]
                 _encoded(committed(interrupted(stream, _SOME_END, now_ms), ends, now_ms))
 
     async def _repeated(self, sink: SinkMetadata) -> BatchCommit:
-        """The batch is there: by a call before this one, or by ours, which was not told so."""
+        """Returns the outcome of a batch that is committed: by an earlier call, or by ours, whose
+        answer was lost."""
         is_repeat = True
-        if self._is_in_doubt:
+        if self._may_have_committed:
             streams = await self._read_streams()
-            is_repeat = not _are_all_named(streams, self._targets)
+            is_repeat = not _are_all_committed(streams, self._targets)
         return BatchCommit(is_repeat, sink.streams)
 
-    def _there(self, streams: Sequence[tuple[StreamMetadata, int]]) -> tuple[CommittedRange, ...]:
+    def _present_ranges(
+        self, streams: Sequence[tuple[StreamMetadata, int]]
+    ) -> tuple[CommittedRange, ...]:
         shares = [
-            share_in(namespace, stream, {ledger.ledger_id for ledger in its})
-            for ((namespace, _), its), (stream, _) in zip(
+            range_in_stream(namespace, stream, {ledger.ledger_id for ledger in sources})
+            for ((namespace, _), sources), (stream, _) in zip(
                 self._targets.items(), streams, strict=True
             )
         ]
@@ -218,7 +226,7 @@ class BatchCommitting:
         return await self._client.ledgers.path(ledger.ledger_id)
 
     async def _read_streams(self) -> list[tuple[StreamMetadata, int]]:
-        """In the order of the targets. Raises NoSuchStream."""
+        """Returns the streams in the order of the targets. Raises NoSuchStream."""
         found: dict[tuple[str, str], tuple[StreamMetadata, int]] = {}
 
         async def read(target: tuple[str, str]) -> None:
@@ -230,11 +238,12 @@ class BatchCommitting:
                 )
             found[target] = stream, version
 
-        await for_each(self._targets, read)
+        await map_bounded(self._targets, read)
         return [found[target] for target in self._targets]
 
     async def _end_open_segments(self, streams: Sequence[tuple[StreamMetadata, int]]) -> None:
-        """From here on a writer of one of the streams waits for what becomes of its segment."""
+        """Seals the open segments. From here on their writers wait for the outcome of the
+        commit."""
 
         async def end(one: tuple[tuple[str, str], tuple[StreamMetadata, int]]) -> None:
             (namespace, name), seen = one
@@ -249,12 +258,12 @@ class BatchCommitting:
             except NoSuchLedger:
                 if await self._streams.read_stream(namespace, name) == seen:
                     raise
-                raise MetadataConflict(f"stream {name!r} has moved on") from None
+                raise MetadataConflict(f"stream {name!r} has changed") from None
 
-        await for_each(zip(self._targets, streams, strict=True), end)
+        await map_bounded(zip(self._targets, streams, strict=True), end)
 
     async def _check_ledgers(self) -> None:
-        """Raises InvalidArgument for a ledger that is not closed, or not as its task said."""
+        """Raises InvalidArgument for a ledger that is not closed, or not as its task reported."""
 
         async def check(ledger: SinkLedger) -> None:
             metadata = await self._client.ledger_metadata(ledger.ledger_id)
@@ -266,7 +275,7 @@ class BatchCommitting:
             if is_like != (ledger.end.last_entry, ledger.end.nbytes):
                 raise InvalidArgument(
                     f"{what} has its last entry at {metadata.last_entry_id} and "
-                    f"{metadata.length} bytes; its task said {ledger.end.last_entry} and "
+                    f"{metadata.length} bytes; its task reported {ledger.end.last_entry} and "
                     f"{ledger.end.nbytes}"
                 )
             tag = metadata.custom.get(STREAM_TAG)
@@ -277,22 +286,22 @@ class BatchCommitting:
             self._checked.add(ledger.ledger_id)
 
         unchecked = [one for one in self._full() if one.ledger_id not in self._checked]
-        await for_each(unchecked, check)
+        await map_bounded(unchecked, check)
 
-    async def _check_there(self) -> None:
-        """Something a transaction needs is gone. Raises NoSuchLedger if it is a ledger; for all
-        else the next try tells."""
+    async def _check_existing(self) -> None:
+        """Finds out what a transaction lacked. Raises NoSuchLedger if it is a ledger; the next
+        attempt reports anything else."""
         for ledger in self._full():
             if not await self._client.ledgers.exists(ledger.ledger_id):
                 raise NoSuchLedger(
                     f"ledger {ledger.ledger_id} for {ledger.namespace}/{ledger.stream} was deleted "
                     f"before batch {self._batch_id} of sink {self._sink_id!r} was committed: no "
-                    f"stream named it for too long, or the batch was given up"
+                    f"stream named it for too long, or the batch was discarded"
                 )
 
 
 def by_stream(ledgers: Sequence[SinkLedger]) -> dict[tuple[str, str], list[SinkLedger]]:
-    """Streams that get something, each with its ledgers. Raises InvalidArgument."""
+    """Returns the streams that receive records, each with its ledgers. Raises InvalidArgument."""
     targets: dict[tuple[str, str], list[SinkLedger]] = {}
     seen: set[int] = set()
     for ledger in ledgers:
@@ -305,11 +314,11 @@ def by_stream(ledgers: Sequence[SinkLedger]) -> dict[tuple[str, str], list[SinkL
     return targets
 
 
-def _are_all_named(
+def _are_all_committed(
     streams: Sequence[tuple[StreamMetadata, int]],
     targets: dict[tuple[str, str], list[SinkLedger]],
 ) -> bool:
-    """Whether the streams have every one of these ledgers, of which there are some."""
+    """Whether the streams have every one of these ledgers, of which there is at least one."""
     named = [
         ledger.ledger_id in stream.ledgers()
         for (stream, _), ledgers in zip(streams, targets.values(), strict=True)
@@ -320,7 +329,7 @@ def _are_all_named(
 
 def _encoded(stream: StreamMetadata) -> bytes:
     data = encode_stream(stream)
-    limit = DOCUMENT_BYTES_MAX - WRITER_ROOM_BYTES
+    limit = DOCUMENT_BYTES_MAX - WRITER_RESERVE_BYTES
     if len(data) > limit:
         raise InvalidArgument(
             f"stream {stream.name!r} would have {len(stream.segments)} segments, whose metadata "
@@ -331,7 +340,7 @@ def _encoded(stream: StreamMetadata) -> bytes:
 
 
 def _check_size(changes: Sequence[Change], streams: int) -> None:
-    """Raises InvalidArgument for more than the metadata store takes at once."""
+    """Raises InvalidArgument for more than the metadata store accepts in one transaction."""
     nbytes = sum(len(change.data) for change in changes if isinstance(change, Create | Put))
     every = nbytes + sum(_CHANGE_BYTES + len(change.path.encode()) for change in changes)
     if every > TRANSACTION_BYTES_MAX:

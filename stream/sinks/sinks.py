@@ -1,9 +1,9 @@
-"""Sinks in the metadata store: puts whole batches of closed ledgers into streams, exactly once.
+"""Sinks: commits whole batches of closed ledgers to streams, exactly once.
 
 One transaction changes the node of the sink and all streams of a batch, and checks that every
-ledger still exists. An outcome that is not known is looked up, never guessed: after any failure the
-same call, or `discard_ledgers`, may be made again. A writer that is at work on a stream goes on by
-itself behind the batch.
+ledger still exists. An unknown outcome is looked up, never guessed: after any failure the same
+call, or `discard_ledgers`, may be made again. An active writer of a stream continues by itself
+behind the batch.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from ledger.client import LedgerClient
 from ledger.errors import MetadataConflict, NoSuchLedger, NoSuchNode
 from ledger.metastore.base import Check, Delete
-from ledger.runtime.concurrency import for_each
+from ledger.runtime.concurrency import map_bounded
 from stream.core.sinks import SinkLedger as SinkLedger
 from stream.core.sinks import SinkTag, check_batch
 from stream.errors import NoSuchStream
 from stream.sinks.commit import BatchCommit as BatchCommit
-from stream.sinks.commit import BatchCommitting, by_stream
-from stream.store.sinks import look_at_sink
+from stream.sinks.commit import BatchCommitter, by_stream
+from stream.store.sinks import read_sink_node
 from stream.store.streams import UPDATE_TRIES_MAX, StreamStore, stream_path
 from stream.takeover import APPLICATION_TAG, SINK_TAG, STREAM_TAG
 
@@ -32,8 +32,8 @@ def ledger_tags(
     batch_id: int | None = None,
     attempt: str = "",
 ) -> dict[str, bytes]:
-    """Custom metadata for a ledger that a task makes for a stream: janitors find by it what no
-    batch took. `attempt` says which task it is, for people."""
+    """Returns custom metadata for a ledger that a task makes for a stream: janitors use it to find
+    ledgers that no batch used. `attempt` names the task, for people."""
     check_batch(sink_id, batch_id)
     return {
         APPLICATION_TAG: b"ledgerstream",
@@ -52,19 +52,20 @@ async def commit_batch(
 ) -> BatchCommit:
     """Makes closed ledgers segments of their streams, all of them or none, once.
 
-    The ledgers of a stream keep their order; those without records are passed over. The batch the
-    sink committed last is committed again without effect, whatever ledgers are named; without a
-    sink these same ledgers are. A writer at work on a stream goes on behind the batch. Batches
-    must be committed one after the other. `origin` says who numbers them, a query for instance.
+    The ledgers of a stream keep their order; those without records are left out. Committing the
+    sink's last batch again has no effect, whatever ledgers are named; without a sink this holds for
+    the same ledgers. An active writer of a stream continues behind the batch. Batches must be
+    committed one after the other. `origin` identifies what numbers the batches, a query for
+    instance.
 
     Raises CommitOutOfOrder for a batch before the last one, or with its number but of another
-    origin; InvalidArgument for a ledger that is
-    open, is not as its task said, or is in the stream already, and if the metadata of a stream, or
-    of all together, is full; NoSuchStream, NoSuchLedger; MetadataUnavailable if the store does not
-    say what it did: try again, or ask `is_committed`.
+    origin; InvalidArgument for a ledger that is open, is not as its task reported, or is in the
+    stream already, and if the metadata of a stream, or of all together, is full; NoSuchStream,
+    NoSuchLedger; MetadataUnavailable if the store does not report what it did: try again, or call
+    `is_committed`.
     """
     check_batch(sink_id, batch_id)
-    return await BatchCommitting(client, ledgers, sink_id, batch_id, origin).run()
+    return await BatchCommitter(client, ledgers, sink_id, batch_id, origin).run()
 
 
 async def is_committed(
@@ -74,22 +75,23 @@ async def is_committed(
     sink_id: str | None = None,
     batch_id: int | None = None,
 ) -> bool:
-    """Whether this batch is committed: of a sink this one or a later one, else these ledgers.
+    """Whether this batch is committed: with a sink, this one or a later one; otherwise these
+    ledgers.
 
-    A commit whose outcome is not known may still come after the answer. Raises what leaves it in
-    doubt: MetadataUnavailable; NoSuchStream and MetadataConflict for ledgers of no sink whose
-    stream is gone, or of which it has only some.
+    A commit whose outcome is not known may still be executed after the answer. Raises what leaves
+    it unknown: MetadataUnavailable; NoSuchStream and MetadataConflict for ledgers of no sink whose
+    stream was deleted, or that has only some of them.
     """
     check_batch(sink_id, batch_id)
     if sink_id is not None and batch_id is not None:
-        sink, _ = await look_at_sink(client.store, sink_id)
+        sink, _ = await read_sink_node(client.store, sink_id)
         return sink is not None and sink.is_committed(batch_id)
     streams = StreamStore(client.store)
     named: list[bool] = []
-    for (namespace, name), its in by_stream(ledgers).items():
+    for (namespace, name), sources in by_stream(ledgers).items():
         stream = await streams.read_living_stream(namespace, name)
         known = set(stream.ledgers())
-        named += [ledger.ledger_id in known for ledger in its]
+        named += [ledger.ledger_id in known for ledger in sources]
     if any(named) and not all(named):
         raise MetadataConflict(
             f"{sum(named)} of {len(named)} ledgers are in their streams: others were purged"
@@ -106,9 +108,9 @@ async def discard_ledgers(
 ) -> int:
     """Deletes those of these ledgers that no stream has; returns how many.
 
-    Safe after a commit that failed or whose outcome is not known: a ledger goes only while its
-    stream is as it was seen without it, and a commit that comes late then finds it gone. What
-    cannot be told now is left to the janitor. Raises MetadataUnavailable.
+    It is safe after a commit that failed or whose outcome is not known: a ledger is deleted only
+    while its stream is as it was read without it, and a late commit then finds it deleted. What
+    cannot be determined now is left to the janitor. Raises MetadataUnavailable.
     """
     check_batch(sink_id, batch_id)
     count = 0
@@ -117,7 +119,7 @@ async def discard_ledgers(
         nonlocal count
         count += await _discard(client, ledger)
 
-    await for_each(ledgers, discard)
+    await map_bounded(ledgers, discard)
     return count
 
 
@@ -130,10 +132,10 @@ async def _discard(client: LedgerClient, ledger: SinkLedger) -> bool:
             stream, version = await streams.read_stream(ledger.namespace, ledger.stream)
             if stream.is_deleted or ledger.ledger_id in stream.ledgers():
                 return False
-            # A stream of before may have it, in the trash or by another name; clocks may be apart.
+            # An earlier stream may have it, in the trash or by another name; clocks may differ.
             trash = await streams.list_trash(ledger.namespace)
-            is_in_doubt = any(name == ledger.stream for name, _ in trash)
-            if is_in_doubt or metadata.created_ms < stream.created_ms:
+            may_be_in_trash = any(name == ledger.stream for name, _ in trash)
+            if may_be_in_trash or metadata.created_ms < stream.created_ms:
                 return False
             is_same = Check(stream_path(ledger.namespace, ledger.stream), version)
             try:

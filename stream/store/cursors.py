@@ -1,8 +1,8 @@
-"""Cursors in the metadata store: where they lie, and the only ways to change them.
+"""Cursors in the metadata store: their paths, and the only ways to change them.
 
 Every change compares versions. Paths: `<namespace>/cursors/<stream>/<cursor>`. A cursor of a
-stream that was deleted and made anew counts as missing, and is written over. Must never take a
-cursor that cannot be read for one that is not there: retention waits for cursors.
+deleted stream whose name is in use again counts as missing, and is overwritten. Must never treat an
+unreadable cursor as a missing one: retention waits for cursors.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from stream.core.position import Position
 from stream.errors import NoSuchCursor, NoSuchStream
 from stream.store.streams import (
     UPDATE_TRIES_MAX,
-    kept_changing,
     namespace_path,
     remove_leftover,
     stream_path,
+    too_many_conflicts,
 )
 
 CURSORS_MAX = 10_000
-"""Cursors of one stream that are listed; more are a program that makes up names."""
+"""Cursors of one stream that are listed; more are a program that invents names."""
 
 
 def cursors_path(namespace: str, stream: str) -> str:
@@ -45,8 +45,8 @@ def cursor_path(namespace: str, stream: str, cursor: str) -> str:
 
 
 class CursorSlot(NamedTuple):
-    """Where a cursor may lie: what is there, the version to `put` over (None: no node yet), and
-    the epoch up to which there were holders, also of a cursor that was deleted."""
+    """The place of a cursor: the cursor if there is one, the version to `put` over (None: no node
+    yet), and the epoch up to which there were holders, also of a deleted cursor."""
 
     cursor: CursorMetadata | None
     version: int | None
@@ -54,13 +54,13 @@ class CursorSlot(NamedTuple):
 
 
 class CursorStore:
-    """Stateless: any number may share one metadata store."""
+    """Cursors of one metadata store. Stateless: any number may share the store."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
 
-    async def look(self, namespace: str, stream: StreamMetadata, name: str) -> CursorSlot:
-        """The place of a cursor of just this stream, with a cursor in it or not.
+    async def read_slot(self, namespace: str, stream: StreamMetadata, name: str) -> CursorSlot:
+        """Returns the place of a cursor of exactly this stream, whether or not it has one.
 
         Raises MetadataCorrupt, MetadataUnavailable.
         """
@@ -69,22 +69,23 @@ class CursorStore:
         except NoSuchNode:
             return CursorSlot(None, None, 0)
         found = decode_cursor(name, node.data)
-        return CursorSlot(_if_of(stream, found), node.version, found.epoch)
+        return CursorSlot(_if_present(stream, found), node.version, found.epoch)
 
     async def read(
         self, namespace: str, stream: StreamMetadata, name: str
     ) -> tuple[CursorMetadata, int]:
-        """The cursor and its version. Raises NoSuchCursor, MetadataCorrupt."""
-        cursor, version, _ = await self.look(namespace, stream, name)
+        """Returns the cursor and its version. Raises NoSuchCursor, MetadataCorrupt."""
+        cursor, version, _ = await self.read_slot(namespace, stream, name)
         if cursor is None or version is None:
             raise _no_cursor(namespace, stream.name, name)
         return cursor, version
 
     async def put(self, namespace: str, cursor: CursorMetadata, version: int | None) -> int:
-        """Replaces what has `version`, or makes the node if that is None; the new version.
+        """Replaces what has `version`, or creates the node if that is None; returns the new
+        version.
 
-        Raises MetadataConflict if somebody else came first, NoSuchCursor if the node is gone
-        altogether, NoSuchStream.
+        Raises MetadataConflict if another client came first, NoSuchCursor if the node no longer
+        exists, NoSuchStream.
         """
         assert version != ANY_VERSION, "a cursor is never overwritten blindly"
         path, data = cursor_path(namespace, cursor.stream, cursor.name), encode_cursor(cursor)
@@ -97,42 +98,42 @@ class CursorStore:
         try:
             await self._store.transaction([there, Create(path, data)])
         except NodeExists:
-            raise MetadataConflict(f"cursor {cursor.name!r} was made meanwhile") from None
+            raise MetadataConflict(f"cursor {cursor.name!r} was created meanwhile") from None
         except NoSuchNode:
             raise NoSuchStream(
-                f"no stream {cursor.stream!r} in namespace {namespace!r}: no cursor on it"
+                f"no stream {cursor.stream!r} in namespace {namespace!r}: it cannot have a cursor"
             ) from None
         return 0
 
     async def list(self, namespace: str, stream: StreamMetadata) -> list[CursorMetadata]:
-        """All cursors of a stream, sorted by name. Raises MetadataCorrupt."""
+        """Returns all cursors of a stream, sorted by name. Raises MetadataCorrupt."""
         names = await self._store.children(cursors_path(namespace, stream.name))
         if len(names) > CURSORS_MAX:
             raise InvalidArgument(
-                f"stream {stream.name!r} has {len(names)} cursors, {CURSORS_MAX} at most are listed"
+                f"stream {stream.name!r} has {len(names)} cursors, at most {CURSORS_MAX} are listed"
             )
-        found = [(await self.look(namespace, stream, name)).cursor for name in names]
+        found = [(await self.read_slot(namespace, stream, name)).cursor for name in names]
         return [cursor for cursor in found if cursor is not None]
 
     async def positions(
         self, namespace: str, stream: StreamMetadata, names: Iterable[str]
     ) -> dict[str, Position]:
-        """Where these cursors are; those that the stream has not are left out.
+        """Returns the positions of these cursors; those that the stream does not have are left out.
 
-        Raises MetadataCorrupt, MetadataUnavailable: then nobody knows where they are.
+        Raises MetadataCorrupt, MetadataUnavailable: then the positions are unknown.
         """
-        found = [(await self.look(namespace, stream, name)).cursor for name in names]
+        found = [(await self.read_slot(namespace, stream, name)).cursor for name in names]
         return {cursor.name: cursor.position for cursor in found if cursor is not None}
 
     async def move(
         self, namespace: str, stream: StreamMetadata, name: str, position: Position, now_ms: int
     ) -> CursorMetadata:
-        """Sets a cursor by hand, and makes it if there is none; who uses it gets CursorMoved.
+        """Sets a cursor by hand, and creates it if there is none; its user gets CursorMoved.
 
         Raises NoSuchStream, MetadataUnavailable (it may have been set).
         """
         for _ in range(UPDATE_TRIES_MAX):
-            slot = await self.look(namespace, stream, name)
+            slot = await self.read_slot(namespace, stream, name)
             if slot.cursor is None:
                 wanted = new_cursor(stream, name, position, slot.last_epoch, now_ms)
             else:
@@ -142,12 +143,12 @@ class CursorStore:
             except (MetadataConflict, NoSuchCursor):
                 continue
             return wanted
-        raise kept_changing(f"cursor {name!r}")
+        raise too_many_conflicts(f"cursor {name!r}")
 
     async def delete(
         self, namespace: str, stream: StreamMetadata, name: str, now_ms: int
     ) -> CursorMetadata:
-        """Deletes a cursor; who uses it gets CursorMoved. Raises NoSuchCursor."""
+        """Deletes a cursor; its user gets CursorMoved. Raises NoSuchCursor."""
         for _ in range(UPDATE_TRIES_MAX):
             present, version = await self.read(namespace, stream, name)
             try:
@@ -155,10 +156,10 @@ class CursorStore:
             except MetadataConflict:
                 continue
             return present
-        raise kept_changing(f"cursor {name!r}")
+        raise too_many_conflicts(f"cursor {name!r}")
 
     async def forget_stream(self, namespace: str, stream: str, *, only_if: Check) -> None:
-        """Removes the nodes of all cursors of a stream while it is gone. May be repeated.
+        """Removes the nodes of all cursors of a deleted stream. May be repeated.
 
         Raises MetadataConflict once `only_if` has changed.
         """
@@ -167,15 +168,15 @@ class CursorStore:
         for path in (*(f"{folder}/{name}" for name in names), folder):
             await remove_leftover(self._store, path, only_if)
 
-    async def forget_life(self, namespace: str, gone: StreamMetadata) -> None:
-        """Removes the cursors of just this stream, whose name another one has now."""
+    async def forget_incarnation(self, namespace: str, gone: StreamMetadata) -> None:
+        """Removes the cursors of exactly this deleted stream, whose name another stream has now."""
         await self._forget_if(
             namespace, gone.name, lambda cursor: cursor.stream_created_ms == gone.created_ms
         )
 
     async def forget_deleted(self, namespace: str, stream: StreamMetadata, before_ms: int) -> int:
-        """Removes nodes of cursors that were deleted before a time long past; how many."""
-        # Cursors of an earlier stream of this name stay: it may come back from the trash.
+        """Removes nodes of cursors that were deleted before a time long past; returns how many."""
+        # Cursors of an earlier stream of this name stay: it may be restored from the trash.
         return await self._forget_if(
             namespace, stream.name, lambda c: c.is_deleted and c.changed_ms < before_ms
         )
@@ -190,7 +191,7 @@ class CursorStore:
                 node = await self._store.get(f"{folder}/{name}")
                 cursor = decode_cursor(name, node.data)
             except (NoSuchNode, MetadataCorrupt):
-                continue  # gone, or nobody can tell whose it is: it stays
+                continue  # removed, or its stream is unknown: it stays
             if is_going(cursor):
                 count += await self._remove(f"{folder}/{name}", node.version)
         return count
@@ -198,26 +199,26 @@ class CursorStore:
     async def watch(
         self, namespace: str, stream: StreamMetadata, name: str
     ) -> AsyncGenerator[CursorMetadata | None, None]:
-        """The cursor now and after each change; None while the stream has none.
+        """Yields the cursor now and after each change; None while the stream has none.
 
         Close it: `async with aclosing(cursors.watch(n, s, c)) as versions`.
         """
         async with aclosing(self._store.watch(cursor_path(namespace, stream.name, name))) as nodes:
             async for node in nodes:
-                yield None if node is None else _if_of(stream, decode_cursor(name, node.data))
+                yield None if node is None else _if_present(stream, decode_cursor(name, node.data))
 
     async def _remove(self, path: str, version: int) -> bool:
         try:
             await self._store.delete(path, version)
         except (NoSuchNode, MetadataConflict, InvalidArgument):
-            return False  # gone, changed, or filled again: looked at another time
+            return False  # removed, changed, or in use again: a later call checks it
         return True
 
 
 def new_cursor(
     stream: StreamMetadata, name: str, position: Position, last_epoch: int, now_ms: int
 ) -> CursorMetadata:
-    """A cursor that nobody has used yet."""
+    """Returns a cursor that no client has used yet."""
     return CursorMetadata(
         name=check_name(name, "cursor"),
         stream=stream.name,
@@ -228,7 +229,7 @@ def new_cursor(
     )
 
 
-def _if_of(stream: StreamMetadata, cursor: CursorMetadata) -> CursorMetadata | None:
+def _if_present(stream: StreamMetadata, cursor: CursorMetadata) -> CursorMetadata | None:
     is_present = cursor.stream_created_ms == stream.created_ms and not cursor.is_deleted
     return cursor if is_present else None
 

@@ -1,14 +1,14 @@
-"""Partitioned streams in the metadata store: their node, made and changed with the partitions.
+"""Partitioned streams in the metadata store: the node, created and changed with its partitions.
 
-A node and the partitions it counts appear in one change, so nobody meets half a stream. Every
-change compares versions. The node lies where a plain stream's would.
+A node and the partitions that it counts appear in one change, so that no client sees half a stream.
+Every change compares versions. The node is stored where that of a plain stream would be.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import trio
 
@@ -30,7 +30,7 @@ from stream.core.names import (
     check_name,
     partition_name,
 )
-from stream.core.trash import remade
+from stream.core.trash import recreated
 from stream.errors import (
     IsPartitioned,
     NoSuchStream,
@@ -41,60 +41,82 @@ from stream.errors import (
 from stream.store.streams import (
     UPDATE_TRIES_MAX,
     StreamStore,
-    kept_changing,
     namespace_path,
-    no_stream,
+    no_such_stream,
     stream_path,
+    too_many_conflicts,
 )
-
-if TYPE_CHECKING:
-    from stream.namespace import Namespace
 
 
 class PartitionStore:
-    """Stateless, as `StreamStore` is."""
+    """Partitioned streams of one metadata store. Stateless, as `StreamStore` is."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._streams = StreamStore(store)
 
     async def read(self, namespace: str, name: str) -> tuple[PartitionedStream | None, int]:
-        """The node and its version; also of a stream that was deleted. None: a plain stream.
+        """Returns the node and its version, also of a deleted stream. The node is None for a plain
+        stream.
 
         Raises NoSuchStream, MetadataCorrupt.
         """
         try:
             node = await self._store.get(stream_path(namespace, name))
         except NoSuchNode:
-            raise no_stream(namespace, name) from None
+            raise no_such_stream(namespace, name) from None
         return decode_partitioned(name, node.data), node.version
 
-    async def create(self, namespace: str, stream: PartitionedStream) -> None:
-        """Makes the node and its partitions, or takes the place of a deleted stream whose ledgers
-        are in the trash or gone. Raises StreamExists, NoSuchNamespace.
+    async def read_partitioned(self, namespace: str, name: str) -> PartitionedStream:
+        """Returns a partitioned stream. Raises NoSuchStream, NotPartitioned, MetadataCorrupt."""
+        present, _ = await self.read(namespace, check_name(name))
+        if present is None:
+            raise NotPartitioned(
+                f"stream {name!r} is not partitioned, and cannot be: create another one with "
+                f"partitions (ledgerstream stream create {namespace}/NAME --partitions N)"
+            )
+        if present.is_deleted:
+            raise no_such_stream(namespace, name)
+        return present
+
+    async def partition_names(self, namespace: str, name: str) -> list[str]:
+        """Returns the streams that hold the records: the partitions, by number, or the stream.
+
+        Raises NoSuchStream, MetadataCorrupt.
         """
+        try:
+            return (await self.read_partitioned(namespace, name)).partition_names
+        except NotPartitioned:
+            await self._streams.read_living_stream(namespace, name)
+            return [name]
+
+    async def create(self, namespace: str, stream: PartitionedStream) -> None:
+        """Creates the node and its partitions, or replaces a deleted stream whose ledgers are in
+        the trash or deleted. Raises StreamExists, NoSuchNamespace."""
         for _ in range(UPDATE_TRIES_MAX):
             changes = await self._blank_partitions(namespace, stream, 0)
             path, data = stream_path(namespace, stream.name), encode_partitioned(stream)
-            dead = await self._tombstone(namespace, stream.name)
-            changes.append(Create(path, data) if dead is None else Put(path, data, dead[1]))
+            tombstone = await self._tombstone(namespace, stream.name)
+            changes.append(
+                Create(path, data) if tombstone is None else Put(path, data, tombstone[1])
+            )
             try:
                 await self._store.transaction(changes)
             except (MetadataConflict, NodeExists, NoSuchNode):
-                continue  # somebody came between: look again
+                continue  # another client came first: read again
             return
-        raise kept_changing(f"stream {stream.name!r}")
+        raise too_many_conflicts(f"stream {stream.name!r}")
 
     async def grow(self, namespace: str, name: str, partitions: int) -> PartitionedStream:
-        """Adds partitions until there are so many; returns what is stored.
+        """Adds partitions until there are this many; returns what is stored.
 
-        Raises NoSuchStream, InvalidArgument for fewer than there are, and NotPartitioned's cause:
-        None is never stored, so a plain stream must have been told apart before.
+        Raises NoSuchStream, InvalidArgument for fewer than there are. The caller must have checked
+        that the stream is partitioned.
         """
         for _ in range(UPDATE_TRIES_MAX):
             present, version = await self.read(namespace, name)
             if present is None or present.is_deleted:
-                raise no_stream(namespace, name)
+                raise no_such_stream(namespace, name)
             wanted = present.grown(partitions)
             if wanted is present:
                 return present
@@ -106,7 +128,7 @@ class PartitionStore:
             except (MetadataConflict, NodeExists, NoSuchNode):
                 continue
             return wanted
-        raise kept_changing(f"stream {name!r}")
+        raise too_many_conflicts(f"stream {name!r}")
 
     async def put(self, namespace: str, stream: PartitionedStream, version: int) -> int:
         """Replaces a node that has `version`. Raises MetadataConflict, NoSuchStream."""
@@ -115,19 +137,20 @@ class PartitionStore:
         try:
             return await self._store.put(path, encode_partitioned(stream), version)
         except NoSuchNode:
-            raise no_stream(namespace, stream.name) from None
+            raise no_such_stream(namespace, stream.name) from None
 
     async def remove(self, namespace: str, name: str, version: int) -> None:
-        """Forgets a deleted stream whose partitions are gone. Raises MetadataConflict."""
+        """Removes the node of a deleted stream whose partitions are deleted. Raises
+        MetadataConflict."""
         try:
             await self._store.delete(stream_path(namespace, name), version)
         except NoSuchNode:
-            raise no_stream(namespace, name) from None
+            raise no_such_stream(namespace, name) from None
 
     async def watch(
         self, namespace: str, name: str
     ) -> AsyncGenerator[PartitionedStream | None, None]:
-        """The node now and after each change; None when the stream is gone.
+        """Yields the node now and after each change; None when the stream is deleted.
 
         Close it: `async with aclosing(store.watch(n, s)) as versions`.
         """
@@ -139,27 +162,30 @@ class PartitionStore:
     async def _blank_partitions(
         self, namespace: str, stream: PartitionedStream, first: int
     ) -> list[Change]:
-        """Changes that make the partitions from `first` on. Raises NoSuchNamespace."""
+        """Returns the changes that create the partitions from `first` on. Raises
+        NoSuchNamespace."""
         policy, _ = await self._streams.read_namespace(namespace)
-        await self._streams.check_room(policy, stream.partition_names[first:])
+        await self._streams.check_stream_limit(policy, stream.partition_names[first:])
         changes: list[Change] = [Check(namespace_path(namespace), ANY_VERSION)]
         folder = f"{namespace_path(namespace)}/streams"
-        there = set(await self._store.children(folder))  # tombstones too
+        existing = set(await self._store.children(folder))  # including tombstones
         for number in range(first, stream.partitions):
             name = partition_name(stream.name, number)
             path = stream_path(namespace, name)
             blank = StreamMetadata(name=name, created_ms=stream.created_ms)
-            dead = await self._tombstone(namespace, name) if name in there else None
-            if dead is None:
+            tombstone = await self._tombstone(namespace, name) if name in existing else None
+            if tombstone is None:
                 changes.append(Create(path, encode_stream(blank)))
             else:
-                changes.append(Put(path, encode_stream(remade(blank, dead[0])), dead[1]))
+                changes.append(
+                    Put(path, encode_stream(recreated(blank, tombstone[0])), tombstone[1])
+                )
         return changes
 
     async def _tombstone(self, namespace: str, name: str) -> tuple[StreamMetadata, int] | None:
-        """The tombstone of this name and its version, None if there is nothing.
+        """Returns the tombstone of this name and its version, None if there is none.
 
-        Raises StreamExists if the name is in use, or its ledgers were not put away yet.
+        Raises StreamExists if the name is in use, or its ledgers were not moved to the trash yet.
         """
         try:
             present, version = await self._streams.read_stream(namespace, name)
@@ -175,34 +201,8 @@ class PartitionStore:
 
 T = TypeVar("T")
 
-AT_ONCE_MAX = 16
+PARTITIONS_CONCURRENT_MAX = 16
 """Partitions that one call works on at the same time."""
-
-
-async def read_partitioned(namespace: Namespace, stream: str) -> PartitionedStream:
-    """The partitioned stream. Raises NoSuchStream, NotPartitioned."""
-    store = PartitionStore(namespace.client.store)
-    present, _ = await store.read(namespace.name, check_name(stream))
-    if present is None:
-        raise NotPartitioned(
-            f"stream {stream!r} is not partitioned, and cannot be: make another one with "
-            f"partitions (ledgerstream stream create {namespace.name}/NAME --partitions N)"
-        )
-    if present.is_deleted:
-        raise no_stream(namespace.name, stream)
-    return present
-
-
-async def partition_names_of(namespace: Namespace, stream: str) -> list[str]:
-    """The streams that hold the records: its partitions by number, or the stream itself.
-
-    Raises NoSuchStream.
-    """
-    try:
-        return (await read_partitioned(namespace, stream)).partition_names
-    except NotPartitioned:
-        await namespace.stream_metadata(stream)
-        return [stream]
 
 
 async def for_each_partition(
@@ -210,17 +210,17 @@ async def for_each_partition(
     work: Callable[[int, str], Awaitable[T]],
     numbers: Sequence[int] | None = None,
 ) -> dict[int, T]:
-    """Calls `work(number, name)` for these partitions (None: all), some at a time.
+    """Calls `work(number, name)` for these partitions (None: all), a bounded number at a time.
 
-    Returns what each gave, by number. What fails keeps no other from being done: then
-    PartitionsFailed says which.
+    Returns the results by number. The failure of one partition does not stop the others:
+    PartitionsFailed then lists the failures.
     """
     chosen = list(range(stream.partitions)) if numbers is None else list(numbers)
     done: dict[int, T] = {}
     errors: dict[int, LedgerError] = {}
     waiting = iter(chosen)
 
-    async def take_turns() -> None:
+    async def work_through() -> None:
         for number in waiting:
             try:
                 done[number] = await work(number, partition_name(stream.name, number))
@@ -228,8 +228,8 @@ async def for_each_partition(
                 errors[number] = error
 
     async with trio.open_nursery() as nursery:
-        for _ in range(min(AT_ONCE_MAX, len(chosen))):
-            nursery.start_soon(take_turns)
+        for _ in range(min(PARTITIONS_CONCURRENT_MAX, len(chosen))):
+            nursery.start_soon(work_through)
     if errors:
         raise PartitionsFailed(stream.name, errors, sorted(done))
     return {number: done[number] for number in chosen}

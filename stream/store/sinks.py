@@ -1,7 +1,7 @@
-"""The nodes of sinks in the metadata store: what each of them committed last.
+"""Sinks in the metadata store: what each of them committed last.
 
-`/ledgerstream/sinks/<sink id>`. They are changed only together with the streams of a batch
-(sinks.py); here they are read, listed and forgotten.
+Paths: `/ledgerstream/sinks/<sink id>`. A node is changed only together with the streams of a batch
+(sinks/commit.py); this module reads, lists and forgets them.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ def sink_path(sink_id: str) -> str:
     return f"{ROOT}/{check_name(sink_id, 'sink')}"
 
 
-async def look_at_sink(store: MetadataStore, sink_id: str) -> tuple[SinkMetadata | None, int]:
-    """The sink and the version of its node; None if it never committed. Raises MetadataCorrupt."""
+async def read_sink_node(store: MetadataStore, sink_id: str) -> tuple[SinkMetadata | None, int]:
+    """Returns the sink and the version of its node; None if it never committed. Raises
+    MetadataCorrupt."""
     try:
         node = await store.get(sink_path(sink_id))
     except NoSuchNode:
@@ -28,31 +29,34 @@ async def look_at_sink(store: MetadataStore, sink_id: str) -> tuple[SinkMetadata
 
 
 async def find_sink(store: MetadataStore, sink_id: str) -> SinkMetadata | None:
-    """None if it never committed, and if no sink can have this id. Raises MetadataCorrupt."""
+    """Returns the sink; None if it never committed, or if no sink can have this id. Raises
+    MetadataCorrupt."""
     try:
-        return (await look_at_sink(store, sink_id))[0]
+        return (await read_sink_node(store, sink_id))[0]
     except InvalidArgument:
         return None
 
 
 async def list_sinks(store: MetadataStore) -> list[str]:
-    """Ids, sorted."""
+    """Returns the ids, sorted."""
     return await store.children(ROOT)
 
 
 async def read_sink(store: MetadataStore, sink_id: str) -> SinkMetadata:
-    """Raises InvalidArgument if there is none, MetadataCorrupt."""
-    sink, _ = await look_at_sink(store, sink_id)
+    """Returns the sink. Raises InvalidArgument if there is none, MetadataCorrupt."""
+    sink, _ = await read_sink_node(store, sink_id)
     if sink is None:
         raise _no_sink(sink_id)
     return sink
 
 
 async def forget_sink(store: MetadataStore, sink_id: str) -> None:
-    """Forgets what a sink has committed: a batch it repeats is appended again. Only for one that
-    will not come back. Raises InvalidArgument if there is none, MetadataConflict if it commits
-    just now."""
-    sink, version = await look_at_sink(store, sink_id)
+    """Forgets what a sink has committed: a batch that it repeats is appended again.
+
+    Only for a sink that will not return. Raises InvalidArgument if there is none, MetadataConflict
+    if it commits at this moment.
+    """
+    sink, version = await read_sink_node(store, sink_id)
     if sink is None:
         raise _no_sink(sink_id)
     try:

@@ -1,9 +1,9 @@
-"""Namespaces and streams in the metadata store: where they lie, and the only ways to change them.
+"""Namespaces and streams in the metadata store: their paths, and the only ways to change them.
 
 Every change compares versions. Watches yield decoded metadata. Paths:
 `/ledgerstream/namespaces/<namespace>` and `.../streams/<stream>`. A deleted stream leaves a
-tombstone there, so that versions never begin again under a change that is late; what it had is in
-the trash (trash.py).
+tombstone there, so that versions never begin again under a late change; its data is in the trash
+(retention/trash.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stream.core.metadata.format import (
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.names import check_name, parse_partition
-from stream.core.trash import remade
+from stream.core.trash import recreated
 from stream.errors import (
     IsPartitioned,
     NamespaceExists,
@@ -35,7 +35,7 @@ from stream.errors import (
 
 ROOT = "/ledgerstream/namespaces"
 UPDATE_TRIES_MAX = 100
-"""Each lost try means that somebody else changed the stream; more than a few are a bug."""
+"""Each failed attempt means that another client changed the stream; more than a few are a bug."""
 
 
 def namespace_path(namespace: str) -> str:
@@ -47,7 +47,7 @@ def stream_path(namespace: str, stream: str) -> str:
 
 
 def folder_path(namespace: str, folder: str) -> str:
-    """Of "streams", "trash", "cursors" or "groups"."""
+    """Returns the path of the folder "streams", "trash", "cursors" or "groups"."""
     return f"{namespace_path(namespace)}/{folder}"
 
 
@@ -64,7 +64,7 @@ def parse_trash_name(node: str) -> tuple[str, int] | None:
 
 
 class StreamStore:
-    """Stateless: any number may share one metadata store."""
+    """Namespaces and streams of one metadata store. Stateless: any number may share the store."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -72,14 +72,14 @@ class StreamStore:
     # Namespaces
 
     async def create_namespace(self, namespace: NamespaceMetadata) -> None:
-        """Raises NamespaceExists."""
+        """Creates a namespace. Raises NamespaceExists."""
         try:
             await self._store.create(namespace_path(namespace.name), encode_namespace(namespace))
         except NodeExists:
             raise NamespaceExists(f"namespace {namespace.name!r} exists already") from None
 
     async def read_namespace(self, name: str) -> tuple[NamespaceMetadata, int]:
-        """Metadata and its version. Raises NoSuchNamespace, MetadataCorrupt."""
+        """Returns the policy and its version. Raises NoSuchNamespace, MetadataCorrupt."""
         try:
             node = await self._store.get(namespace_path(name))
         except NoSuchNode:
@@ -87,7 +87,7 @@ class StreamStore:
         return decode_namespace(name, node.data), node.version
 
     async def put_namespace(self, namespace: NamespaceMetadata, version: int) -> int:
-        """Raises MetadataConflict if it has another version, NoSuchNamespace."""
+        """Replaces a policy. Raises MetadataConflict if it has another version, NoSuchNamespace."""
         try:
             return await self._store.put(
                 namespace_path(namespace.name), encode_namespace(namespace), version
@@ -96,13 +96,14 @@ class StreamStore:
             raise _no_namespace(namespace.name) from None
 
     async def list_namespaces(self) -> list[str]:
-        """Names, sorted."""
+        """Returns the names, sorted."""
         return await self._store.children(ROOT)
 
     async def delete_namespace(self, name: str) -> None:
-        """Raises NoSuchNamespace; NamespaceNotEmpty while it has streams, or some in the trash.
+        """Deletes a namespace without streams, with the cursors, groups and tombstones of deleted
+        ones.
 
-        Cursors and groups of streams that are gone go with it, and so do tombstones.
+        Raises NoSuchNamespace; NamespaceNotEmpty while it has streams, or some in the trash.
         """
         path = namespace_path(name)
         await self.read_namespace(name)
@@ -113,7 +114,7 @@ class StreamStore:
             )
         await self._forget_deleted(name)
         try:
-            # A stream made meanwhile keeps the folder from going, and the namespace with it.
+            # A stream created meanwhile prevents the deletion of its folder and the namespace.
             for folder in ("streams", "trash", "cursors", "groups", "successors"):
                 if folder in ("cursors", "groups", "successors"):
                     await self._delete_tree(f"{path}/{folder}")
@@ -126,10 +127,10 @@ class StreamStore:
         except NoSuchNode:
             raise _no_namespace(name) from None
         except InvalidArgument:
-            raise NamespaceNotEmpty(f"namespace {name!r}: a stream was made meanwhile") from None
+            raise NamespaceNotEmpty(f"namespace {name!r}: a stream was created meanwhile") from None
 
     async def _forget_deleted(self, namespace: str) -> None:
-        """Removes what is left of deleted streams if it holds no data."""
+        """Removes the nodes of deleted streams if they hold no data."""
         left: list[Delete] = []
         for stream, deleted_ms in await self.list_trash(namespace):
             path = trash_path(namespace, stream, deleted_ms)
@@ -143,7 +144,7 @@ class StreamStore:
         for stream in await self._store.children(folder_path(namespace, "streams")):
             present, version = await self.read_stream(namespace, stream)
             if not present.is_deleted or present.ledgers():
-                raise NamespaceNotEmpty(f"namespace {namespace!r}: stream {stream!r} is there")
+                raise NamespaceNotEmpty(f"namespace {namespace!r}: stream {stream!r} exists")
             left.append(Delete(stream_path(namespace, stream), version))
         for delete in left:
             await self._store.transaction([delete])
@@ -159,13 +160,13 @@ class StreamStore:
     # Streams
 
     async def create_stream(self, namespace: str, stream: StreamMetadata) -> StreamMetadata:
-        """Stores a new stream; returns it as stored. A deleted one of the name stays in the trash.
+        """Stores a new stream; returns it. A deleted stream of the name stays in the trash.
 
-        Raises StreamExists, NoSuchNamespace; TooManyStreams beyond `streams_max`, which two who
-        create at once may overstep.
+        Raises StreamExists, NoSuchNamespace; TooManyStreams beyond `streams_max`, which concurrent
+        creations may exceed.
         """
         policy, _ = await self.read_namespace(namespace)
-        await self.check_room(policy, [stream.name])
+        await self.check_stream_limit(policy, [stream.name])
         for _ in range(UPDATE_TRIES_MAX):
             try:
                 await self._create(namespace, stream)
@@ -177,7 +178,7 @@ class StreamStore:
                 present, version = await self.read_stream(namespace, stream.name)
                 if not present.is_deleted or present.ledgers():
                     break
-                stored = remade(stream, present)
+                stored = recreated(stream, present)
                 await self.put_stream(namespace, stored, version)
             except (MetadataConflict, NoSuchStream):
                 continue
@@ -188,7 +189,7 @@ class StreamStore:
 
     async def _create(self, namespace: str, stream: StreamMetadata) -> None:
         try:
-            # One transaction: a namespace cannot go while a stream is being made in it.
+            # One transaction: a namespace cannot be deleted while a stream is created in it.
             await self._store.transaction(
                 [
                     Check(namespace_path(namespace), ANY_VERSION),
@@ -198,7 +199,7 @@ class StreamStore:
         except NoSuchNode:
             raise _no_namespace(namespace) from None
 
-    async def check_room(self, policy: NamespaceMetadata, wanted: Collection[str]) -> None:
+    async def check_stream_limit(self, policy: NamespaceMetadata, wanted: Collection[str]) -> None:
         """Raises TooManyStreams if the namespace may not have these streams too."""
         if policy.streams_max is None:
             return
@@ -212,18 +213,18 @@ class StreamStore:
             )
 
     async def read_stream(self, namespace: str, name: str) -> tuple[StreamMetadata, int]:
-        """Metadata and its version; also of a stream that is being deleted.
+        """Returns metadata and its version; also of a stream that is being deleted.
 
         Raises NoSuchStream, MetadataCorrupt.
         """
         try:
             node = await self._store.get(stream_path(namespace, name))
         except NoSuchNode:
-            raise no_stream(namespace, name) from None
+            raise no_such_stream(namespace, name) from None
         return decode_stream(name, node.data), node.version
 
     async def read_living_stream(self, namespace: str, name: str) -> StreamMetadata:
-        """Metadata of a stream that was not deleted. Raises NoSuchStream, MetadataCorrupt."""
+        """Returns an existing stream. Raises NoSuchStream if deleted, MetadataCorrupt."""
         stream, _ = await self.read_stream(namespace, name)
         if stream.is_deleted:
             raise was_deleted(namespace, name)
@@ -240,8 +241,8 @@ class StreamStore:
     ) -> int:
         """Replaces metadata that has `version`; returns the new version.
 
-        With `ledger_path` only if that ledger's metadata exists, in one transaction: a ledger
-        deleted as an orphan can never become a segment. `only_if`: what must not have changed
+        With `ledger_path`, only if that ledger's metadata exists, in one transaction: a ledger
+        deleted as an orphan can never become a segment. `only_if`: nodes that must not have changed
         either. Raises MetadataConflict if the stream or one of those has another version,
         NoSuchStream, NoSuchLedger.
         """
@@ -256,7 +257,7 @@ class StreamStore:
             await self.read_stream(namespace, stream.name)
             if only_if:
                 raise MetadataConflict(
-                    f"stream {stream.name!r}: what the change depends on is gone"
+                    f"stream {stream.name!r}: a node that the change depends on was deleted"
                 ) from None
             raise NoSuchLedger(
                 f"stream {stream.name!r}: the ledger at {ledger_path} was deleted meanwhile"
@@ -274,19 +275,18 @@ class StreamStore:
     ) -> None:
         """Deletes the metadata of a ledger that the stream at `version` does not name.
 
-        Raises MetadataConflict if the stream, or a node of `only_if`, has changed since: something
-        may name the ledger now.
+        Raises MetadataConflict if the stream, or a node of `only_if`, has changed since: the ledger
+        may be named now.
         """
         try:
             await self._store.transaction(
                 [Check(stream_path(namespace, stream), version), *only_if, Delete(ledger_path)]
             )
         except NoSuchNode:
-            pass  # the ledger is gone, or the stream is: both are looked at again later
+            pass  # the ledger or the stream no longer exists: a later sweep checks both
 
     async def delete_orphan_of_none(self, ledger_path: str, *, only_if: Sequence[Check]) -> None:
-        """Deletes the metadata of a ledger whose stream is gone. Raises MetadataConflict if a
-        node of `only_if` has changed."""
+        """Deletes the metadata of a ledger of no stream; `only_if` as for `delete_orphan`."""
         try:
             await self._store.transaction([*only_if, Delete(ledger_path)])
         except NoSuchNode:
@@ -298,15 +298,15 @@ class StreamStore:
         name: str,
         transform: Callable[[StreamMetadata], StreamMetadata],
     ) -> StreamMetadata:
-        """Reads, transforms and writes until nobody came between; returns what is now stored.
+        """Reads, transforms and writes until no other change comes between; returns what is stored.
 
-        `transform` is pure and may be called several times; what it raises leaves here. A stream
+        `transform` is pure and may be called several times; its errors are raised here. A stream
         that is being deleted is NoSuchStream.
         """
         for _ in range(UPDATE_TRIES_MAX):
             present, version = await self.read_stream(namespace, name)
             if present.is_deleted:
-                raise no_stream(namespace, name)
+                raise no_such_stream(namespace, name)
             wanted = transform(present)
             if wanted == present:
                 return present
@@ -315,19 +315,19 @@ class StreamStore:
             except MetadataConflict:
                 continue
             return wanted
-        raise kept_changing(f"stream {name!r}")
+        raise too_many_conflicts(f"stream {name!r}")
 
     async def remove_stream(self, namespace: str, name: str, version: int) -> None:
-        """Forgets a tombstone. Raises MetadataConflict, NoSuchStream."""
+        """Removes a tombstone. Raises MetadataConflict, NoSuchStream."""
         try:
             await self._store.delete(stream_path(namespace, name), version)
         except NoSuchNode:
-            raise no_stream(namespace, name) from None
+            raise no_such_stream(namespace, name) from None
 
     async def list_streams(self, namespace: str) -> list[str]:
-        """Names, sorted. Deleted ones are left out."""
+        """Returns the names, sorted. Deleted streams are left out."""
         names = await self._store.children(folder_path(namespace, "streams"))
-        # Every tombstone has something in the trash, so only those few names are looked at.
+        # Every tombstone has a node in the trash, so that only those few names are read.
         deleted = {stream for stream, _ in await self.list_trash(namespace)}
         deleted |= {partition.stream for name in deleted if (partition := parse_partition(name))}
         gone: list[str] = []
@@ -344,18 +344,18 @@ class StreamStore:
         return [name for name in names if name not in gone] if gone else names
 
     async def list_nodes(self, namespace: str) -> list[str]:
-        """Names of streams and tombstones, sorted."""
+        """Returns the names of streams and tombstones, sorted."""
         return await self._store.children(folder_path(namespace, "streams"))
 
     async def list_trash(self, namespace: str) -> list[tuple[str, int]]:
-        """Deleted streams, also those of which only the name is left, and when they went."""
+        """Returns deleted streams, even if only the name is left, and their times of deletion."""
         nodes = await self._store.children(folder_path(namespace, "trash"))
         return [parsed for node in nodes if (parsed := parse_trash_name(node)) is not None]
 
     async def watch_stream(
         self, namespace: str, name: str
     ) -> AsyncGenerator[StreamMetadata | None, None]:
-        """The metadata now and after each change; None when the stream is gone or going.
+        """Yields the metadata now and after each change; None when the stream is deleted.
 
         Close it: `async with aclosing(store.watch_stream(n, s)) as versions`.
         """
@@ -366,11 +366,11 @@ class StreamStore:
 
 
 async def remove_leftover(store: MetadataStore, path: str, only_if: Check) -> None:
-    """Removes a node of what is gone, if it is there. Raises MetadataConflict if it is back."""
+    """Removes a node of a deleted stream. Raises MetadataConflict if the stream exists again."""
     try:
         await store.transaction([only_if, Delete(path)])
     except (NoSuchNode, InvalidArgument):
-        pass  # it went before, or has children that came too late to be told
+        pass  # it was removed before, or has children that a late client created
 
 
 def _no_namespace(name: str) -> NoSuchNamespace:
@@ -379,7 +379,7 @@ def _no_namespace(name: str) -> NoSuchNamespace:
     )
 
 
-def no_stream(namespace: str, name: str) -> NoSuchStream:
+def no_such_stream(namespace: str, name: str) -> NoSuchStream:
     return NoSuchStream(
         f"no stream {name!r} in namespace {namespace!r}, or it was deleted; create it "
         f"(ledgerstream stream create {namespace}/{name})"
@@ -388,10 +388,13 @@ def no_stream(namespace: str, name: str) -> NoSuchStream:
 
 def was_deleted(namespace: str, name: str) -> NoSuchStream:
     return NoSuchStream(
-        f"stream {name!r} in namespace {namespace!r} was deleted; it can be brought back "
+        f"stream {name!r} in namespace {namespace!r} was deleted; it can be restored "
         f"while it is in the trash (ledgerstream stream undelete {namespace}/{name})"
     )
 
 
-def kept_changing(what: str) -> MetadataConflict:
-    return MetadataConflict(f"{what}: others changed the metadata first {UPDATE_TRIES_MAX} times")
+def too_many_conflicts(what: str) -> MetadataConflict:
+    """Returns the error of a change that lost against other clients too often."""
+    return MetadataConflict(
+        f"{what}: other clients changed the metadata first, {UPDATE_TRIES_MAX} times"
+    )

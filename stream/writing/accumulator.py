@@ -1,8 +1,8 @@
-"""Outbox: gathers records into batches; what sends and confirms them is batch_sender.py.
+"""RecordAccumulator: gathers records into batches, and throttles callers while too much is pending.
 
-Hot: a record costs one list append; a batch becomes one entry; a confirmation wakes all callers of
-an entry at once. What is rare (keys, limits, a quota, producers) must cost a plain record nothing.
-Its public face is writer.py.
+Hot: a record costs one list append; a batch becomes one entry. What is rare (keys, limits, a quota,
+producers) must cost a plain record nothing. batch_sender.py sends and confirms the batches;
+writer.py is the public interface of both.
 """
 
 from __future__ import annotations
@@ -17,32 +17,35 @@ from stream.core.entry.compression import Compression, require
 from stream.core.entry.encoder import Headers
 from stream.core.entry.sizes import RECORD_OVERHEAD_BYTES, first_to_fill, record_bytes
 from stream.core.metadata.namespaces import NamespaceMetadata
-from stream.core.token_bucket import TokenBucket
 from stream.errors import SequenceMismatch
-from stream.writing.batch import CONDITIONAL, Batch, Ticket
+from stream.writing.batch import Batch, BatchKind, Ticket
 from stream.writing.batch_sender import BatchSender
 from stream.writing.open_segment import WriterOptions
+from stream.writing.throttle import Throttle
 
 BUSY_ENTRIES = 2
-"""With so many entries on their way, records gather until one is confirmed (or a batch is
+"""While this many entries are in flight, records gather until one is confirmed (or a batch is
 full): waiting costs less than another small entry would."""
 
 
-class Outbox(BatchSender):
-    """The open batch, and who waits for room. Guarantees: sent in the order they were taken.
+class RecordAccumulator:
+    """The open batch, and the tasks that wait for room. Guarantees: records are sent in the order
+    in which they were taken.
 
     Args:
         stream: its name, for messages.
-        now_ms: wall clock; append times never go back even if it does.
+        now_ms: wall clock; append times never decrease even if it does.
     """
 
+    # Slots: with more than 29 attributes in a dict each access to one costs more.
     __slots__ = (
-        "_batch_bytes", "_bucket", "_closing", "_compression", "_linger", "_linger_s", "_lingerer",
-        "_next_sequence", "_open", "_plain_bytes_max", "_room_waiters", "_throttle", "has_room",
-        "last_time_ms", "nursery", "pending_bytes_max", "record_bytes_max",
+        "_batch_bytes", "_closing", "_compression", "_linger", "_linger_s",
+        "_linger_task", "_next_sequence", "_now_ms", "_open", "_plain_bytes_max", "_room_waiters",
+        "_sent", "_throttle", "error", "has_room", "last_time_ms", "nursery", "pending_bytes_max",
+        "record_bytes_max", "sender", "stream",
     )  # fmt: skip
     nursery: trio.Nursery
-    """Of the writer's block: waits for a quota here."""
+    """Nursery of the writer's block; the wait for a quota runs in it."""
 
     def __init__(
         self,
@@ -51,31 +54,36 @@ class Outbox(BatchSender):
         options: WriterOptions,
         now_ms: Callable[[], int],
     ) -> None:
-        super().__init__(stream, now_ms)
+        self.stream = stream
+        self.sender = BatchSender(stream, now_ms, self._settled)
+        self._sent = self.sender.sent
+        self.error: LedgerError | None = None
+        """Why the writer failed or ended."""
         self.last_time_ms = -1
         self.has_room = True
         self.pending_bytes_max = options.pending_bytes_max
         self.record_bytes_max = policy.record_bytes_max
+        self._now_ms = now_ms
         self._plain_bytes_max = -1
-        """A record up to this size, without key and the like, takes the short way."""
+        """A record of at most this size, without key, event time or headers, takes the fast path:
+        no further check. -1 while the open batch is not for plain records."""
         self._next_sequence = 0
         self._open = Batch()
         self._closing: LedgerError | None = None
-        """Why new records are refused, before all those taken are durable."""
+        """Why new records are refused while those taken before are not all durable yet."""
         self._room_waiters: dict[trio.lowlevel.Task, None] = {}
-        self._lingerer: trio.lowlevel.Task | None = None
+        self._linger_task: trio.lowlevel.Task | None = None
+        """The task of `run_linger`, while it waits for a batch to begin."""
         self._linger = trio.CancelScope()
         """Around the wait for the deadline of the open batch."""
         self._linger_s = 0.0
-        self._bucket: TokenBucket | None = None
-        self._throttle: trio.CancelScope | None = None
-        """Around the wait for the quota, if it is used up."""
+        self._throttle = Throttle(self._update_room)
         self.use_policy(policy)
 
     @property
     def pending_bytes(self) -> int:
         """Bytes taken and not yet confirmed."""
-        return self.sealed_bytes + self._open.nbytes
+        return self.sender.unconfirmed_bytes + self._open.nbytes
 
     @property
     def next_sequence(self) -> int:
@@ -83,32 +91,36 @@ class Outbox(BatchSender):
         return self._next_sequence + len(self._open.values)
 
     def begin_at(self, sequence: int, last_time_ms: int) -> None:
-        """Where the stream goes on. Before the first record is taken."""
+        """Sets where the stream continues. To be called before the first record is taken."""
         assert not self._open.values, "records were taken before the stream was"
         self._next_sequence = sequence
         self.last_time_ms = last_time_ms
 
-    def go_on_at(self, sequence: int, last_time_ms: int) -> None:
-        """What is not in the stream yet begins here: later, if a sink committed meanwhile."""
-        expected = self._ready[0].first_sequence if self._ready else self._next_sequence
+    def resume_at(self, sequence: int, last_time_ms: int) -> None:
+        """Sets the sequence of the first record that is not in the stream yet: later than before,
+        if a sink committed a batch meanwhile."""
+        ready = self.sender.ready
+        expected = ready[0].first_sequence if ready else self._next_sequence
         assert sequence >= expected, f"stream {self.stream!r}: {sequence} after {expected}"
         self.last_time_ms = max(self.last_time_ms, last_time_ms)
         if sequence == expected:
             return
         gathering, was_next = self._open, self._next_sequence
-        self._next_sequence = self.renumber(sequence, last_time_ms)
-        if gathering.producer_id == CONDITIONAL and gathering.values:
+        self._next_sequence = self.sender.renumber(sequence, last_time_ms)
+        if gathering.kind is BatchKind.CONDITIONAL and gathering.values:
             self._open, self._plain_bytes_max = Batch(), self.record_bytes_max
-            self.refuse(gathering, was_next, self._next_sequence)
-        self._look_for_room()
+            self.sender.refuse(gathering, was_next, self._next_sequence)
+        self._update_room()
 
     def use_policy(self, policy: NamespaceMetadata) -> None:
-        """Limits, batching and compression from now on. Raises CompressionUnavailable."""
+        """Follows these limits, batching and compression from now on. Raises
+        CompressionUnavailable."""
         self.record_bytes_max = policy.record_bytes_max
-        self._plain_bytes_max = -1 if self._open.producer_id else policy.record_bytes_max
+        is_plain = self._open.kind is BatchKind.PLAIN
+        self._plain_bytes_max = policy.record_bytes_max if is_plain else -1
         self._batch_bytes = policy.batch_bytes
         self._use_linger(policy.linger_ms / 1000)
-        self._use_quota(policy.bytes_per_s_max)
+        self._throttle.use_quota(policy.bytes_per_s_max)
         compression = Compression.named(policy.compression)
         require(compression)
         self._compression = compression
@@ -121,10 +133,12 @@ class Outbox(BatchSender):
         key: bytes | None = None,
         event_time_ms: int | None = None,
         headers: Headers | None = None,
-        producer_id: int = 0,
+        kind: BatchKind = BatchKind.PLAIN,
     ) -> Ticket:
-        """Hot: `StreamWriter.append_nowait`, which says what it does. A record of a producer
-        goes to the batch opened for it by `open_for`."""
+        """Takes a record, as `StreamWriter.append_nowait` documents. Hot.
+
+        A producer's record joins the batch that `open_for` has opened.
+        """
         if not self.has_room:
             raise self.refusal()
         batch = self._open
@@ -137,18 +151,16 @@ class Outbox(BatchSender):
             or headers is not None
         ):
             if headers is not None:
-                headers = tuple(headers)  # the caller may change his list while the batch gathers
+                headers = tuple(headers)  # the caller may change the list while the batch gathers
             size = record_bytes(value, key, event_time_ms, headers, self.record_bytes_max)
-            if batch.producer_id != producer_id:
-                batch = self._begin_batch(producer_id, 0)
+            batch = self._batch_of(kind)
             batch.add_columns(key, event_time_ms, headers)
         values = batch.values
         slot = len(values)
         values.append(value)
         batch.nbytes += size + RECORD_OVERHEAD_BYTES
         if batch.nbytes >= self._batch_bytes:
-            self._seal_open()
-            self.pump()
+            self._send_open()
         elif not slot:
             self._begin_linger(batch)
         return Ticket(batch, slot)
@@ -159,16 +171,14 @@ class Outbox(BatchSender):
         keys: Sequence[bytes | None] | None,
         event_times: Sequence[int | None] | None,
         sizes: Sequence[int],
-        producer_id: int = 0,
+        kind: BatchKind = BatchKind.PLAIN,
     ) -> tuple[int, Ticket, Ticket]:
-        """Takes the first of these records, as many as the open batch has place for.
+        """Takes as many of these records, from the first on, as fit the open batch.
 
-        Returns how many, and the tickets of the first and the last. There must be room. `sizes`
-        are those of `many_bytes`.
+        Returns their number, and the tickets of the first and the last. There must be room. `sizes`
+        are those of `many_bytes`; for `kind` see `take`.
         """
-        batch = self._open
-        if batch.producer_id != producer_id:
-            batch = self._begin_batch(producer_id, 0)
+        batch = self._batch_of(kind)
         slot = len(batch.values)
         budget = self._batch_bytes - batch.nbytes
         count, taken = first_to_fill(sizes, budget)
@@ -179,28 +189,28 @@ class Outbox(BatchSender):
         batch.values += values[:count]
         batch.nbytes += taken
         if taken >= budget:
-            self._seal_open()
-            self.pump()
+            self._send_open()
         elif not slot:
             self._begin_linger(batch)
         return count, Ticket(batch, slot), Ticket(batch, slot + count - 1)
 
     def open_for(self, producer_id: int, sequence: int) -> Batch:
-        """The batch for the next record of this producer, which has this sequence there."""
+        """Returns the batch for the producer's next record, which has this producer sequence."""
         batch = self._open
         if batch.producer_id != producer_id:
-            batch = self._begin_batch(producer_id, sequence)
+            batch = self._begin_batch(BatchKind.PRODUCED, producer_id, sequence)
         expected = batch.producer_sequence + len(batch.values)
         assert sequence == expected, f"producer {producer_id}: {sequence} after {expected - 1}"
         return batch
 
     def open_conditional(self) -> None:
-        """The batch for records that must have their sequence; it may have taken the room."""
-        if self._open.producer_id != CONDITIONAL:
-            self._begin_batch(CONDITIONAL, 0)
+        """Opens a batch for records that must get the sequence they were taken for. There may be
+        no room afterwards: the batch before it is sent."""
+        if self._open.kind is not BatchKind.CONDITIONAL:
+            self._begin_batch(BatchKind.CONDITIONAL)
 
     def check_sequence(self, expected: int) -> None:
-        """Raises SequenceMismatch if the next record will not have this sequence."""
+        """Raises SequenceMismatch if the next record will not get this sequence."""
         if self.error is not None or self._closing is not None:
             raise self.refusal()
         if expected != self.next_sequence:
@@ -224,65 +234,74 @@ class Outbox(BatchSender):
             raise self.refusal()
 
     async def flush(self) -> None:
-        """Sends what has gathered; returns when all of it is durable. Raises the error, and
-        SequenceMismatch if a conditional record was refused."""
+        """Sends the open batch; returns when all records taken so far are durable.
+
+        Raises the writer's error, and SequenceMismatch if a conditional record was refused.
+        """
         await self.drain()
-        refused, self.refused = self.refused, None
+        sender = self.sender
+        refused, sender.refused = sender.refused, None
         if refused is not None:
             raise copy.copy(refused)
 
     async def drain(self) -> None:
-        """As `flush`; what was refused is kept in `refused`."""
+        """Does as `flush`, but leaves a refusal in `sender.refused`."""
         if self.error is not None:
             raise copy.copy(self.error)
         if self._open.values:
-            self._seal_open()
-            self.pump()
-        await self.pending_settled()
+            self._send_open()
+        await self.sender.wait_pending()
 
     async def finish(self, reason: LedgerError) -> None:
-        """Refuses new records, for this reason; returns when all those taken are durable."""
+        """Refuses new records with `reason`; returns when all those taken before are durable."""
         if self._closing is None:
             self._closing = reason
         self.has_room = False
         self._wake_room_waiters()
         await self.drain()
 
-    # Gathering
+    # Batches
 
-    def _begin_batch(self, producer_id: int, sequence: int) -> Batch:
-        """A batch holds records of one producer: that of another is sent."""
-        if self._open.values:
-            self._seal_open()
-            self.pump()
+    def _batch_of(self, kind: BatchKind) -> Batch:
+        """Returns the open batch if it is of this kind, and begins another one otherwise."""
         batch = self._open
-        batch.producer_id, batch.producer_sequence = producer_id, sequence
-        # Plain records take the long way while the open batch is not for them.
-        self._plain_bytes_max = -1 if producer_id else self.record_bytes_max
+        if batch.kind is kind:
+            return batch
+        assert kind is not BatchKind.PRODUCED, "no batch was opened for the producer"
+        return self._begin_batch(kind)
+
+    def _begin_batch(self, kind: BatchKind, producer_id: int = 0, sequence: int = 0) -> Batch:
+        """Sends the open batch if it has records, and returns the next one, for these records."""
+        if self._open.values:
+            self._send_open()
+        batch = self._open
+        batch.kind, batch.producer_id, batch.producer_sequence = kind, producer_id, sequence
+        # Plain records take the slow path, which begins a batch of their own.
+        self._plain_bytes_max = self.record_bytes_max if kind is BatchKind.PLAIN else -1
         return batch
 
-    def _seal_open(self) -> None:
+    def _send_open(self) -> None:
+        """Seals the open batch and sends it, or leaves it ready to be sent."""
         batch, self._open = self._open, Batch()
-        # Append times never go back, whatever the clocks of writers do: seeking relies on it.
+        # Append times never decrease, whatever the clocks of writers do: seeking relies on it.
         self.last_time_ms = max(self.last_time_ms, self._now_ms())
-        if batch.producer_id:
+        if batch.kind is not BatchKind.PLAIN:
             self._plain_bytes_max = self.record_bytes_max
+        sender = self.sender
         batch.seal(
             self._next_sequence, self.last_time_ms, self._compression,
-            has_producers_before=self._mixture.add(max(0, batch.producer_id)),
+            has_producers_before=sender.producers.add(batch.producer_id),
         )  # fmt: skip
         self._next_sequence += batch.count
-        self._ready.append(batch)
-        self.sealed_bytes += len(batch.payload)
-        if self._bucket is not None:
-            self._bucket.take(len(batch.payload), trio.current_time())
-            self._begin_throttle()
-        if self.sealed_bytes >= self.pending_bytes_max:
+        nbytes = len(batch.payload)
+        sender.send(batch)
+        is_throttled = self._throttle.has_quota and self._throttle.take(nbytes, self.nursery)
+        if is_throttled or sender.unconfirmed_bytes >= self.pending_bytes_max:
             self.has_room = False
 
     def _use_linger(self, linger_s: float) -> None:
-        """What has gathered must not wait for what no longer comes: a deadline of before, or a
-        confirmation."""
+        """Applies another linger time to the open batch, too: it must not wait for a deadline that
+        no longer holds, nor for a confirmation that does not come."""
         is_other, self._linger_s = linger_s != self._linger_s, linger_s
         if is_other and self._open.values:
             self._begin_linger(self._open)
@@ -293,21 +312,21 @@ class Outbox(BatchSender):
             batch.deadline = trio.current_time() + self._linger_s
         elif len(self._sent) >= BUSY_ENTRIES:
             return  # the next confirmation sends it
-        if self._lingerer is not None:
-            task, self._lingerer = self._lingerer, None
+        if self._linger_task is not None:
+            task, self._linger_task = self._linger_task, None
             trio.lowlevel.reschedule(task)
 
     async def run_linger(self) -> None:
-        """Sends the open batch when its time has come: one task for the life of the writer."""
+        """Sends the open batch at its deadline; one task for the life of the writer."""
 
         def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
-            self._lingerer = None
+            self._linger_task = None
             return trio.lowlevel.Abort.SUCCEEDED
 
         while True:
             is_busy = not self._linger_s and len(self._sent) >= BUSY_ENTRIES
             if is_busy or not self._open.values:
-                self._lingerer = trio.lowlevel.current_task()
+                self._linger_task = trio.lowlevel.current_task()
                 await trio.lowlevel.wait_task_rescheduled(forget)
             while self._linger_s and self._open.values:
                 remaining_s = self._open.deadline - trio.current_time()
@@ -316,72 +335,40 @@ class Outbox(BatchSender):
                 with trio.CancelScope() as self._linger:
                     await trio.sleep(remaining_s)
             if self._open.values:
-                self._seal_open()
-                self.pump()
+                self._send_open()
 
     # Room
 
-    def settled(self) -> None:
-        """Batches were confirmed: there may be room, and reason to send."""
-        self.pump()
-        is_idle = not self._ready and len(self._sent) < BUSY_ENTRIES
-        if is_idle and self._open.values and not self._linger_s:
-            self._seal_open()
-            self.pump()
+    def _settled(self) -> None:
+        """Sends the open batch if little is in flight, and admits callers if there is room."""
+        if (
+            self._open.values
+            and not self._linger_s
+            and not self.sender.ready
+            and len(self._sent) < BUSY_ENTRIES
+        ):
+            self._send_open()
         if not self.has_room:
-            self._look_for_room()
+            self._update_room()
 
-    def _look_for_room(self) -> None:
+    def _update_room(self) -> None:
         is_over = self._closing is not None or self.error is not None
-        if is_over or self._throttle is not None:
+        if is_over or self._throttle.is_active:
             return
-        self.has_room = self.sealed_bytes < self.pending_bytes_max
+        self.has_room = self.sender.unconfirmed_bytes < self.pending_bytes_max
         if self.has_room:
             self._wake_room_waiters()
 
-    def _use_quota(self, bytes_per_s_max: int | None) -> None:
-        bucket, now = self._bucket, trio.current_time()
-        if bytes_per_s_max is None:
-            self._bucket = None
-        elif bucket is None:
-            self._bucket = TokenBucket(bytes_per_s_max, now)
-        elif bucket.rate_per_s != bytes_per_s_max:
-            self._bucket = bucket.at_rate(bytes_per_s_max, now)
-        if self._throttle is not None and self._bucket is not bucket:
-            self._throttle.cancel()  # how long to wait is another now
-
-    def _begin_throttle(self) -> None:
-        assert self._bucket is not None, "no quota"
-        if self._throttle is None and self._bucket.wait_s(trio.current_time()) > 0:
-            self.has_room = False
-            self._throttle = trio.CancelScope()
-            self.nursery.start_soon(self._wait_quota)
-
-    async def _wait_quota(self) -> None:
-        """There is no room until the quota has some: a task only while it has none."""
-        while self._bucket is not None and self.error is None:
-            wait_s = self._bucket.wait_s(trio.current_time())
-            if wait_s <= 0:
-                break
-            with trio.CancelScope() as self._throttle:
-                await trio.sleep(wait_s)
-        self._throttle = None
-        self._look_for_room()
-
     def fail(self, error: LedgerError) -> None:
-        """The writer can never confirm anything again; whoever waits gets the error."""
+        """Ends the writer: every record that is not confirmed gets this error, and so does every
+        waiting task."""
         if self.error is not None:
             return
         self.error = error
-        self.is_paused = True
         self.has_room = False
-        if self.segment is not None:
-            self.segment.ledger.on_confirmed = self.segment.ledger.on_failed = None
-            self.segment.ledger.abandon()
-        for batch in (*self._sent, *self._ready, self._open):
-            batch.fail(error)
-        self._sent.clear()
-        self._ready.clear()
+        self._throttle.use_quota(None)
+        self.sender.fail(error)
+        self._open.fail(error)
         self._open = Batch()
         self._wake_room_waiters()
 
@@ -391,7 +378,7 @@ class Outbox(BatchSender):
         self._room_waiters.clear()
 
     def refusal(self) -> Exception:
-        """Why there is no room: what to raise."""
+        """Returns the error to raise while there is no room."""
         if self.error is not None:
             # A new exception each time: one instance raised in many tasks mixes tracebacks.
             return copy.copy(self.error)

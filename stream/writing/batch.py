@@ -1,51 +1,61 @@
-"""Records that gather into one entry, and the ticket a caller holds for one of them.
+"""Batch: records that gather into one entry; Ticket: what a caller holds for one of its records.
 
-A batch knows who waits for it and wakes all of them at once; it never sends anything itself.
+A batch knows the tasks that wait for it and wakes all of them at once. It must never send anything
+itself: batch_sender.py does.
 """
 
 from __future__ import annotations
 
 import copy
+import enum
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TypeVar
 
 import trio
 
 from ledger.errors import LedgerError
+from ledger.writing.receipts import EntryAcks
 from stream.core.entry.compression import Compression
 from stream.core.entry.encoder import Headers, encode
 from stream.core.entry.format import restamped
 from stream.core.position import Position
 from stream.errors import SequenceMismatch
-
-if TYPE_CHECKING:
-    from ledger.writing.receipts import EntryAcks
-    from stream.writing.open_segment import OpenSegment
+from stream.writing.open_segment import OpenSegment
 
 T = TypeVar("T")
 
-CONDITIONAL: Final = -1
-"""In the place of a producer: records that were taken only because of their sequence. They are in
-batches of their own: when a sink's batch comes between they are refused, and nothing else is."""
+
+class BatchKind(enum.Enum):
+    """What the records of a batch have in common; records of different kinds never share one."""
+
+    PLAIN = enum.auto()
+    PRODUCED = enum.auto()
+    """Numbered records of one idempotent producer."""
+    CONDITIONAL = enum.auto()
+    """Records that were taken only because of their sequence. If a sink commits a batch before
+    them, they are refused, and no other record is."""
 
 
 class Batch:
-    """Gathering, then sealed (encoded), then sent (has an entry id), then confirmed or failed."""
+    """First it gathers records, then it is sealed (encoded), then sent (it has an entry id), then
+    confirmed or failed."""
 
     __slots__ = (
         "acks", "append_time_ms", "count", "deadline", "entry", "error", "event_times",
         "first_sequence", "has_event_times", "headers", "is_confirmed", "is_watched", "keys",
-        "nbytes", "payload", "producer_id", "producer_sequence", "segment", "values", "waiters",
+        "kind", "nbytes", "payload", "producer_id", "producer_sequence", "segment", "values",
+        "waiters",
     )  # fmt: skip
 
     def __init__(self) -> None:
         self.values: list[bytes] = []
-        # Columns appear with the first record that has one, and are filled up when sealed.
+        # A column is created by the first record that has a value in it, and filled up on sealing.
         self.keys: list[bytes | None] | None = None
         self.event_times: list[int | None] | None = None
         self.headers: list[Headers | None] | None = None
+        self.kind = BatchKind.PLAIN
         self.producer_id = 0
-        """Whose records these are, all of them; 0 for those of no producer, or `CONDITIONAL`."""
+        """The producer of all its records; 0 if it is not of kind PRODUCED."""
         self.producer_sequence = 0
         self.has_event_times = False
         self.nbytes = 0
@@ -59,15 +69,15 @@ class Batch:
         self.is_confirmed = False
         self.error: LedgerError | None = None
         self.waiters: dict[trio.lowlevel.Task, bool] = {}
-        """Who waits, and whether for a record: those who flush wait for whatever there is."""
+        """Tasks that wait for its end. True: for a record of it; False: a flush, for its end."""
         self.is_watched = False
-        """Somebody wants to know who acknowledges its entry: `acks`, once it is sent."""
+        """A receipt was requested: `acks` is set when the batch is sent."""
         self.acks: EntryAcks | None = None
 
     def add_columns(
         self, key: bytes | None, event_time_ms: int | None, headers: Headers | None
     ) -> None:
-        """What the record about to be added to `values` has beside its value."""
+        """Adds the columns of a record whose value is about to be added to `values`."""
         slot = len(self.values)
         if key is not None:
             self.keys = _filled(self.keys, slot)
@@ -82,7 +92,7 @@ class Batch:
     def extend_columns(
         self, keys: Sequence[bytes | None] | None, event_times: Sequence[int | None] | None
     ) -> None:
-        """The same for many records about to be added."""
+        """Adds the columns of many records whose values are about to be added."""
         slot = len(self.values)
         if keys is not None:
             self.keys = _filled(self.keys, slot)
@@ -99,7 +109,7 @@ class Batch:
         *,
         has_producers_before: bool,
     ) -> None:
-        """Encodes the payload; the lists of records are let go."""
+        """Encodes the payload and releases the lists of records."""
         count = self.count = len(self.values)
         self.first_sequence = first_sequence
         self.append_time_ms = append_time_ms
@@ -111,7 +121,7 @@ class Batch:
             event_times=None if self.event_times is None else _filled(self.event_times, count),
             headers=None if self.headers is None else _filled(self.headers, count),
             compression=compression,
-            producer_id=max(0, self.producer_id),
+            producer_id=self.producer_id,
             producer_sequence=self.producer_sequence,
             has_producers_before=has_producers_before,
         )
@@ -120,46 +130,53 @@ class Batch:
         self.keys = self.event_times = self.headers = None
 
     def restamp(self, first_sequence: int, append_time_ms: int) -> None:
-        """It was sealed, and comes to lie behind records that were committed since."""
+        """Gives a sealed batch a later first sequence: records were committed before it since."""
         self.first_sequence = first_sequence
         self.append_time_ms = max(self.append_time_ms, append_time_ms)
         self.payload = restamped(self.payload, first_sequence, self.append_time_ms)
 
     def watch_acks(self) -> bool:
-        """Who acknowledges its entry is kept, from now on or from when it is sent. False if it is
-        confirmed, and was not watched."""
+        """Records the bookies that acknowledge its entry, from now on or from when it is sent.
+
+        Returns False if the batch is confirmed and was not watched.
+        """
         if self.is_confirmed and not self.is_watched:
             return False
         self.is_watched = True
         segment = self.segment
-        # On a ledger that failed it is sent again, or found by recovery.
+        # After its ledger failed the batch is sent again, or recovery finds the entry.
         if segment is not None and segment.ledger.error is None and segment.confirmed < self.entry:
             self.acks = segment.ledger.watch_acks(self.entry)
         return True
 
     def confirm(self) -> None:
-        """Its entry is durable: wakes everybody who waits for one of its records."""
+        """Its entry is durable: wakes all tasks that wait for one of its records."""
         self.is_confirmed = True
         self.payload = b""
-        self._wake()
+        reschedule = trio.lowlevel.reschedule
+        for task in self.waiters:
+            reschedule(task)
+        self.waiters.clear()
 
     def fail(self, error: LedgerError) -> None:
-        """It will never be confirmed by this writer."""
+        """This writer will never confirm the batch: wakes its waiters with this error."""
         self.error = error
-        self._wake()
+        for task in self.waiters:
+            trio.lowlevel.reschedule(task)
+        self.waiters.clear()
 
     @property
-    def is_waited_for(self) -> bool:
-        """Whether somebody will hear what becomes of one of its records."""
+    def has_record_waiter(self) -> bool:
+        """Whether a task waits for one of its records, and so receives its outcome."""
         return any(self.waiters.values())
 
-    async def ended(self, *, is_for_a_record: bool) -> None:
-        """Returns when it is confirmed or failed. Cancelling the wait takes nothing back."""
+    async def wait_ended(self, *, for_record: bool) -> None:
+        """Returns when the batch is confirmed or failed. Cancelling the wait withdraws nothing."""
         if self.is_confirmed or self.error is not None:
             await trio.lowlevel.checkpoint()
             return
         task = trio.lowlevel.current_task()
-        self.waiters[task] = is_for_a_record
+        self.waiters[task] = for_record
 
         def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
             del self.waiters[task]
@@ -167,28 +184,22 @@ class Batch:
 
         await trio.lowlevel.wait_task_rescheduled(forget)
 
-    async def settled(self) -> None:
-        """Returns when it is confirmed, or refused alone; raises the writer's error."""
-        await self.ended(is_for_a_record=False)
+    async def wait_settled(self) -> None:
+        """Returns when the batch is confirmed, or refused on its own. Raises the writer's error."""
+        await self.wait_ended(for_record=False)
         if self.error is not None and not isinstance(self.error, SequenceMismatch):
             raise copy.copy(self.error)
 
-    def _wake(self) -> None:
-        reschedule = trio.lowlevel.reschedule
-        for task in self.waiters:
-            reschedule(task)
-        self.waiters.clear()
-
 
 def _filled(column: list[T | None] | None, length: int) -> list[T | None]:
-    """The column with None for the records up to `length` that had nothing in it."""
+    """Returns the column, extended to `length` with None for records without a value in it."""
     column = [] if column is None else column
     column.extend([None] * (length - len(column)))
     return column
 
 
 class Ticket:
-    """A record on its way. `await ticket.wait()` gives its position once it is durable."""
+    """A record in flight. `await ticket.wait()` returns its position once it is durable."""
 
     __slots__ = ("_batch", "_slot")
 
@@ -211,19 +222,19 @@ class Ticket:
 
     @property
     def sequence(self) -> int:
-        """Sequence number of the record; -1 while its batch is still gathering. Until it is
-        confirmed it may still grow: a sink may commit a batch before it."""
+        """The record's sequence number; -1 while its batch still gathers records. Until the record
+        is confirmed the number may grow: a sink may commit a batch before it."""
         first = self._batch.first_sequence
         return -1 if first < 0 else first + self._slot
 
     async def wait(self) -> Position:
         """Returns the record's position when it is durable on its ack quorum.
 
-        Raises the writer's error if it failed: the record may or may not be in the stream then.
-        Cancelling the wait does not take the record back.
+        Raises the writer's error if the writer failed: the record may or may not be in the stream
+        then. Cancelling the wait does not withdraw the record.
         """
         batch = self._batch
-        await batch.ended(is_for_a_record=True)
+        await batch.wait_ended(for_record=True)
         if batch.error is not None:
             # A new exception each time: one instance raised in many tasks mixes tracebacks.
             raise copy.copy(batch.error)

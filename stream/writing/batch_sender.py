@@ -1,8 +1,8 @@
 """BatchSender: sends sealed batches to the open segment and confirms them in order.
 
 Hot: a batch is one entry. Must never confirm a record before the metadata says that its segment
-exists, nor out of order. What gathers records into batches is outbox.py, who changes the segment
-under it segment_changes.py.
+exists, nor out of order. accumulator.py gathers records into batches; segment_lifecycle.py changes
+the segment that they are sent to.
 """
 
 from __future__ import annotations
@@ -13,71 +13,84 @@ from collections.abc import Callable, Mapping
 import trio
 
 from ledger.errors import LedgerError
-from stream.core.producers import Mixture
+from stream.core.producers import ProducerSet
 from stream.errors import SequenceMismatch
-from stream.writing.batch import CONDITIONAL, Batch
+from stream.writing.batch import Batch, BatchKind
 from stream.writing.open_segment import OpenSegment
+
+_UNWATCHED = 1 << 62
+"""A size that no segment reaches."""
 
 
 class BatchSender:
-    """Batches ready and sent. Guarantees: confirmed in the order they became ready.
+    """Sealed batches, ready and in flight. Guarantees: they are confirmed in the order in which
+    they became ready.
 
     Args:
         stream: its name, for messages.
-        now_ms: wall clock; tells the age of a segment.
+        now_ms: wall clock; gives the age of a segment.
+        on_settled: called after batches were confirmed and the next ones were sent.
     """
 
-    # Slots: with more than 29 attributes in a dict each access to one costs more.
     __slots__ = (
-        "_mixture", "_now_ms", "_ready", "_sent", "confirmed_sequence", "entries_confirmed",
-        "error", "is_paused", "on_segment_event", "records_confirmed", "refused", "sealed_bytes",
-        "segment", "segment_bytes_watch", "stream",
+        "_now_ms", "_on_settled", "confirmed_sequence", "entries_confirmed",
+        "is_paused", "on_segment_event", "producers", "ready", "records_confirmed", "refused",
+        "segment", "segment_bytes_watch", "sent", "stream", "unconfirmed_bytes",
     )  # fmt: skip
 
-    def __init__(self, stream: str, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, stream: str, now_ms: Callable[[], int], on_settled: Callable[[], None]
+    ) -> None:
         self.stream = stream
-        self.error: LedgerError | None = None
+        self.ready: deque[Batch] = deque()
+        """Sealed and not yet sent."""
+        self.sent: deque[Batch] = deque()
+        """In flight: sent and not yet confirmed."""
+        self.unconfirmed_bytes = 0
+        """Bytes of both."""
         self.refused: SequenceMismatch | None = None
-        """A conditional record was not appended, and nobody waited for it: who flushes hears."""
+        """Why a conditional record was not appended, if no task waited for it: flushing raises."""
         self.is_paused = True
         """Nothing is sent while a segment is being opened or repaired."""
         self.segment: OpenSegment | None = None
         self.on_segment_event: Callable[[LedgerError | None], None] | None = None
-        """Called when the segment should be looked after: its ledger failed, or it has grown."""
-        self.segment_bytes_watch = 1 << 62
-        self.sealed_bytes = 0
+        """Called when the segment needs attention: its ledger failed, or it has grown."""
+        self.segment_bytes_watch = _UNWATCHED
+        """Size of the segment at which `on_segment_event` is called."""
         self.confirmed_sequence = -1
         self.records_confirmed = 0
         self.entries_confirmed = 0
         self._now_ms = now_ms
-        self._ready: deque[Batch] = deque()
-        self._sent: deque[Batch] = deque()
-        self._mixture = Mixture()
+        self._on_settled = on_settled
+        self.producers = ProducerSet()
+        """The producers of the segment's entries and of what may follow them."""
 
-    def settled(self) -> None:
-        """Batches may have been confirmed: there may be room, and reason to send."""
-        raise NotImplementedError
-
-    async def pending_settled(self) -> None:
-        """Returns when all that is ready or sent now is confirmed, or refused alone. Raises the
-        error."""
-        pending = self._ready or self._sent
+    async def wait_pending(self) -> None:
+        """Returns when every batch that is ready or sent now is confirmed, or refused on its own.
+        Raises the writer's error."""
+        pending = self.ready or self.sent
         if not pending:
             await trio.lowlevel.checkpoint()
             return
         last = [pending[-1]]
-        if pending[-1].producer_id == CONDITIONAL:
-            # It may be refused before what is not conditional is durable.
-            every = (*self._sent, *self._ready)
-            last += [batch for batch in every if batch.producer_id != CONDITIONAL][-1:]
+        if pending[-1].kind is BatchKind.CONDITIONAL:
+            # It may be refused before the others are durable.
+            every = (*self.sent, *self.ready)
+            last += [batch for batch in every if batch.kind is not BatchKind.CONDITIONAL][-1:]
         for batch in last:
-            await batch.settled()
+            await batch.wait_settled()
 
     # Sending
 
+    def send(self, batch: Batch) -> None:
+        """Sends a sealed batch as soon as the ledger accepts it, after all that are ready."""
+        self.ready.append(batch)
+        self.unconfirmed_bytes += len(batch.payload)
+        self.pump()
+
     def pump(self) -> None:
-        """Hands ready batches to the ledger as far as it takes them."""
-        ready, sent = self._ready, self._sent
+        """Hands ready batches to the ledger as far as it accepts them."""
+        ready, sent = self.ready, self.sent
         segment = self.segment
         while ready and not self.is_paused and segment is not None:
             batch = ready[0]
@@ -101,20 +114,20 @@ class BatchSender:
             segment.records += batch.count
             segment.nbytes += len(batch.payload)
             if batch.producer_id or batch.has_event_times:
-                segment.note(batch.payload)
+                segment.count_header(batch.payload)
             if segment.nbytes >= self.segment_bytes_watch and self.on_segment_event is not None:
-                self.segment_bytes_watch = 1 << 62
+                self.segment_bytes_watch = _UNWATCHED
                 self.on_segment_event(None)
 
-    # Answers
+    # Confirming
 
     def use_segment(self, segment: OpenSegment) -> None:
         """Sends to this segment from now on."""
         self.segment = segment
         ledger = segment.ledger
-        # What is not confirmed may be sent to this segment, or to one after it.
-        pending = (*self._sent, *self._ready)
-        self._mixture = Mixture(max(0, batch.producer_id) for batch in pending)
+        # Every unconfirmed batch may be sent to this segment, or to one after it.
+        pending = (*self.sent, *self.ready)
+        self.producers = ProducerSet(batch.producer_id for batch in pending)
 
         def confirmed(entry: int) -> None:
             segment.confirmed = entry
@@ -127,15 +140,15 @@ class BatchSender:
         ledger.on_failed = failed
 
     def ledger_failed(self, segment: OpenSegment, error: LedgerError) -> None:
-        """Stops sending; whoever looks after segments repairs."""
+        """Stops sending until the segment is repaired, and reports the error."""
         self.is_paused = True
         segment.ledger.on_confirmed = segment.ledger.on_failed = None
         if self.on_segment_event is not None:
             self.on_segment_event(error)
 
     def settle(self) -> None:
-        """Confirms batches, in order, as far as ledgers and metadata allow."""
-        sent = self._sent
+        """Confirms batches, in order, as far as ledgers and metadata allow, and sends the next."""
+        sent = self.sent
         while sent:
             batch = sent[0]
             segment = batch.segment
@@ -143,47 +156,68 @@ class BatchSender:
             if batch.entry > segment.confirmed or not segment.is_published:
                 break
             sent.popleft()
-            self.sealed_bytes -= len(batch.payload)
+            self.unconfirmed_bytes -= len(batch.payload)
             self.records_confirmed += batch.count
             self.confirmed_sequence = batch.first_sequence + batch.count
             self.entries_confirmed += 1
             batch.confirm()
-        self.settled()
+        if self.ready:
+            self.pump()
+        self._on_settled()
 
-    def take_back(self, held: Mapping[OpenSegment, int]) -> None:
-        """The segments that were sent to have ended: what is in those of `held`, up to its entry,
-        is confirmed, everything behind it will be sent again, in order."""
+    # Repair
+
+    def take_back(self, last_entries: Mapping[OpenSegment, int]) -> None:
+        """Makes batches ready again, in order, that are not in an ended segment.
+
+        `last_entries` has the last entry of each ended segment that the stream kept: batches up to
+        there are confirmed.
+        """
         again: list[Batch] = []
-        for batch in self._sent:
+        for batch in self.sent:
             segment = batch.segment
-            if segment is not None and batch.entry <= held.get(segment, -1):
-                assert not again, f"stream {self.stream!r}: what came before it is not there"
+            if segment is not None and batch.entry <= last_entries.get(segment, -1):
+                assert not again, f"stream {self.stream!r}: a batch before a kept one is lost"
                 segment.confirmed = max(segment.confirmed, batch.entry)
             else:
                 batch.segment, batch.entry = None, -1
                 again.append(batch)
         for _ in again:
-            self._sent.pop()
-        self._ready.extendleft(reversed(again))
+            self.sent.pop()
+        self.ready.extendleft(reversed(again))
 
     def renumber(self, first_sequence: int, append_time_ms: int) -> int:
-        """What is to be sent begins at this sequence now, later than it was made for, because a
-        batch of a sink came before it. Conditional records are refused. Returns what comes next."""
-        ready, sequence = list(self._ready), first_sequence
-        self._ready.clear()
+        """Moves ready batches to later sequences, because a sink committed a batch before them.
+
+        Conditional ones are refused. Returns the sequence after the last one.
+        """
+        ready, sequence = list(self.ready), first_sequence
+        self.ready.clear()
         for batch in ready:
-            if batch.producer_id == CONDITIONAL:
-                self.sealed_bytes -= len(batch.payload)
+            if batch.kind is BatchKind.CONDITIONAL:
+                self.unconfirmed_bytes -= len(batch.payload)
                 self.refuse(batch, batch.first_sequence, sequence)
                 continue
             batch.restamp(sequence, append_time_ms)
             sequence += batch.count
-            self._ready.append(batch)
+            self.ready.append(batch)
         return sequence
 
     def refuse(self, batch: Batch, expected: int, sequence: int) -> None:
-        """Its records would not have the sequences they were taken for: they are not appended."""
+        """Ends a batch without appending it: its records would get other sequences than
+        expected."""
         error = SequenceMismatch(self.stream, expected, sequence)
-        if not batch.is_waited_for:
+        if not batch.has_record_waiter:
             self.refused = error
         batch.fail(error)
+
+    def fail(self, error: LedgerError) -> None:
+        """Abandons the ledger and fails every batch: the writer can confirm nothing any more."""
+        self.is_paused = True
+        if self.segment is not None:
+            self.segment.ledger.on_confirmed = self.segment.ledger.on_failed = None
+            self.segment.ledger.abandon()
+        for batch in (*self.sent, *self.ready):
+            batch.fail(error)
+        self.sent.clear()
+        self.ready.clear()

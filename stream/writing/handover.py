@@ -1,8 +1,8 @@
-"""Asking the writer of a stream to hand it over, and what such a request looks like.
+"""Handover: asks the writer of a stream to seal it, so that the next one can take it over.
 
-A request is an ephemeral node whose name says the stream and the epoch it is about: it ends with
-who asked, and means nothing to the next writer. It takes nothing from anybody: whoever asked still
-has to take the stream over, which is safe with or without an answer.
+A request is an ephemeral node named after the stream and the epoch of its writer: it ends with the
+session of the client that made it, and the next writer ignores it. A request changes nothing by
+itself: the client still has to take the stream over, which is safe with or without an answer.
 """
 
 from __future__ import annotations
@@ -25,24 +25,25 @@ _WITHDRAW_S = 1.0
 
 
 def requests_path(namespace: str) -> str:
-    """The folder of all requests in a namespace: one watch hears of them all."""
+    """Returns the node above all requests of a namespace: one watch reports all of them."""
     return f"{namespace_path(namespace)}/successors"
 
 
 def request_name(stream: str, epoch: int) -> str:
+    """Returns the name of a request to the writer of this epoch."""
     return f"{stream}~{epoch}"
 
 
 def parse_request(name: str) -> tuple[str, int] | None:
-    """Stream and epoch of a request; None for what is none."""
+    """Returns stream and epoch of a request; None if the name is not one of a request."""
     stream, _, epoch = name.rpartition("~")
     return (stream, int(epoch)) if stream and epoch.isascii() and epoch.isdigit() else None
 
 
 @asynccontextmanager
-async def hand_over(ledgers: StreamLedgers, seconds: float) -> AsyncIterator[None]:
-    """Asks whoever writes the stream to seal it; the block is entered when nobody does (any more),
-    or after `seconds`. Take the stream over inside: who asks too waits for the end of the block.
+async def handover(ledgers: StreamLedgers, seconds: float) -> AsyncIterator[None]:
+    """Asks the stream's writer to seal it; enters the block when no writer is left, or after
+    `seconds`. Take the stream over inside: other clients that ask wait for the end of the block.
 
     Raises NoSuchStream, MetadataUnavailable.
     """
@@ -51,9 +52,9 @@ async def hand_over(ledgers: StreamLedgers, seconds: float) -> AsyncIterator[Non
     name = b"%032x" % client.rng.getrandbits(128)
     try:
         with trio.move_on_after(seconds):
-            # Raises NoSuchStream; a watch would wait for the stream to come into being.
+            # Raises NoSuchStream; a watch would wait for the stream to be created.
             await ledgers.store.read_stream(ledgers.namespace, ledgers.stream)
-            await _wait_turn(client.store, lock, name)
+            await _acquire_lock(client.store, lock, name)
             await _wait_sealed(ledgers, made)
         yield
     finally:
@@ -61,13 +62,13 @@ async def hand_over(ledgers: StreamLedgers, seconds: float) -> AsyncIterator[Non
             scope.shield = True
             for path in reversed(made):
                 await _withdraw(client.store, path)
-        # Those who wait for their turn must not wait for our session to end.
-        if not await _give_way(client.store, lock, name):
-            _give_way_later(client, lock, name)
+        # The next client must not have to wait for our session to end.
+        if not await _release_lock(client.store, lock, name):
+            _release_lock_later(client, lock, name)
 
 
-async def _wait_turn(store: MetadataStore, lock: str, name: bytes) -> None:
-    """One asks at a time: two would take the stream from each other half way."""
+async def _acquire_lock(store: MetadataStore, lock: str, name: bytes) -> None:
+    """Waits until no other client asks: two would take the stream from each other half way."""
     while True:
         try:
             await store.create(lock, name, is_ephemeral=True)
@@ -81,9 +82,9 @@ async def _wait_turn(store: MetadataStore, lock: str, name: bytes) -> None:
                     break
 
 
-async def _give_way(store: MetadataStore, lock: str, name: bytes) -> bool:
-    """The next one's turn; also if it is not known whether it ever was ours. False if the store
-    did not answer."""
+async def _release_lock(store: MetadataStore, lock: str, name: bytes) -> bool:
+    """Releases the lock, if it is ours; whether it ever was may be unknown. Returns False if the
+    store did not answer."""
     with trio.move_on_after(_WITHDRAW_S) as scope:
         scope.shield = True
         try:
@@ -93,23 +94,23 @@ async def _give_way(store: MetadataStore, lock: str, name: bytes) -> bool:
         except NoSuchNode:
             pass
         except LedgerError as error:
-            _log.info("lock %s stays for now: %s", lock, error)
+            _log.info("lock %s is released later: %s", lock, error)
             return False
         return True
     return False
 
 
-def _give_way_later(client: LedgerClient, lock: str, name: bytes) -> None:
-    async def give_way() -> None:
+def _release_lock_later(client: LedgerClient, lock: str, name: bytes) -> None:
+    async def release_lock() -> None:
         is_over = False
         while not is_over:
             await trio.sleep(_WITHDRAW_S)
-            is_over = await _give_way(client.store, lock, name)
+            is_over = await _release_lock(client.store, lock, name)
 
     try:
-        client.start_background(give_way)
+        client.start_background(release_lock)
     except LedgerClosed:
-        pass  # it goes with the session
+        pass  # it ends with the session
 
 
 async def _wait_sealed(ledgers: StreamLedgers, made: list[str]) -> None:
@@ -117,21 +118,21 @@ async def _wait_sealed(ledgers: StreamLedgers, made: list[str]) -> None:
     versions = ledgers.store.watch_stream(ledgers.namespace, ledgers.stream)
     async with aclosing(versions):
         async for stream in versions:
-            # A writer that a commit has interrupted still has records to append.
+            # A writer that a sink's commit has interrupted still has records to append.
             if stream is None or (stream.open_segment is None and stream.interrupted is None):
                 return
             name = request_name(ledgers.stream, stream.epoch)
             path = f"{requests_path(ledgers.namespace)}/{name}"
             if path not in made:
                 made.append(path)
-                await _ask(store, path)
+                await _request(store, path)
 
 
-async def _ask(store: MetadataStore, path: str) -> None:
+async def _request(store: MetadataStore, path: str) -> None:
     try:
         await store.create(path, b"", is_ephemeral=True)
     except NodeExists:
-        pass  # left by one that asked and died: it asks for us
+        pass  # left by a client that asked and died: it serves for ours, too
 
 
 async def _withdraw(store: MetadataStore, path: str) -> None:
@@ -140,5 +141,5 @@ async def _withdraw(store: MetadataStore, path: str) -> None:
     except NoSuchNode:
         pass
     except LedgerError as error:
-        # It is about an epoch that is over, and goes with our session.
-        _log.info("request %s stays for now: %s", path, error)
+        # It names an epoch that is over, and ends with our session.
+        _log.info("request %s is left to the end of the session: %s", path, error)

@@ -1,4 +1,4 @@
-"""What a stream writer knows of the segment it sends to, its bounds and its counters."""
+"""The open segment of a stream writer, the writer's options and its statistics."""
 
 from __future__ import annotations
 
@@ -13,29 +13,31 @@ from stream.core.producers import SegmentTally
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterOptions:
-    """Bounds of one stream writer."""
+    """Limits and timeouts of one stream writer."""
 
     pending_bytes_max: int = 32 << 20
-    """Bytes sealed and not yet confirmed; then appends wait (or raise trio.WouldBlock)."""
+    """Bytes sealed and not yet confirmed; above this appends wait (or raise trio.WouldBlock)."""
 
     repair_timeout_s: float = 60.0
-    """How long a writer whose ledger failed tries to go on with another before it fails. Time in
-    which the metadata store is out of reach does not count: appends wait for it."""
+    """How long a writer whose ledger failed tries to replace it before the writer fails. Time in
+    which the metadata store is unreachable does not count: appends wait for it."""
 
     receipt_wait_s: float = 0.2
-    """How long a receipt waits, once its record is durable, for the bookies that were not needed
-    for that. Without receipts nothing waits."""
+    """How long a receipt waits, once its record is durable, for the bookies beyond the ack quorum.
+    Appends without a receipt never wait for them."""
 
     def __post_init__(self) -> None:
         if self.pending_bytes_max < 1:
             raise InvalidArgument(
-                f"pending_bytes_max is {self.pending_bytes_max}: nothing would ever have room; at "
-                "least 1"
+                f"pending_bytes_max is {self.pending_bytes_max}: no record could ever be taken; "
+                "it must be at least 1"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class StreamWriterStatistics:
+    """Counters of a stream writer since it was opened."""
+
     epoch: int
     segment: int
     records: int
@@ -46,7 +48,7 @@ class StreamWriterStatistics:
 
 
 class OpenSegment:
-    """A segment this writer sends to. `is_published`: the metadata says that it exists."""
+    """A segment that this writer sends to. `is_published`: the metadata stores that it exists."""
 
     __slots__ = (
         "confirmed", "entries", "first_sequence", "first_time_ms", "is_published",
@@ -56,7 +58,7 @@ class OpenSegment:
     def __init__(self, number: int, ledger: LedgerWriter, sequence: int) -> None:
         self.number = number
         self.ledger = ledger
-        self.since_ms = 0  # when it got its first entry, by our clock: its age counts from then
+        self.since_ms = 0  # when its first entry was sent, by our clock: its age counts from then
         self.first_sequence = sequence
         self.is_published = False
         self.confirmed = -1
@@ -67,13 +69,13 @@ class OpenSegment:
         self.last_time_ms = -1
         self.tally = SegmentTally()
 
-    def note(self, payload: bytes) -> None:
-        """What an entry that was sent says of its producer or of event times, if anything."""
+    def count_header(self, payload: bytes) -> None:
+        """Adds the producer and the event times of an entry that was sent to the tally."""
         self.tally.add(read_header(payload))
 
     @property
     def end(self) -> SegmentEnd:
-        """Where the segment ends, if nothing more is sent and all of it is confirmed."""
+        """The end of the segment, provided that nothing more is sent and all of it is confirmed."""
         return SegmentEnd(
             self.entries - 1, self.records, self.nbytes, self.first_time_ms, self.last_time_ms,
             *self.tally.event_range_ms, self.tally.producers,

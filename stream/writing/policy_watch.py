@@ -1,8 +1,8 @@
-"""What all writers of a namespace in this process want to know of the metadata store: one watch.
+"""PolicyWatch: one watch of the metadata store for all writers of a namespace in this process.
 
-However many writers, the policy is watched once, and requests to hand over (hand_over.py) once. The
-watches are tasks of the client: no writer that ends, however slowly, takes them from the others. A
-store that is out of reach, or a policy that cannot be read, stops no writer.
+However many writers there are, the policy is watched once, and so are the requests to hand over
+(handover.py). The watches are tasks of the client, so the end of one writer, however slow, never
+ends them for the others. An unreachable store, or a policy that cannot be read, stops no writer.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from stream.writing.handover import parse_request, requests_path
 
 _log = logging.getLogger(__name__)
 
-_LOOK_AGAIN_S = 1.0
+_RETRY_S = 1.0
 
 
 class Follower(Protocol):
-    """A writer, as the watch sees it. Both calls return at once and raise nothing."""
+    """A writer, as the watch sees it. Both methods return at once and never raise."""
 
     @property
     def stream(self) -> str: ...
 
     def policy_changed(self, policy: NamespaceMetadata, version: int) -> None: ...
 
-    def hand_over_asked(self, epoch: int) -> None: ...
+    def handover_requested(self, epoch: int) -> None: ...
 
 
 class PolicyWatch:
-    """Begins with the first writer that joins, ends with the last that leaves."""
+    """Begins when the first writer joins, and ends when the last one leaves."""
 
     def __init__(self, client: LedgerClient, namespace: str) -> None:
         self._client = client
@@ -47,7 +47,7 @@ class PolicyWatch:
         self._scope: trio.CancelScope | None = None
 
     def join(self, follower: Follower) -> None:
-        """Tells `follower` from now on. Raises LedgerClosed if the client is not open."""
+        """Notifies `follower` from now on. Raises LedgerClosed if the client is not open."""
         if self._scope is None:
             scope = trio.CancelScope()
             self._client.start_background(self._run, scope)
@@ -55,7 +55,7 @@ class PolicyWatch:
         self._followers[follower] = None
 
     def leave(self, follower: Follower) -> None:
-        """Tells it nothing more."""
+        """Stops notifying `follower`."""
         del self._followers[follower]
         if not self._followers and self._scope is not None:
             self._scope.cancel()
@@ -64,16 +64,16 @@ class PolicyWatch:
     async def _run(self, scope: trio.CancelScope) -> None:
         with scope:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._carry_on, self._follow_policy)
-                nursery.start_soon(self._carry_on, self._follow_requests)
+                nursery.start_soon(self._keep_following, self._follow_policy)
+                nursery.start_soon(self._keep_following, self._follow_requests)
 
-    async def _carry_on(self, follow: Callable[[], Awaitable[None]]) -> None:
+    async def _keep_following(self, follow: Callable[[], Awaitable[None]]) -> None:
         while True:
             try:
                 await follow()
             except LedgerError as error:
-                _log.info("namespace=%s: watch goes on: %s", self._namespace, error)
-            await trio.sleep(_LOOK_AGAIN_S)
+                _log.info("namespace=%s: the watch begins again: %s", self._namespace, error)
+            await trio.sleep(_RETRY_S)
 
     async def _follow_policy(self) -> None:
         async with aclosing(self._client.store.watch(namespace_path(self._namespace))) as nodes:
@@ -88,8 +88,8 @@ class PolicyWatch:
         path = requests_path(self._namespace)
         async with aclosing(self._client.store.watch_children(path)) as folders:
             async for names in folders:
-                # An old request may lie beside a new one: the newest counts, in numbers.
+                # An old request may exist beside a new one: the highest epoch counts.
                 asked = dict(sorted(request for name in names if (request := parse_request(name))))
                 for follower in list(self._followers):
                     if follower.stream in asked:
-                        follower.hand_over_asked(asked[follower.stream])
+                        follower.handover_requested(asked[follower.stream])

@@ -1,8 +1,8 @@
 """Producer: appends numbered records so that a retry is never a duplicate, and never dropped.
 
-What it handed over before is known from the stream itself, whoever wrote it then; what is still on
-its way is waited for. What is new is decided by core/producers.py; whose batches they go to by
-outbox.py.
+The stream itself stores how far each producer came, whichever writer wrote it; a retry of a record
+that is still in flight waits for the first try. core/producers.py decides which records are new;
+accumulator.py puts them into batches of their own.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from stream.core.entry.sizes import many_bytes, record_bytes
 from stream.core.metadata.streams import ProducerState
 from stream.core.position import Position
 from stream.core.producers import ProducerLog
-from stream.writing.accumulator import Outbox
-from stream.writing.batch import Batch, Ticket
+from stream.writing.accumulator import RecordAccumulator
+from stream.writing.batch import Batch, BatchKind, Ticket
 
 _STEP_RECORDS = 8192
 
@@ -29,16 +29,18 @@ class Producer:
     A producer numbers its records from 0 without gaps. Guarantees: a record is in the stream once,
     however often it is appended, by whatever writers; records of a producer are in the order of
     their numbers. After an error whose outcome is unknown, open a writer, get the producer again
-    and append from `last_sequence + 1` on, or whatever comes before it: that is passed over.
+    and append from `last_sequence + 1` on, or from any record before it: known ones are skipped.
     """
 
-    def __init__(self, stream: str, name: str, state: ProducerState, outbox: Outbox) -> None:
+    def __init__(
+        self, stream: str, name: str, state: ProducerState, accumulator: RecordAccumulator
+    ) -> None:
         self.name = name
         self._log = ProducerLog(stream, name, state.producer_id, state.last_sequence)
         self._durable = state.last_sequence
-        self._outbox = outbox
+        self._accumulator = accumulator
         self._batches: deque[Batch] = deque()
-        """With records of ours that were not known to be durable when we last looked."""
+        """Batches with records of ours that were not durable when we last looked."""
 
     @property
     def last_sequence(self) -> int:
@@ -48,7 +50,7 @@ class Producer:
 
     @property
     def next_sequence(self) -> int:
-        """Sequence of the record that comes next; those before it were taken."""
+        """Sequence of the next record; all before it were taken."""
         return self._log.next_sequence
 
     def append_nowait(
@@ -60,22 +62,22 @@ class Producer:
         event_time_ms: int | None = None,
         headers: Headers | None = None,
     ) -> Ticket | None:
-        """Takes a record and returns at once; `await ticket.wait()` gives its position.
+        """Takes a record and returns at once; `await ticket.wait()` returns its position.
 
-        Gives the ticket of the first try if that is still on its way, and None if the record is
-        durable since before. Raises ProducerGap, and what `StreamWriter.append_nowait` raises.
+        Returns the ticket of the first try if that is still in flight, and None if the record was
+        durable before. Raises ProducerGap, and the errors of `StreamWriter.append_nowait`.
         """
         if self._log.known(sequence):
-            return self._earlier(sequence)
-        outbox, producer_id = self._outbox, self._log.producer_id
-        if not outbox.has_room:
-            raise outbox.refusal()
+            return self._earlier_ticket(sequence)
+        accumulator, producer_id = self._accumulator, self._log.producer_id
+        if not accumulator.has_room:
+            raise accumulator.refusal()
         headers = None if headers is None else tuple(headers)
-        # Refused before the batch of another is sent for it.
-        record_bytes(value, key, event_time_ms, headers, outbox.record_bytes_max)
-        batch = outbox.open_for(producer_id, sequence)
-        # May raise WouldBlock still: what was sent to make place for this one took the room.
-        ticket = outbox.take(value, key, event_time_ms, headers, producer_id)
+        # An invalid record is refused before another batch is sent to begin one for it.
+        record_bytes(value, key, event_time_ms, headers, accumulator.record_bytes_max)
+        batch = accumulator.open_for(producer_id, sequence)
+        # May still raise WouldBlock: the batch that was sent to begin this one took the room.
+        ticket = accumulator.take(value, key, event_time_ms, headers, BatchKind.PRODUCED)
         self._taken(batch, sequence, 1)
         return ticket
 
@@ -90,10 +92,10 @@ class Producer:
     ) -> Position | None:
         """Appends the record with this number; returns when it is durable.
 
-        Gives its position, or None if it was there already and where is no longer known. Waits for
-        a try of the same record that is still on its way. Raises ProducerGap if a record before it
-        is missing (calls at the same time must come in order), and what `StreamWriter.append`
-        raises.
+        Returns its position, or None if it was there before and its position is no longer known.
+        Waits for an earlier try of the same record that is still in flight. Raises ProducerGap if
+        a record before it is missing (concurrent calls must be made in order), and the errors of
+        `StreamWriter.append`.
         """
         while True:
             try:
@@ -102,7 +104,7 @@ class Producer:
                 )
                 break
             except trio.WouldBlock:
-                await self._outbox.wait_room()
+                await self._accumulator.wait_room()
         if ticket is None:
             await trio.lowlevel.checkpoint()
             return None
@@ -118,31 +120,31 @@ class Producer:
     ) -> tuple[Position, Position] | None:
         """Appends records numbered from `first_sequence` on; returns when all are durable.
 
-        Those at the front that were appended before are passed over. Gives the positions of the
-        first and the last of the others, None if there are none. Raises as `append`.
+        Records at the front that were appended before are skipped. Returns the positions of the
+        first and the last of the others, None if there are none. Raises the same as `append`.
         """
-        outbox, log = self._outbox, self._log
-        sizes = many_bytes(values, keys, event_times, outbox.record_bytes_max)
+        accumulator, log = self._accumulator, self._log
+        sizes = many_bytes(values, keys, event_times, accumulator.record_bytes_max)
         first: Ticket | None = None
         last: Ticket | None = None
         begin = 0
         while begin < len(sizes):
-            # Asked again at each turn: another task may have appended the same meanwhile.
+            # Checked again each time: another task may have appended the same records meanwhile.
             if known := log.known(first_sequence + begin, len(sizes) - begin):
                 begin += known
-                last = self._earlier(first_sequence + begin - 1)
+                last = self._earlier_ticket(first_sequence + begin - 1)
                 continue
-            if not outbox.has_room:
-                await outbox.wait_room()
+            if not accumulator.has_room:
+                await accumulator.wait_room()
                 continue
             stop = begin + _STEP_RECORDS
-            batch = outbox.open_for(log.producer_id, first_sequence + begin)
-            count, ticket, last = outbox.take_many(
+            batch = accumulator.open_for(log.producer_id, first_sequence + begin)
+            count, ticket, last = accumulator.take_many(
                 values[begin:stop],
                 None if keys is None else keys[begin:stop],
                 None if event_times is None else event_times[begin:stop],
                 sizes[begin:stop],
-                log.producer_id,
+                BatchKind.PRODUCED,
             )
             self._taken(batch, first_sequence + begin, count)
             first = first or ticket
@@ -160,14 +162,14 @@ class Producer:
             self._batches.append(batch)
 
     def _settle(self) -> None:
-        """Lets go of batches that are durable. They become so in their order."""
+        """Forgets batches that are durable. They become so in order."""
         batches = self._batches
         while batches and batches[0].is_confirmed:
             batch = batches.popleft()
             self._durable = batch.producer_sequence + batch.count - 1
 
-    def _earlier(self, sequence: int) -> Ticket | None:
-        """The ticket of a record that was taken before, None if it is durable."""
+    def _earlier_ticket(self, sequence: int) -> Ticket | None:
+        """Returns the ticket of a record that was taken before, None if it is durable."""
         self._settle()
         for batch in reversed(self._batches):
             if batch.producer_sequence <= sequence:

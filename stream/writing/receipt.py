@@ -1,7 +1,7 @@
-"""Receipts of appended records: who fsynced them, asked of the ledger writer. Hot path: nothing.
+"""Receipts of appended records: which bookies fsynced them, as the ledger writer reports it.
 
-Only entries with a record somebody asked about are watched; all records of one entry share what
-is found. The receipt itself is core/receipt.py.
+Only entries with a record for which a receipt was requested are watched; all records of one entry
+share the result. Other appends must pay nothing for it. The receipt itself is core/receipt.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stream.writing.batch import Ticket
 
 
 class ReceiptTicket(Ticket):
-    """A record on its way of which a receipt is wanted; made by `StreamWriter.receipt_of`."""
+    """A record in flight for which a receipt was requested. Made by `StreamWriter.receipt_of`."""
 
     __slots__ = ("_ledgers", "_wait_s")
 
@@ -25,16 +25,16 @@ class ReceiptTicket(Ticket):
         if not self._batch.watch_acks():
             raise InvalidArgument(
                 f"stream {ledgers.stream!r}: the record at {ticket.position} is confirmed already, "
-                "and nobody kept who acknowledged it; ask right after append_nowait"
+                "and its acknowledgements were not kept; call receipt_of right after append_nowait"
             )
 
     async def receipt(self) -> Receipt:
-        """Waits until the record is durable, then a short while (`WriterOptions.receipt_wait_s`)
-        for the bookies that were not needed for that.
+        """Waits until the record is durable, then up to `WriterOptions.receipt_wait_s` for the
+        bookies beyond the ack quorum, and returns the receipt.
 
-        Raises the writer's error if it failed: the record may or may not be in the stream then.
-        MetadataUnavailable if the record was recovered and the store cannot be asked who has it;
-        it is durable then.
+        Raises the writer's error if the writer failed: the record may or may not be in the stream
+        then; MetadataUnavailable if the record was recovered and the store that knows its bookies
+        is unreachable: the record is durable then.
         """
         position = await self.wait()
         batch = self._batch
@@ -49,14 +49,14 @@ class ReceiptTicket(Ticket):
             digest, not_yet = known.digest, known.not_yet
             named = tuple(ReceiptAck(ack.bookie, ack.after_ms) for ack in known.acks)
         if is_recovered:
-            # Recovery may have put other bookies in the place of some that acknowledged it.
+            # Recovery may have replaced some of the bookies that acknowledged it.
             metadata = await self._ledgers.client.ledger_metadata(metadata.ledger_id)
             bookies = metadata.fragment_of(position.entry).bookies
             indices = write_set(position.entry, metadata.ensemble_size, metadata.write_quorum)
             members = [bookies[index] for index in indices]
             named = tuple(ack for ack in named if ack.bookie in members)
             not_yet = tuple(b for b in members if b not in [ack.bookie for ack in named])
-        assert metadata.digest_type is not None, "ledgers of streams say their digest"
+        assert metadata.digest_type is not None, "ledgers of streams have a digest type"
         return Receipt(
             namespace=self._ledgers.namespace,
             stream=self._ledgers.stream,

@@ -1,7 +1,8 @@
-"""When the segment of a writer changes: rolls, prepares, follows the policy, hands over, seals.
+"""SegmentLifecycle: rolls, prepares and seals the segment of a writer, and hands the stream over.
 
-One task does all of it, one thing at a time, so no two changes meet. How segments are taken over,
-published and repaired is own_segments.py; the decisions are core/ownership.py and core/policy.py.
+One task makes all changes, one at a time, so no two of them meet. segment_owner.py takes segments
+over, publishes and repairs them; the decisions are made by core/takeover.py and
+core/metadata/namespaces.py.
 """
 
 from __future__ import annotations
@@ -15,96 +16,96 @@ import trio
 from ledger.errors import LedgerClosed, LedgerError, LedgerFenced, RetryableError
 from ledger.writing.writer import LedgerWriter
 from stream.core.metadata.namespaces import NamespaceMetadata, should_prepare, should_roll
-from stream.core.takeover import Succession
+from stream.core.takeover import Takeover
 from stream.errors import HandedOver, NoSuchStream, TakenOver
-from stream.takeover import StreamLedgers, makes_alike
-from stream.writing.accumulator import Outbox
+from stream.takeover import StreamLedgers, makes_same_ledgers
+from stream.writing.accumulator import RecordAccumulator
 from stream.writing.open_segment import OpenSegment, WriterOptions
-from stream.writing.segment_owner import OwnSegments
+from stream.writing.segment_owner import SegmentOwner
 
 _log = logging.getLogger(__name__)
 
 _ROLL_RETRY_S = 5.0
 _ROLL_SPREAD_S = 1.0
-"""All writers of a namespace hear of a new policy at once; they do not all roll at once."""
+"""All writers of a namespace receive a new policy at once; this spreads their rolls."""
 _SEAL_TRIES_MAX = 5
 
 
-class SegmentChanges(OwnSegments):
-    """Changes the segment under an outbox; `run` is its task."""
+class SegmentLifecycle(SegmentOwner):
+    """Changes the segment that an accumulator sends to; `run` is its task."""
 
     def __init__(
         self,
-        outbox: Outbox,
+        accumulator: RecordAccumulator,
         ledgers: StreamLedgers,
         policy: NamespaceMetadata,
         options: WriterOptions,
     ) -> None:
-        super().__init__(outbox, ledgers, policy, options)
+        super().__init__(accumulator, ledgers, policy, options)
         self.rolls = 0
         self._event = trio.Event()
         self._retry_at = -math.inf
         self._is_closing = False
-        self._asked_epoch = -1
+        self._requested_epoch = -1
         self._seal_tries = 0
         self._done = trio.Event()
         self._end: LedgerError | None = None
-        """Why no more records are taken, once that is so."""
-        outbox.on_segment_event = self._noticed
+        """Why no more records are taken, once the writer is ending."""
+        accumulator.sender.on_segment_event = self._on_segment_event
 
     @property
     def stream(self) -> str:
-        """Name of the stream."""
+        """The name of the stream."""
         return self._ledgers.stream
 
     async def take_over(self, if_epoch: int | None = None) -> None:
-        """Makes this writer the one of the stream; see `OwnSegments.take_over`."""
+        """Makes this writer the only writer of the stream; see `SegmentOwner.take_over`."""
         await super().take_over(if_epoch)
-        self.hand_over_asked(self._asked_epoch)  # it may have been asked for already
+        self.handover_requested(self._requested_epoch)  # a request may have come before
 
-    # What the watch of the namespace tells
+    # Called by the watch of the namespace
 
     def policy_changed(self, policy: NamespaceMetadata, version: int) -> None:
-        """The namespace's settings as stored. Ledgers of another kind are rolled to soon."""
+        """Follows the stored policy. Rolls soon if it requires other ledgers than the open one."""
         self._use_policy(policy, version)
         if self._is_outdated():
             pause_s = self._ledgers.client.rng.random() * _ROLL_SPREAD_S
             self._retry_at = max(self._retry_at, trio.current_time() + pause_s)
         self._event.set()
 
-    def hand_over_asked(self, epoch: int) -> None:
-        """Somebody asks the writer at `epoch` for the stream: gives it up if that is this one."""
-        self._asked_epoch = max(self._asked_epoch, epoch)
-        if self.epoch == self._asked_epoch and self._end is None:
-            self._outbox.nursery.start_soon(self._hand_over)
+    def handover_requested(self, epoch: int) -> None:
+        """Hands the stream over to another client, if this is the writer at `epoch`."""
+        self._requested_epoch = max(self._requested_epoch, epoch)
+        if self.epoch == self._requested_epoch and self._end is None:
+            self._accumulator.nursery.start_soon(self._hand_over)
 
     async def _hand_over(self) -> None:
-        """Refuses new records, and seals when all that were taken are durable."""
+        """Refuses new records, and seals the segment when all records taken are durable."""
         try:
             await self._finish(HandedOver(self.stream, self.epoch))
         except LedgerError as error:
-            _log.info("stream=%s: not handed over: %s", self.stream, error)
+            _log.info("stream=%s: the handover failed: %s", self.stream, error)
 
     def _is_outdated(self) -> bool:
-        """Whether the policy wants other ledgers than the open one."""
-        return bool(self._segments) and not makes_alike(self._made_for, self._policy)
+        """Whether the policy requires other ledgers than the open one."""
+        return bool(self._segments) and not makes_same_ledgers(self._made_for, self._policy)
 
     # The task
 
-    def _noticed(self, error: LedgerError | None) -> None:
+    def _on_segment_event(self, error: LedgerError | None) -> None:
         if error is not None and self._error is None:
             self._error = error
         self._event.set()
 
     async def run(self) -> None:
-        """Looks after the segment until the writer is closed or has failed."""
+        """Rolls, repairs and seals segments until the writer is closed or has failed."""
         try:
             await self._reclaim()
             while not await self._act():
                 pass
         except LedgerError as error:
             _log.warning("stream=%s: writer failed: %s", self.stream, error)
-            self._outbox.fail(error)
+            self._accumulator.fail(error)
         finally:
             for segment in self._segments:
                 segment.ledger.on_confirmed = segment.ledger.on_failed = None
@@ -114,7 +115,7 @@ class SegmentChanges(OwnSegments):
             self._done.set()
 
     async def _act(self) -> bool:
-        """Does what is due most, or waits until something may be; True when all is done."""
+        """Takes the most urgent step, or waits for one; returns True when the segment is sealed."""
         segment = self._segments[-1]
         facts = {
             "since_ms": segment.since_ms, "nbytes": segment.nbytes, "now_ms": self._now_ms(),
@@ -134,26 +135,25 @@ class SegmentChanges(OwnSegments):
         return False
 
     async def _wait(self) -> None:
-        """Until the ledger fails, the segment has grown to where something is due, or time has
-        come."""
+        """Waits until the ledger fails, or the size or age of the segment may require a step."""
         segment, policy = self._segments[-1], self._policy
         watch, due_ms = policy.roll_bytes, policy.roll_ms
         if not self._is_prepare_tried:
             watch, due_ms = (watch + 1) // 2, (due_ms + 1) // 2
         timeout_s = self._retry_at - trio.current_time()
         if timeout_s > 0:
-            watch = 1 << 62  # what could not be done waits for its time
+            watch = 1 << 62  # a step that failed is retried at its time, whatever the size
         elif segment.nbytes == 0:
-            watch, timeout_s = 1, math.inf  # from the first entry on the clock matters
+            watch, timeout_s = 1, math.inf  # the age counts from the first entry
         else:
             timeout_s = max(0.001, (segment.since_ms + due_ms - self._now_ms()) / 1000)
-        self._outbox.segment_bytes_watch = watch
+        self._sender.segment_bytes_watch = watch
         with trio.move_on_after(timeout_s):
             await self._event.wait()
         self._event = trio.Event()
 
     async def _prepare(self) -> None:
-        """Makes the next ledger ahead: metadata only. A failure is no harm: rolling makes one."""
+        """Creates the next ledger in advance: metadata only. If this fails, rolling creates one."""
         self._is_prepare_tried = True
         epoch = self.epoch
         ledger: LedgerWriter | None = None
@@ -161,28 +161,31 @@ class SegmentChanges(OwnSegments):
             policy = await self._fresh_policy()
             ledger = await self._ledgers.make(policy)
             ledger_id = ledger.ledger_id
-            self._prepared, self._prepared_for = ledger, policy  # from here `run` ends it with us
+            self._prepared, self._prepared_for = ledger, policy  # from here on `run` abandons it
             await self._ledgers.store.update_stream(
                 self._ledgers.namespace,
                 self.stream,
                 lambda stream: self._own(stream).with_prepared(epoch, ledger_id),
             )
         except LedgerError as error:
-            _log.info("stream=%s: no ledger ahead: %s", self.stream, error)
+            _log.info("stream=%s: no ledger was prepared: %s", self.stream, error)
             if ledger is not None:
                 self._prepared = None
                 await self._ledgers.discard(ledger)
             try:
                 await self._check_epoch()
             except RetryableError:
-                pass  # whether it is still ours will be seen when it matters
+                pass  # the next step that needs the epoch checks it again
 
     async def _next_ledger(self, is_due: bool) -> LedgerWriter:
-        """The one made ahead, if it is as the policy wants it now. If the roll is due anyway, it
-        may be one as before: a policy that cannot be followed must not make segments endless."""
+        """Returns the prepared ledger if it satisfies the policy, and creates one otherwise.
+
+        If the roll is due anyway, a ledger like the one before will do: a policy that cannot be
+        followed must not let segments grow without bound.
+        """
         ledger, self._prepared = self._prepared, None
         if ledger is not None:
-            if makes_alike(self._prepared_for, self._policy):
+            if makes_same_ledgers(self._prepared_for, self._policy):
                 self._made_for = self._prepared_for
                 return ledger
             await self._ledgers.discard(ledger)
@@ -194,36 +197,38 @@ class SegmentChanges(OwnSegments):
         return ledger
 
     async def _roll(self, is_due: bool) -> None:
-        """Sends to a new ledger at once, and confirms there when the old one is closed and the
+        """Sends to a new ledger at once; confirms its entries when the old ledger is closed and the
         new segment is published."""
         old = self._segments[-1]
         try:
             stream, version = await self._check_epoch()
             if stream.interrupted is not None:
-                self._noticed(LedgerFenced(f"stream {stream.name!r}: a sink committed a batch"))
+                self._on_segment_event(
+                    LedgerFenced(f"stream {stream.name!r}: a sink committed a batch")
+                )
                 return
             ledger = await self._next_ledger(is_due)
         except RetryableError as error:
             self._retry_at = trio.current_time() + _ROLL_RETRY_S
-            _log.info("stream=%s: cannot roll now: %s", self.stream, error)
+            _log.info("stream=%s: rolling is retried later: %s", self.stream, error)
             return
         self._is_prepare_tried = False
         now_ms = self._now_ms()
-        # From here to the end of use_segment nothing is awaited: no entry may slip in between.
+        # Nothing is awaited from here to the end of use_segment: no entry may be sent in between.
         if self._error is not None:
             await self._ledgers.discard(ledger)
             return
         segment = OpenSegment(stream.next_segment, ledger, old.first_sequence + old.records)
         self._segments = [old, segment]
-        self._outbox.use_segment(segment)
-        machine = Succession(
+        self._sender.use_segment(segment)
+        takeover = Takeover(
             stream.name, now_ms, epoch=stream.epoch, stream=stream, version=version,
             is_recovery=False, begins_at=(segment.number, segment.first_sequence),
         )  # fmt: skip
         try:
-            await self._succeed(machine, closing=old, made=ledger)
+            await self._run_takeover(takeover, closing=old, made=ledger)
         except LedgerError as error:
-            self._outbox.ledger_failed(segment, error)
+            self._sender.ledger_failed(segment, error)
             return
         self._publish(segment)
         self.rolls += 1
@@ -236,35 +241,35 @@ class SegmentChanges(OwnSegments):
     # The end
 
     async def close(self) -> None:
-        """Flushes, seals the segment, ends the task. Raises the writer's error."""
+        """Flushes, seals the segment and ends the task. Raises the writer's error."""
         await self._finish(LedgerClosed(f"the writer of stream {self.stream!r} is closed"))
         await self._done.wait()
-        error = self._outbox.error
+        error = self._accumulator.error
         if error is not None and not isinstance(error, (LedgerClosed, HandedOver)):
             raise copy.copy(error)
-        if self._outbox.refused is not None:
-            raise copy.copy(self._outbox.refused)
+        if self._sender.refused is not None:
+            raise copy.copy(self._sender.refused)
 
     async def _finish(self, reason: LedgerError) -> None:
         if self._end is None:
             self._end = reason
         if not self._is_closing:
-            await self._outbox.finish(self._end)
+            await self._accumulator.finish(self._end)
             self._is_closing = True
             self._event.set()
 
     async def _seal(self) -> bool:
-        """Closes the ledger and seals the segment; False if it failed and must be repaired."""
+        """Closes the ledger and seals the segment; returns False if it has to be repaired first."""
         try:
             stream, version = await self._check_epoch()
-            machine = Succession(
+            takeover = Takeover(
                 stream.name, self._now_ms(), epoch=stream.epoch, stream=stream, version=version,
                 is_recovery=False, begins_next=False,
             )  # fmt: skip
-            await self._succeed(machine, closing=self._segments[-1])
+            await self._run_takeover(takeover, closing=self._segments[-1])
         except (TakenOver, NoSuchStream) as error:
-            # All our records were durable before: whoever came after us has sealed them.
-            _log.info("stream=%s: closed behind our back: %s", self.stream, error)
+            # All our records were durable before: the next writer, or the deletion, sealed them.
+            _log.info("stream=%s: sealed by another client: %s", self.stream, error)
         except LedgerError as error:
             self._seal_tries += 1
             if self._seal_tries >= _SEAL_TRIES_MAX:
@@ -272,6 +277,6 @@ class SegmentChanges(OwnSegments):
             self._error = error
             return False
         assert self._end is not None, "sealed without a reason"
-        self._outbox.fail(self._end)
+        self._accumulator.fail(self._end)
         await self._reclaim()
         return True

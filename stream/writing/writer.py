@@ -1,7 +1,7 @@
-"""StreamWriter: appends records to a stream; its only writer at its epoch.
+"""StreamWriter: appends records to a stream, as the only writer at its epoch.
 
-The public face of two others: accumulator.py gathers, sends and confirms; segment_lifecycle.py
-takes over, rolls, repairs and seals. Nothing is decided here.
+The public interface of two others: accumulator.py gathers records, batch_sender.py sends and
+confirms them; segment_lifecycle.py takes over, rolls, repairs and seals. It decides nothing.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from stream.core.position import Position
 from stream.core.receipt import Receipt
 from stream.errors import HandedOver
 from stream.takeover import StreamLedgers
-from stream.writing.accumulator import Outbox
-from stream.writing.batch import CONDITIONAL, Ticket
-from stream.writing.conditional import open_for
-from stream.writing.handover import hand_over
+from stream.writing.accumulator import RecordAccumulator
+from stream.writing.batch import BatchKind, Ticket
+from stream.writing.conditional import open_conditional
+from stream.writing.handover import handover
 from stream.writing.open_segment import StreamWriterStatistics, WriterOptions
 from stream.writing.policy_watch import PolicyWatch
 from stream.writing.producer import Producer
 from stream.writing.receipt import ReceiptTicket
-from stream.writing.segment_lifecycle import SegmentChanges
+from stream.writing.segment_lifecycle import SegmentLifecycle
 
 _STEP_RECORDS = 8192
-"""Records of one `append_many` looked at together."""
+"""Records of one `append_many` that are taken in one step."""
 
 
 class StreamWriter:
@@ -45,35 +45,34 @@ class StreamWriter:
     """
 
     def __init__(
-        self, ledgers: StreamLedgers, outbox: Outbox, changes: SegmentChanges, receipt_wait_s: float
+        self, ledgers: StreamLedgers, accumulator: RecordAccumulator, lifecycle: SegmentLifecycle
     ) -> None:
         self.stream = ledgers.stream
         self._ledgers = ledgers
-        self._receipt_wait_s = receipt_wait_s
-        self._outbox = outbox
-        self._changes = changes
+        self._accumulator = accumulator
+        self._lifecycle = lifecycle
         self._producers: dict[str, Producer] = {}
 
     @property
     def epoch(self) -> int:
-        """How many writers the stream has had, this one included."""
-        return self._changes.epoch
+        """The number of writers that the stream has had, including this one."""
+        return self._lifecycle.epoch
 
     @property
     def error(self) -> LedgerError | None:
-        """Why the writer failed, if it did; LedgerClosed after it was closed, HandedOver after
-        another asked for the stream and got it."""
-        return self._outbox.error
+        """Why the writer failed, if it did; LedgerClosed after it was closed, HandedOver after it
+        handed the stream over to another writer that asked for it."""
+        return self._accumulator.error
 
     @property
     def next_sequence(self) -> int:
-        """Sequence of the record that will be taken next: what `expected_sequence` must be."""
-        return self._outbox.next_sequence
+        """Sequence of the record that is taken next: the value `expected_sequence` must have."""
+        return self._accumulator.next_sequence
 
     @property
     def has_room(self) -> bool:
-        """Whether `append_nowait` would take a record now."""
-        return self._outbox.has_room
+        """Whether `append_nowait` would accept a record now."""
+        return self._accumulator.has_room
 
     def append_nowait(
         self,
@@ -84,27 +83,27 @@ class StreamWriter:
         *,
         expected_sequence: int | None = None,
     ) -> Ticket:
-        """Takes a record and returns at once; `await ticket.wait()` gives its position.
+        """Takes a record and returns at once; `await ticket.wait()` returns its position.
 
         `headers` are pairs of a name and bytes. With `expected_sequence` the record is taken only
-        if it gets this sequence number (what has it instead may not be durable yet). Raises
-        trio.WouldBlock when too much is unconfirmed or the quota is used up (then
+        if it gets this sequence number (the record that has it instead may not be durable yet).
+        Raises trio.WouldBlock when too much is unconfirmed or the quota is used up (then
         `await wait_room()`), SequenceMismatch, InvalidArgument if the record is too large (1 MiB,
         or `record_bytes_max` of the namespace), and the writer's error if it failed.
         """
         if expected_sequence is None:
-            return self._outbox.take(value, key, event_time_ms, headers)
-        self._outbox.check_sequence(expected_sequence)
-        self._outbox.open_conditional()
-        return self._outbox.take(value, key, event_time_ms, headers, CONDITIONAL)
+            return self._accumulator.take(value, key, event_time_ms, headers)
+        self._accumulator.check_sequence(expected_sequence)
+        self._accumulator.open_conditional()
+        return self._accumulator.take(value, key, event_time_ms, headers, BatchKind.CONDITIONAL)
 
     def receipt_of(self, ticket: Ticket) -> ReceiptTicket:
-        """Asks for a receipt of a record that was just taken; `await .receipt()` gives it.
+        """Requests a receipt of a record that was just taken; `await .receipt()` returns it.
 
-        Costs nothing for the entries of other records. Raises InvalidArgument if the record is
-        confirmed already and nobody asked before.
+        The entries of other records pay nothing for it. Raises InvalidArgument if the record is
+        confirmed already and no receipt was requested before that.
         """
-        return ReceiptTicket(ticket, self._ledgers, self._receipt_wait_s)
+        return ReceiptTicket(ticket, self._ledgers, self._lifecycle.options.receipt_wait_s)
 
     @overload
     async def append(
@@ -142,18 +141,18 @@ class StreamWriter:
         bookies fsynced it.
 
         Waits while too much is unconfirmed, or the quota is used up. If cancelled, the record may
-        be in the stream all the same; trying again with the same `expected_sequence` tells:
-        SequenceMismatch if it is. Raises TakenOver (another writer; also a LedgerFenced),
-        SequenceMismatch (nothing was appended), NotEnoughBookies, InvalidArgument, LedgerClosed.
+        still be in the stream; a retry with the same `expected_sequence` raises SequenceMismatch
+        if it is. Raises TakenOver (another writer; also a LedgerFenced), SequenceMismatch (nothing
+        was appended), NotEnoughBookies, InvalidArgument, LedgerClosed.
         """
-        outbox = self._outbox
-        while not outbox.has_room:
-            await outbox.wait_room()
+        accumulator = self._accumulator
+        while not accumulator.has_room:
+            await accumulator.wait_room()
         if expected_sequence is None:
-            ticket = outbox.take(value, key, event_time_ms, headers)
+            ticket = accumulator.take(value, key, event_time_ms, headers)
         else:
-            await open_for(outbox, expected_sequence)
-            ticket = outbox.take(value, key, event_time_ms, headers, CONDITIONAL)
+            await open_conditional(accumulator, expected_sequence)
+            ticket = accumulator.take(value, key, event_time_ms, headers, BatchKind.CONDITIONAL)
         if receipt:
             return await self.receipt_of(ticket).receipt()
         return await ticket.wait()
@@ -168,35 +167,32 @@ class StreamWriter:
     ) -> tuple[Position, Position]:
         """Appends records in order; returns the first and the last position when all are durable.
 
-        Records of other callers may come between, unless `expected_sequence` says which sequence
-        number the first one gets: then they follow each other, and may be no more than fit
+        Records of other callers may come between, unless `expected_sequence` gives the sequence
+        number of the first one: then they follow each other, and together must fit
         `WriterOptions.pending_bytes_max`. `keys` and `event_times` (ms), when given, have one item
-        per value. Raises as `append`; InvalidArgument before anything is taken.
+        per value. Raises the same as `append`; InvalidArgument before any record is taken.
         """
-        outbox = self._outbox
-        sizes = many_bytes(values, keys, event_times, outbox.record_bytes_max)
+        accumulator = self._accumulator
+        sizes = many_bytes(values, keys, event_times, accumulator.record_bytes_max)
         if not sizes:
             raise InvalidArgument("append_many needs at least one record")
+        kind = BatchKind.PLAIN
         if expected_sequence is not None:
-            if sum(sizes) > outbox.pending_bytes_max:
-                raise InvalidArgument(
-                    f"{sum(sizes)} bytes are too many for one conditional append; at most "
-                    f"{outbox.pending_bytes_max} fit (pending_bytes_max of the writer's options)"
-                )
-            await open_for(outbox, expected_sequence)
+            await open_conditional(accumulator, expected_sequence, sum(sizes))
+            kind = BatchKind.CONDITIONAL
         first: Ticket | None = None
         begin = 0
         while begin < len(sizes):
-            # Conditional ones are taken together: nothing is awaited between the check and here.
-            while expected_sequence is None and not outbox.has_room:
-                await outbox.wait_room()
+            # Conditional ones are taken together: nothing is awaited from the check to here.
+            while expected_sequence is None and not accumulator.has_room:
+                await accumulator.wait_room()
             stop = begin + _STEP_RECORDS
-            count, ticket, last = outbox.take_many(
+            count, ticket, last = accumulator.take_many(
                 values[begin:stop],
                 None if keys is None else keys[begin:stop],
                 None if event_times is None else event_times[begin:stop],
                 sizes[begin:stop],
-                0 if expected_sequence is None else CONDITIONAL,
+                kind,
             )
             first = first or ticket
             begin += count
@@ -205,9 +201,9 @@ class StreamWriter:
         return await first.wait(), end
 
     async def producer(self, name: str) -> Producer:
-        """The idempotent producer of this name, which the stream remembers from now on.
+        """Returns the idempotent producer of this name, which the stream stores from now on.
 
-        Its `last_sequence` says where to go on. Each call gives the same object. Raises
+        Continue after its `last_sequence`. Each call returns the same object. Raises
         TooManyProducers, TakenOver, MetadataUnavailable, and the writer's error if it failed.
         """
         known = self._producers.get(check_name(name, "producer"))
@@ -216,46 +212,46 @@ class StreamWriter:
             return known
         if self.error is not None:
             raise copy.copy(self.error)
-        state = await self._changes.producer_state(name)
-        # Of two tasks that asked at once both get the producer of the first.
-        fresh = Producer(self.stream, name, state, self._outbox)
+        state = await self._lifecycle.producer_state(name)
+        # Two tasks that call it at once both get the producer of the first.
+        fresh = Producer(self.stream, name, state, self._accumulator)
         return self._producers.setdefault(name, fresh)
 
     async def wait_room(self) -> None:
         """Returns when `append_nowait` may take a record; raises the writer's error."""
-        await self._outbox.wait_room()
+        await self._accumulator.wait_room()
 
     async def flush(self) -> None:
-        """Sends what has gathered; returns when all records taken so far are durable.
+        """Sends the records gathered so far; returns when all records taken are durable.
 
-        Raises the writer's error if it failed; SequenceMismatch if a sink's batch came before a
-        conditional record, and nobody waited for that.
+        Raises the writer's error if it failed; SequenceMismatch if a sink committed a batch before
+        a conditional record that no caller waits for.
         """
-        await self._outbox.flush()
+        await self._accumulator.flush()
 
     async def close(self) -> None:
         """Waits until all records taken are durable, then seals the segment. Idempotent.
 
         Does nothing if the stream was handed over. Raises the writer's error if it failed, and
-        SequenceMismatch as `flush`. Called by the end of the `async with` block.
+        SequenceMismatch like `flush`. The end of the `async with` block calls it.
         """
         if isinstance(self.error, (LedgerClosed, HandedOver)):
             return
         if self.error is not None:
             raise copy.copy(self.error)
-        await self._changes.close()
+        await self._lifecycle.close()
 
     def statistics(self) -> StreamWriterStatistics:
         """Counters since the writer was opened."""
-        outbox = self._outbox
+        sender = self._accumulator.sender
         return StreamWriterStatistics(
             epoch=self.epoch,
-            segment=-1 if outbox.segment is None else outbox.segment.number,
-            records=outbox.records_confirmed,
-            entries=outbox.entries_confirmed,
-            bytes_pending=outbox.pending_bytes,
-            rolls=self._changes.rolls,
-            repairs=self._changes.repairs,
+            segment=-1 if sender.segment is None else sender.segment.number,
+            records=sender.records_confirmed,
+            entries=sender.entries_confirmed,
+            bytes_pending=self._accumulator.pending_bytes,
+            rolls=self._lifecycle.rolls,
+            repairs=self._lifecycle.repairs,
         )
 
 
@@ -268,32 +264,34 @@ async def open_writer(
     if_epoch: int | None = None,
     hand_over_s: float | None = None,
 ) -> AsyncIterator[StreamWriter]:
-    """Takes the stream over and gives its writer, which is closed at the end of the block.
+    """Takes the stream over and yields its writer, which is closed at the end of the block.
 
     After an exception in the block the segment is left open for the next writer to recover.
     """
     policy, _ = await ledgers.store.read_namespace(ledgers.namespace)
-    outbox = Outbox(ledgers.stream, policy, options, ledgers.client.now_ms)
-    changes = SegmentChanges(outbox, ledgers, policy, options)
-    writer = StreamWriter(ledgers, outbox, changes, options.receipt_wait_s)
+    accumulator = RecordAccumulator(ledgers.stream, policy, options, ledgers.client.now_ms)
+    lifecycle = SegmentLifecycle(accumulator, ledgers, policy, options)
+    writer = StreamWriter(ledgers, accumulator, lifecycle)
     async with open_background() as nursery:
-        outbox.nursery = nursery
-        # Before the takeover: from then on nothing that is asked of it may be missed.
-        watch.join(changes)
+        accumulator.nursery = nursery
+        # Before the takeover: from then on no request to the writer may be missed.
+        watch.join(lifecycle)
         try:
             if hand_over_s is None:
-                await changes.take_over(if_epoch)
+                await lifecycle.take_over(if_epoch)
             else:
-                async with hand_over(ledgers, hand_over_s):
-                    await changes.take_over(if_epoch)
-            nursery.start_soon(outbox.run_linger)
-            nursery.start_soon(changes.run)
+                async with handover(ledgers, hand_over_s):
+                    await lifecycle.take_over(if_epoch)
+            nursery.start_soon(accumulator.run_linger)
+            nursery.start_soon(lifecycle.run)
             try:
                 yield writer
                 await writer.close()
             except BaseException:
-                # Also if closing was cancelled: whoever waits elsewhere must not wait for ever.
-                outbox.fail(LedgerClosed(f"the writer of stream {ledgers.stream!r} was abandoned"))
+                # Also if closing was cancelled: no waiting task may wait forever.
+                accumulator.fail(
+                    LedgerClosed(f"the writer of stream {ledgers.stream!r} was abandoned")
+                )
                 raise
         finally:
-            watch.leave(changes)
+            watch.leave(lifecycle)

@@ -70,7 +70,7 @@ def test_the_disk_is_probed_from_anywhere(elsewhere: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_probe_that_cannot_begin_is_told(elsewhere: Path) -> None:
+def test_a_probe_that_cannot_begin_is_reported(elsewhere: Path) -> None:
     with (
         pytest.raises(ChildEnded, match=r"benchmarks\.disk ended early with exit code 1"),
         fdatasync_beside(elsewhere / "absent"),

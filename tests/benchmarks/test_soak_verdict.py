@@ -56,7 +56,7 @@ def test_memory_is_flat_if_its_slope_after_the_warm_up_is(
     assert verdict.growth_mib[0] == 0
 
 
-def test_errors_and_space_that_does_not_come_back_are_told() -> None:
+def test_errors_and_space_that_does_not_come_back_are_reported() -> None:
     samples = _samples(lambda _: 100.0)
     verdict = judge(samples, ["append: IoError"])
     assert (verdict.is_free_of_errors, verdict.is_good) == (False, False)

@@ -250,7 +250,7 @@ async def test_a_power_loss_while_acknowledging_before_syncing(
             with pytest.raises(UnknownLedgerState):
                 await storage.read(writer.ledger_id, 1)
             with pytest.raises(LedgerFenced):
-                await writer.append(b"must not go on here")
+                await writer.append(b"must not continue here")
 
 
 async def test_the_same_machine_forgets_nothing(tmp_path: Path) -> None:
@@ -283,7 +283,7 @@ async def test_an_entry_that_is_nowhere_keeps_no_other_away(tmp_path: Path) -> N
         await repair_round(cluster, 0)
         name = cluster.bookies[0].bookie_id
         statuses = [await ask(client, name, writer.ledger_id, entry) for entry in range(200)]
-        assert statuses.pop(100) is Status.IO_ERROR  # which is how "unknown" is told to readers
+        assert statuses.pop(100) is Status.IO_ERROR  # by which readers learn "unknown"
         assert statuses == [Status.OK] * 199
         [directory] = storage_of(cluster).directories
         limbo = directory.details().limbo

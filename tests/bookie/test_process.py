@@ -25,6 +25,6 @@ def test_a_heap_of_holes_is_given_back() -> None:
     run = subprocess.run(
         [sys.executable, "-c", _HOLES], capture_output=True, text=True, check=True, timeout=60
     )
-    given_by_itself, given_when_told = map(float, run.stdout.split())
+    given_by_itself, given_on_request = map(float, run.stdout.split())
     assert given_by_itself < 10  # of 95 MiB: it is kept for what comes next
-    assert given_when_told > 60
+    assert given_on_request > 60

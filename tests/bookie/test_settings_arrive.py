@@ -1,6 +1,6 @@
 """Every setting of a bookie reaches what it is for: read from the objects of a running process.
 
-A setting that is documented, checked and then left behind on the way changes nothing, and nobody
+A setting that is documented, checked and then dropped between them changes nothing, and no test
 notices until the day it is needed.
 """
 
@@ -113,7 +113,7 @@ def _config(directory: Path) -> BookieConfig:
 
 @dataclass
 class Engine:
-    """A running bookie, and what was asked of its doors."""
+    """A running bookie, and how its interfaces were used."""
 
     observer: Observer | None = None
     opened_stores: list[tuple[str, int]] = field(default_factory=list)

@@ -143,10 +143,10 @@ def exchanges(events: list[Event]) -> list[str]:
     for number, (call, connection, frame) in enumerate(requests):
         asked = described(normalised(frame, is_request=True), is_request=True)
         answer = replies.get(number)
-        told = (
+        reported = (
             "no reply"
             if answer is None
             else described(normalised(answer, is_request=False), is_request=False)
         )
-        found.append((calls.index(call), f"{call} [{connection}] {asked} -> {told}"))
+        found.append((calls.index(call), f"{call} [{connection}] {asked} -> {reported}"))
     return [line for _, line in sorted(found)]

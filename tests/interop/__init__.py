@@ -1,1 +1,1 @@
-"""Against released Apache BookKeeper: its client, its bookies, its tools, over a real ZooKeeper."""
+"""Tests against released Apache BookKeeper: its client, bookies and tools, over ZooKeeper."""

@@ -1,7 +1,7 @@
-"""A released Apache bookie as a process of its own, which a test may kill and start again.
+"""A released Apache bookie in a separate process, which a test may kill and start again.
 
-It has its own directories and port, loopback allowed, small heap and caches, and the storage that
-Pulsar uses unless told otherwise. `AutoRecovery` is Apache's auditor and replication worker.
+It has its own directories and port, allows loopback, and has a small heap and small caches. Its
+default storage is that of Pulsar. `AutoRecovery` is Apache's auditor and replication worker.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from typing import Any
 from bookie.standalone import cluster
 from tests.interop.build import build
 from tests.interop.java_client import TIMEOUTS, java_uri
-from tests.interop.patience import PATIENCE_S
+from tests.interop.timeouts import PATIENCE_S
 from tests.interop.znodes import forget_registration
 
 DB_LEDGER_STORAGE = "org.apache.bookkeeper.bookie.storage.ldb.DbLedgerStorage"
 SORTED_LEDGER_STORAGE = "org.apache.bookkeeper.bookie.SortedLedgerStorage"
 _SERVER = "org.apache.bookkeeper.server.Main"
 _AUTO_RECOVERY = "org.apache.bookkeeper.replication.AutoRecoveryMain"
-# A v2 read (opcode 2) of entry 0 of a ledger nobody has: answered once the bookie serves.
+# A v2 read (opcode 2) of entry 0 of a ledger that does not exist: answered once the bookie serves.
 _PROBE = struct.pack(">iiqq", 20, 2 << 24 | 2 << 16, (1 << 62) + 1, 0)
 
 SMALL: dict[str, object] = {
@@ -60,9 +60,11 @@ _given: set[int] = set()
 
 
 def free_port() -> int:
-    """Never given before, as it may be that of a bookie which is down just now; of this test
-    process's share; and below the range of outgoing connections: a client that tries a dead
-    bookie's port must not be given that port as its own, and so connect to itself."""
+    """Returns a free port that was not returned before, because a stopped bookie may own it.
+
+    It is in this test process's range, and below the range of outgoing connections: a client that
+    tries a dead bookie's port must not get that port as its own, and so connect to itself.
+    """
     shuffled = random.SystemRandom().sample(cluster.PORTS, len(cluster.PORTS))
     for port in shuffled:
         if port in _given:
@@ -78,7 +80,7 @@ def free_port() -> int:
 
 
 def write_settings(file: Path, settings: dict[str, object]) -> None:
-    """A properties file as Apache's commands read it."""
+    """Writes a properties file for Apache's commands."""
     lines = []
     for name, value in settings.items():
         lines.append(f"{name}={str(value).lower() if isinstance(value, bool) else value}\n")
@@ -113,7 +115,7 @@ class JavaProgram:
         return self._process is not None and self._process.poll() is None
 
     def begin(self) -> None:
-        """Starts the process and does not wait."""
+        """Starts the process. Does not wait."""
         assert not self.is_running
         write_settings(self.configuration, self.settings)
         command = build(self.version).command(
@@ -125,11 +127,11 @@ class JavaProgram:
             )
 
     def kill(self) -> None:
-        """kill -9; returns when it is gone."""
+        """Kills the process with -9; returns when it has ended."""
         self._end(signal.SIGKILL)
 
     def stop(self, timeout_s: float = 30.0) -> None:
-        """Asks it to end, and insists after `timeout_s`."""
+        """Terminates the process; kills it after `timeout_s`."""
         self._end(signal.SIGTERM, timeout_s)
 
     def _end(self, how: signal.Signals, timeout_s: float | None = None) -> None:
@@ -144,7 +146,7 @@ class JavaProgram:
         self._process = None
 
     def pause(self) -> None:
-        """The process stands still, its sockets stay open."""
+        """Stops the process; its sockets stay open."""
         assert self._process is not None
         self._process.send_signal(signal.SIGSTOP)
 
@@ -153,19 +155,19 @@ class JavaProgram:
         self._process.send_signal(signal.SIGCONT)
 
     def said(self) -> str:
-        """The end of its log."""
+        """Returns the end of its log."""
         return self.log.read_text(errors="replace")[-4000:]
 
 
 class ApacheBookie(JavaProgram):
-    """One bookie; `bookie_id` and data stay the same over restarts.
+    """One Apache bookie, which keeps its `bookie_id` and data over restarts.
 
     Args:
         version: of Apache BookKeeper.
-        directory: of its own; journal, ledgers, configuration and log go there.
+        directory: the bookie's own directory for journal, ledgers, configuration and log.
         zookeeper_uri: `zk://host:port/path/ledgers` of an initialised cluster.
         storage: class of the ledger storage.
-        settings: more of Apache's ServerConfiguration, by its names.
+        settings: additional settings, by the names of Apache's ServerConfiguration.
     """
 
     def __init__(
@@ -192,12 +194,12 @@ class ApacheBookie(JavaProgram):
         return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
-        """Returns when it is registered and serves."""
+        """Waits until the bookie is registered and serves."""
         self.begin()
         self.wait_ready()
 
     def begin(self) -> None:
-        """As of any program; one that ran before would wait for the end of its last session."""
+        """Starts the process, after ending its last session, for which it would wait otherwise."""
         if self.log.exists():
             forget_registration(self._uri, self.bookie_id)
         super().begin()
@@ -208,10 +210,10 @@ class ApacheBookie(JavaProgram):
             if not self.is_running or time.monotonic() > deadline_s:
                 self.kill()
                 raise AssertionError(f"bookie {self.bookie_id} did not start:\n{self.said()}")
-            time.sleep(0.05)  # it has no way to tell us
+            time.sleep(0.05)  # it sends no notification
 
     def is_answering(self) -> bool:
-        """Whether it answers a read; it accepts connections before that, and closes them."""
+        """Returns whether it answers a read; before that it accepts connections and closes them."""
         try:
             with socket.create_connection(("127.0.0.1", self.port), 10) as connection:
                 connection.settimeout(10)
@@ -251,7 +253,7 @@ def bookie_settings(
     storage: str = DB_LEDGER_STORAGE,
     more: dict[str, object] | None = None,
 ) -> dict[str, object]:
-    """A ServerConfiguration, by Apache's names."""
+    """Returns a ServerConfiguration, by Apache's names."""
     return {
         "metadataServiceUri": java_uri(zookeeper_uri),
         "bookiePort": port,
@@ -264,7 +266,7 @@ def bookie_settings(
 
 
 def start_all(bookies: list[ApacheBookie]) -> None:
-    """Starts them side by side."""
+    """Starts the bookies concurrently."""
     for bookie in bookies:
         bookie.begin()
     for bookie in bookies:

@@ -1,8 +1,8 @@
-"""The Java side of the interop suite: fetched and compiled once per Apache version.
+"""Builds the Java side of the interop suite, once per Apache version.
 
-Maven resolves the classpath and compiles our driver into `.interop/<version>/`, which is reused
-until pom or sources change. Several test processes may ask at once: one builds, the others wait,
-also those that want another version, for Maven's repository is not made for several at once.
+Maven resolves the classpath and compiles the driver into `.interop/<version>/`, which is reused
+until the pom or the sources change. If several test processes need a build, one builds and the
+others wait, also for another version, because Maven's repository does not support concurrent use.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ _BUILD_TIMEOUT_S = 900.0
 
 @dataclass(frozen=True, slots=True)
 class Build:
-    """One version's classpath, our driver first."""
+    """The classpath of one version, beginning with the driver."""
 
     version: str
     classpath: str
 
     def command(self, main_class: str, *arguments: str, heap_mb: int = 192) -> list[str]:
-        """What to execute to run a class in a JVM that starts fast and stays small."""
+        """Returns the command that runs a class in a JVM that starts fast and stays small."""
         return [
             find_java(),
             f"-Xmx{heap_mb}m",
@@ -63,7 +63,7 @@ class Build:
 
 
 def missing_tools() -> str | None:
-    """Why the suite cannot run on this machine, or None."""
+    """Returns why the suite cannot run on this machine, or None."""
     try:
         find_java()
         find_jars()
@@ -79,7 +79,7 @@ def missing_tools() -> str | None:
 
 
 def require_tools() -> None:
-    """Skips the test where Java or Maven is missing; in CI that is a failure."""
+    """Skips the test if Java or Maven is missing; in CI this is a failure."""
     reason = missing_tools()
     if reason is None:
         return
@@ -90,12 +90,12 @@ def require_tools() -> None:
 
 @cache
 def build(version: str) -> Build:
-    """The version's classpath; fetches and compiles if need be. Skips the test without Maven."""
+    """Returns the classpath of a version; builds it if necessary. Skips the test without Maven."""
     return build_project(version, _SOURCES, f"-Dbookkeeper.version={version}")
 
 
 def build_project(version: str, sources: Path, *properties: str) -> Build:
-    """As `build`, of the Maven project in `sources`; the output goes to `.interop/<version>`."""
+    """Builds the Maven project in `sources`; the output goes to `.interop/<version>`."""
     require_tools()
     directory = OUTPUT / version
     wanted = _fingerprint(version, sources)
@@ -111,7 +111,7 @@ def build_project(version: str, sources: Path, *properties: str) -> Build:
 
 
 def _says(stamp: Path, wanted: str) -> bool:
-    """Without the lock: what somebody is writing just now is not yet what is wanted."""
+    """Returns whether the build is up to date. To be called with the lock."""
     try:
         return stamp.read_text() == wanted
     except FileNotFoundError:

@@ -17,12 +17,12 @@ import pytest
 from tests.interop.apache_bookie import ApacheBookie, bookie_settings, start_all
 from tests.interop.build import require_tools
 from tests.interop.java_client import JavaClient, JavaVm
+from tests.interop.mixed_bookies import BookieProcess, running_bookies
 from tests.interop.our_bookies import OurBookies
 from tests.interop.results import expect_results
 from tests.interop.results import pytest_configure as pytest_configure  # the plugin's hooks
 from tests.interop.results import pytest_runtest_makereport as pytest_runtest_makereport
 from tests.interop.results import pytest_sessionfinish as pytest_sessionfinish
-from tests.interop.stage import BookieProcess, running_bookies
 from tests.interop.versions import VERSIONS
 from tests.zookeeper import RunningZooKeeper
 
@@ -38,22 +38,22 @@ LONGEST_FIRST = (
     "test_autorecovery.py",
     "test_our_client_apache_bookies.py",
     "test_mixed.py",
-    "test_java_client_trouble.py",
-    "test_pulsar_broker.py",
+    "test_java_client_bookie_failures.py",
+    "test_broker.py",
     "test_java_client_tools.py",
     "test_shell.py",
-    "test_java_client_refusals.py",
+    "test_java_client_rejections.py",
     "test_pulsar.py",
 )
-"""Files that take minutes: processes which take a file at a time end together only if none of these
-is taken last. An estimate by what the files start and wait for; `--durations=0` measures."""
+"""Files that take minutes, in order. Test processes run a file at a time and end together only if
+none of these comes last. This is an estimate; `--durations=0` measures."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     expect_results(config, items)
     places = {name: place for place, name in enumerate(LONGEST_FIRST)}
-    ours = [n for n, item in enumerate(items) if item.path.parent == Path(__file__).parent]
+    ours = [n for n, item in enumerate(items) if Path(__file__).parent in item.path.parents]
     in_order = sorted((items[n] for n in ours), key=lambda i: places.get(i.path.name, len(places)))
     for n, item in zip(ours, in_order, strict=True):
         items[n] = item
@@ -69,7 +69,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture(scope="session")
 def java_vm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GetVm]:
-    """The process of a version, shared by all tests that leave it running: `java_vm(version)`."""
+    """Returns the process of a version, shared by the tests that do not end it."""
     require_tools()
     logs = tmp_path_factory.mktemp("java")
     running: dict[str, JavaVm] = {}
@@ -86,8 +86,10 @@ def java_vm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GetVm]:
 
 @pytest.fixture(scope="session")
 def new_root(shared_zookeeper: RunningZooKeeper) -> Callable[[str], str]:
-    """Cluster URIs nobody has used: `new_root(name)`. Bookies of ours make the layout
-    themselves; for Apache's take `apache_bookies`."""
+    """Returns new cluster URIs: `new_root(name)`.
+
+    Bookies of ledgerstream create the layout themselves; `apache_bookies` does it for Apache's.
+    """
     require_tools()
     numbers = itertools.count(1)
 
@@ -99,7 +101,7 @@ def new_root(shared_zookeeper: RunningZooKeeper) -> Callable[[str], str]:
 
 @pytest.fixture(scope="module")
 def zookeeper_root(new_root: Callable[[str], str], request: pytest.FixtureRequest) -> str:
-    """URI of the module's own cluster."""
+    """The URI of the module's own cluster."""
     return new_root(request.module.__name__.rpartition(".")[2])
 
 
@@ -107,7 +109,7 @@ def zookeeper_root(new_root: Callable[[str], str], request: pytest.FixtureReques
 def our_bookies(
     zookeeper_root: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[OurBookies]:
-    """Four bookies of ours in the module's cluster; who kills one starts it again."""
+    """Four bookies of ledgerstream in the module's cluster; a test that kills one restarts it."""
     bookies = OurBookies(tmp_path_factory.mktemp("bookies"), zookeeper_root)
     try:
         bookies.start(*range(OUR_BOOKIES))
@@ -118,8 +120,10 @@ def our_bookies(
 
 @pytest.fixture
 def java(java_vm: GetVm) -> GetJava:
-    """Clients in the version's shared process:
-    `async with java(version, uri, v2=True, explicitLacInterval=50) as client`."""
+    """Opens clients in the version's shared process.
+
+    `async with java(version, uri, v2=True, explicitLacInterval=50) as client`.
+    """
 
     def get(
         version: str, uri: str, *, v2: bool = False, **settings: Any
@@ -139,7 +143,7 @@ class ApacheBookies:
         self._directory = directory
 
     def add(self, count: int = 1, **settings: Any) -> list[ApacheBookie]:
-        """Starts more of them; settings as for ApacheBookie."""
+        """Starts more bookies, with settings as for ApacheBookie."""
         new = []
         for _ in range(count):
             directory = self._directory / f"apache-{len(self.bookies)}"
@@ -157,7 +161,7 @@ class ApacheBookies:
 
 
 def init_cluster(vm: JavaVm, uri: str) -> None:
-    """Makes the layout of an empty cluster with Apache's own command."""
+    """Creates the layout of an empty cluster with Apache's own command."""
     settings = bookie_settings(Path("unused"), uri, 3181)
     vm.call_sync("init_cluster", settings={name: str(value) for name, value in settings.items()})
 
@@ -166,10 +170,9 @@ def init_cluster(vm: JavaVm, uri: str) -> None:
 def apache_bookies(
     java_vm: GetVm, new_root: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[GetApacheBookies]:
-    """Apache bookies of the module, three unless told otherwise: `apache_bookies(version)`.
+    """Returns Apache bookies of the module, three by default: `apache_bookies(version)`.
 
-    The same version and storage give the same bookies again, of which those that a test killed
-    have been started.
+    The same version and storage give the same bookies; those that a test has killed are restarted.
     """
     made: dict[tuple[str, str], ApacheBookies] = {}
 
@@ -196,8 +199,10 @@ def apache_bookies(
 def mixed_cluster(
     java_vm: GetVm, new_root: Callable[[str], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, Mapping[str, BookieProcess]]]:
-    """URI and bookies of both kinds in one cluster, Apache's of all versions: five of each, by
-    name. Who kills one starts it again (`stage.open_stage`)."""
+    """The URI of a cluster, and its bookies by name: five of each kind, Apache's of all versions.
+
+    A test that kills a bookie restarts it (`mixed_bookies.open_mixed_bookies`).
+    """
     uri = new_root("mixed")
     init_cluster(java_vm(VERSIONS[-1]), uri)
     with running_bookies(tmp_path_factory.mktemp("mixed"), uri, ours=5, apaches=5) as bookies:
@@ -206,9 +211,10 @@ def mixed_cluster(
 
 @pytest.fixture(scope="module")
 def java_shared(java_vm: GetVm) -> Iterator[GetSharedJava]:
-    """Clients that the module's tests share: `java_shared(version, uri, v2=True, **settings)`.
+    """Returns clients that tests of a module share: `java_shared(version, uri, v2=True, ...)`.
 
-    The same arguments give the same client. Apache's takes two seconds to close: nobody waits.
+    The same arguments give the same client. Apache's client takes two seconds to close; this is
+    not waited for.
     """
     made: dict[str, JavaClient] = {}
 
@@ -234,11 +240,11 @@ def wire(request: pytest.FixtureRequest) -> str:
 def client(
     version: str, wire: str, our_bookies: OurBookies, java_shared: GetSharedJava
 ) -> JavaClient:
-    """Apache's client of this version and wire protocol on the module's bookies of ours."""
+    """Apache's client of this version and wire protocol on the module's ledgerstream bookies."""
     return java_shared(version, our_bookies.uri, v2=wire == "v2")
 
 
 @pytest.fixture
 def client_v3(version: str, our_bookies: OurBookies, java_shared: GetSharedJava) -> JavaClient:
-    """The same where the wire protocol makes no difference."""
+    """Apache's client of this version, for tests where the wire protocol makes no difference."""
     return java_shared(version, our_bookies.uri)

@@ -1,8 +1,8 @@
-"""Apache's Java client under the control of a test: JSON lines to and from our driver.
+"""Apache's Java client under the control of a test: JSON lines to and from a driver.
 
-`JavaVm` is the process, `JavaClient` one client in it; several clients, with settings of their
-own, may share a process, and a process may outlive a test. Requests run concurrently; appends to
-one handle keep the order in which they were asked for. Operations: see java/README.md.
+`JavaVm` is the process, `JavaClient` one client in it; several clients with their own settings may
+share a process, and a process may outlive a test. Requests run concurrently; appends to one handle
+keep the order of the requests. java/README.md lists the operations.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 import trio
 
 from tests.interop.build import build
-from tests.interop.patience import (
+from tests.interop.timeouts import (
     CONNECT_TIMEOUT_S,
     PATIENCE_S,
     REQUEST_TIMEOUT_S,
@@ -38,8 +38,8 @@ Answer = dict[str, Any]
 class JavaError(Exception):
     """An operation failed in Java.
 
-    `code` is that of a BKException (0 if it was none), `name` its class without BK and Exception
-    ("LedgerFenced"), `achieved` what an operation of many steps got done before.
+    `code` is that of a BKException (0 for other errors), `name` its class without BK and Exception
+    ("LedgerFenced"), `achieved` the result of the completed steps of an operation with many.
     """
 
     def __init__(self, code: int, name: str, message: str, achieved: Answer | None = None) -> None:
@@ -51,13 +51,13 @@ class JavaError(Exception):
 
 
 class JavaGone(Exception):
-    """The process ended before it answered."""
+    """The process ended before it responded."""
 
 
 def payload(seed: int, number: int, size: int) -> bytes:
-    """The bytes of entry `number`: SHA-256 of (seed, number) as big-endian int64, repeated.
+    """Returns the bytes of entry `number`: SHA-256 of (seed, number) as big-endian int64, repeated.
 
-    Payload.java is its twin, so that a million bytes need not be sent as JSON.
+    Payload.java computes the same, so that a million bytes need not be sent as JSON.
     """
     block = hashlib.sha256(struct.pack(">qq", seed, number)).digest()
     return (block * (size // len(block) + 1))[:size]
@@ -72,7 +72,7 @@ def from_base64(text: str) -> bytes:
 
 
 class JavaVm:
-    """A driver process. `log` gets what it says on stderr."""
+    """A driver process. Its stderr goes to `log`."""
 
     def __init__(self, version: str, log: Path, *, heap_mb: int = 192, level: str = "warn") -> None:
         self.version = version
@@ -95,8 +95,7 @@ class JavaVm:
         return self._process.pid
 
     def request(self, op: str, **arguments: Any) -> Future[Answer]:
-        """Sends a request; bytes among the arguments go as base64. The future may raise
-        JavaError or JavaGone."""
+        """Sends a request, with bytes as base64; the future may raise JavaError or JavaGone."""
         future: Future[Answer] = Future()
         with self._lock:
             if self._ended:
@@ -111,24 +110,27 @@ class JavaVm:
                 self._process.stdin.write(line.encode() + b"\n")
                 self._process.stdin.flush()
             except BrokenPipeError:
-                pass  # the reading thread notices the end and tells all who wait
+                pass  # the reading thread notices the end and wakes all waiters
         return future
 
     def call_sync(self, op: str, timeout_s: float = PATIENCE_S, **arguments: Any) -> Answer:
-        """As `call`, for fixtures outside of trio."""
+        """Sends a request and returns its response, for fixtures outside of trio."""
         return self.request(op, **arguments).result(timeout_s)
 
     async def call(self, op: str, **arguments: Any) -> Answer:
-        """The answer to a request. Raises JavaError, JavaGone. Cancelling forgets the answer."""
+        """Sends a request and returns its response. Raises JavaError, JavaGone.
+
+        After a cancellation the response is ignored.
+        """
         return await _answer_of(self.request(op, **arguments))
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kills the process with -9."""
         self._process.kill()
         self._end()
 
     def stop(self) -> None:
-        """Ends the process; returns when it is gone."""
+        """Ends the process, and waits for its end."""
         assert self._process.stdin is not None
         with self._lock:
             try:
@@ -187,7 +189,7 @@ async def _answer_of(future: Future[Answer]) -> Answer:
         try:
             token.run_sync_soon(done.set)
         except trio.RunFinishedError:
-            pass  # the test was over first
+            pass  # the test has ended before
 
     future.add_done_callback(wake)
     await done.wait()
@@ -201,7 +203,7 @@ def _plain(value: object) -> str:
 
 
 def java_uri(uri: str) -> str:
-    """`zk://h1:1,h2:1/ledgers` as Apache writes it."""
+    """Returns `zk://h1:1,h2:1/ledgers` in Apache's form."""
     scheme, _, rest = uri.partition("://")
     hosts, slash, path = rest.partition("/")
     if scheme == "zk":
@@ -215,10 +217,10 @@ TIMEOUTS: dict[str, object] = {
     "readEntryTimeoutSec": REQUEST_TIMEOUT_S,
     "clientConnectTimeoutMillis": 1000 * CONNECT_TIMEOUT_S,
 }
-"""Of every client of Apache's, also those inside its servers and its shell."""
+"""Settings for all of Apache's clients, including those in its servers and its shell."""
 
 CLIENT_SETTINGS: dict[str, object] = {
-    "throttle": 0,  # of requests a second, by ledger
+    "throttle": 0,  # requests a second, by ledger
     "numIOThreads": 1,
     "numWorkerThreads": 2,
     **TIMEOUTS,
@@ -244,7 +246,7 @@ class JavaClient:
     async def start(
         cls, version: str, zookeeper_uri: str, log: Path, v2: bool = False, **client_settings: Any
     ) -> AsyncIterator[JavaClient]:
-        """A client in a process of its own, which a test may kill: `java.vm.kill()`."""
+        """Opens a client in a process of its own, which a test may kill: `java.vm.kill()`."""
         vm = await trio.to_thread.run_sync(JavaVm, version, log)
         try:
             async with cls.open(vm, zookeeper_uri, v2=v2, **client_settings) as client:
@@ -264,9 +266,9 @@ class JavaClient:
         waits_closed: bool = True,
         **client_settings: Any,
     ) -> AsyncIterator[JavaClient]:
-        """A client in a running process. Settings are those of Apache's ClientConfiguration.
+        """Opens a client in a running process, with settings of Apache's ClientConfiguration.
 
-        It takes Apache's client two seconds to close, which who does not care need not wait.
+        Apache's client takes two seconds to close; `waits_closed` false does not wait for this.
         """
         settings = client_settings_of(zookeeper_uri, v2=v2, **client_settings)
         number = (await vm.call("client", settings=settings))["client"]
@@ -286,7 +288,7 @@ class JavaClient:
     def open_sync(
         cls, vm: JavaVm, zookeeper_uri: str, *, v2: bool = False, **client_settings: Any
     ) -> JavaClient:
-        """As `open`, for fixtures outside of trio; `forget` it in the end."""
+        """Opens a client, for fixtures outside of trio; `forget` must be called at the end."""
         settings = client_settings_of(zookeeper_uri, v2=v2, **client_settings)
         return cls(vm, vm.call_sync("client", settings=settings)["client"], v2=v2)
 
@@ -295,18 +297,18 @@ class JavaClient:
         return self.vm.request("close_client", client=self._number)
 
     async def call(self, op: str, **arguments: Any) -> Answer:
-        """The answer; raises JavaError, or JavaGone if the process died."""
+        """Returns the response; raises JavaError, or JavaGone if the process has died."""
         return await self.vm.call(op, client=self._number, **arguments)
 
     async def read(self, handle: int, first: int, last: int, op: str = "read") -> list[bytes]:
-        """Payloads of a range, whose entry ids are checked."""
+        """Returns the payloads of a range, after checking the entry ids."""
         answer = await self.call(op, handle=handle, first=first, last=last)
         assert [entry["entry"] for entry in answer["entries"]] == list(range(first, last + 1))
         return [from_base64(entry["data"]) for entry in answer["entries"]]
 
 
 def client_settings_of(zookeeper_uri: str, *, v2: bool, **more: Any) -> dict[str, str]:
-    """A ClientConfiguration as Java reads it from a file."""
+    """Returns a ClientConfiguration as Java reads it from a file."""
     settings = {
         "metadataServiceUri": java_uri(zookeeper_uri),
         "useV2WireProtocol": v2,

@@ -10,12 +10,12 @@ import trio
 
 from tests.interop.apache_bookie import bookie_settings, write_settings
 from tests.interop.build import build
-from tests.interop.patience import PATIENCE_S
+from tests.interop.timeouts import PATIENCE_S
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What a program said on stdout, and its exit code; its log went to stderr."""
+    """The stdout of a program and its exit code; its log went to stderr."""
 
     code: int
     output: str
@@ -23,7 +23,7 @@ class Ended:
 
 
 async def run_java(version: str, main_class: str, *arguments: str, heap_mb: int = 256) -> Ended:
-    """Runs a main class of a version's classpath. Raises trio.TooSlowError."""
+    """Runs a main class of a version's classpath to its end. Raises trio.TooSlowError."""
     command = build(version).command(main_class, *arguments, heap_mb=heap_mb)
     with trio.fail_after(PATIENCE_S):
         done = await trio.run_process(
@@ -33,7 +33,7 @@ async def run_java(version: str, main_class: str, *arguments: str, heap_mb: int 
 
 
 def shell_command(version: str, directory: Path, zookeeper_uri: str, *arguments: str) -> list[str]:
-    """`bookkeeper shell ...` of a version, as its script would run it."""
+    """Returns the command of `bookkeeper shell ...` of a version."""
     directory.mkdir(parents=True, exist_ok=True)
     configuration = directory / "shell.conf"
     write_settings(configuration, bookie_settings(directory, zookeeper_uri, 3181))
@@ -45,7 +45,7 @@ def shell_command(version: str, directory: Path, zookeeper_uri: str, *arguments:
 def run_shell(
     version: str, directory: Path, zookeeper_uri: str, *arguments: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs a command of the shell in a process of its own."""
+    """Runs a command of the shell in a separate process."""
     return subprocess.run(
         shell_command(version, directory, zookeeper_uri, *arguments),
         stdin=subprocess.DEVNULL,

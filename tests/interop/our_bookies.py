@@ -1,6 +1,6 @@
-"""Our bookies as processes in a cluster of Apache's clients: they may be killed and come back.
+"""Bookies of ledgerstream as processes that a test may kill and restart.
 
-A bookie keeps its id, port and data when it is started again.
+A bookie keeps its id, port and data when it is restarted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import trio
 
 from tests.interop.apache_bookie import free_port
-from tests.interop.patience import PATIENCE_S, SESSION_TIMEOUT_MS
+from tests.interop.timeouts import PATIENCE_S, SESSION_TIMEOUT_MS
 from tests.system.cluster import environment
 
 SETTINGS: dict[str, object] = {
@@ -40,7 +40,7 @@ class OurBookies:
         return f"127.0.0.1:{self._ports.setdefault(number, free_port())}"
 
     def number_of(self, bookie_id: str) -> int:
-        """The number of a bookie that was started or asked for once."""
+        """Returns the number of a bookie by its id."""
         return next(n for n in self._ports if self.bookie_id(n) == bookie_id)
 
     @property
@@ -48,14 +48,14 @@ class OurBookies:
         return [n for n, process in self._processes.items() if process.poll() is None]
 
     def start(self, *numbers: int) -> None:
-        """Starts them side by side; returns when all are registered."""
+        """Starts bookies concurrently; returns when all are registered."""
         for number in numbers:
             self.begin(number)
         for number in numbers:
             self.wait_ready(number)
 
     def begin(self, number: int) -> None:
-        """Starts one and does not wait."""
+        """Starts a bookie. Does not wait."""
         assert number not in self.running, f"bookie {number} runs"
         port = self._ports.setdefault(number, free_port())
         at = self.directory / f"ours-{number}"
@@ -80,7 +80,7 @@ class OurBookies:
             )
 
     def wait_ready(self, number: int) -> None:
-        """Returns when one that was begun is registered."""
+        """Waits until a bookie that was started is registered."""
         output = self._processes[number].stdout
         assert output is not None
         if not output.readline().startswith("ready "):
@@ -88,24 +88,24 @@ class OurBookies:
             raise AssertionError(f"our bookie {number} did not start:\n{self.log(number)}")
 
     def log(self, number: int) -> str:
-        """The end of what it said."""
+        """Returns the end of its output."""
         path = self.directory / f"ours-{number}" / "bookie.log"
         return path.read_text(errors="replace")[-4000:]
 
     def kill(self, number: int) -> None:
-        """kill -9; returns when it is gone."""
+        """Kills a bookie with -9; returns when it has ended."""
         process = self._processes.pop(number)
         process.kill()
         self._reap(process)
 
     def stop(self, number: int) -> int:
-        """SIGTERM; returns the exit code."""
+        """Terminates a bookie with SIGTERM; returns its exit code."""
         process = self._processes.pop(number)
         process.terminate()
         return self._reap(process)
 
     def pause(self, number: int) -> None:
-        """The process stands still, its sockets stay open."""
+        """Stops the process; its sockets stay open."""
         self._processes[number].send_signal(signal.SIGSTOP)
 
     def resume(self, number: int) -> None:
@@ -124,12 +124,12 @@ class OurBookies:
         return code
 
     def start_missing(self, count: int) -> None:
-        """Starts again those of the first `count` that do not run."""
+        """Restarts those of the first `count` bookies that do not run."""
         self.start(*(number for number in range(count) if number not in self.running))
 
 
 def bytes_on_disk(directory: Path, pattern: str) -> int:
-    """Size of the files that match, those that vanish meanwhile left out."""
+    """Returns the size of the matching files, without those that disappear in the meantime."""
     total = 0
     for path in directory.glob(pattern):
         try:
@@ -142,7 +142,7 @@ def bytes_on_disk(directory: Path, pattern: str) -> int:
 async def wait_until_async(
     holds: Callable[[], bool], *, what: str, timeout_s: float = PATIENCE_S
 ) -> None:
-    """Returns once `holds()`; for states of other processes, which tell no one."""
+    """Waits until `holds()`; for states of other processes, which send no notification."""
     with trio.move_on_after(timeout_s):
         while not holds():  # noqa: ASYNC110
             await trio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""Our client beside Apache's, in tests: ledgers of either, read by either and compared."""
+"""Helpers for tests of ledgerstream's client with Apache's: ledgers of either, read by either."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ledger.options import ClientOptions
 from ledger.reading.reader import LedgerReader
 from ledger.writing.writer import LedgerWriter
 from tests.interop.java_client import JavaClient, payload
-from tests.interop.patience import CONNECT_TIMEOUT_S, PATIENCE_S, REQUEST_TIMEOUT_S
+from tests.interop.timeouts import CONNECT_TIMEOUT_S, PATIENCE_S, REQUEST_TIMEOUT_S
 
 AREA = "our client, Apache bookies"
 PASSWORD = b"open sesame"
@@ -31,16 +31,16 @@ PATIENT: dict[str, Any] = {
     "connect_timeout_s": CONNECT_TIMEOUT_S,
     "ensemble_change_timeout_s": REQUEST_TIMEOUT_S,
 }
-"""Options of our client for a machine that does much else."""
+"""Options of the client with timeouts for a busy machine."""
 
 
 def result(feature: str, wire: str | None = None) -> pytest.MarkDecorator:
-    """The test's row in the table of docs/interoperability.md."""
+    """Marks the test's row in the table of docs/interoperability.md."""
     return pytest.mark.interop_result(area=AREA, feature=feature, wire=wire)
 
 
 def options_of(wire: str, **more: Any) -> ClientOptions:
-    """Patient enough for a machine that does much else."""
+    """Returns client options with timeouts for a busy machine."""
     return ClientOptions(wire_version=int(wire[1]), **{**PATIENT, **more})
 
 
@@ -55,7 +55,7 @@ async def java_open(java: JavaClient, ledger_id: int, **options: Any) -> dict[st
 async def check_java_reads(
     java: JavaClient, ledger_id: int, entries: list[bytes], **options: Any
 ) -> None:
-    """A closed ledger, opened without recovery, holds exactly `entries`."""
+    """Checks that a closed ledger, opened without recovery by Java, holds exactly `entries`."""
     reader = await java_open(java, ledger_id, recovery=False, **options)
     length = sum(map(len, entries))
     assert (reader["lac"], reader["length"], reader["closed"]) == (len(entries) - 1, length, True)
@@ -71,7 +71,7 @@ async def all_entries(reader: LedgerReader) -> list[bytes]:
 async def append_for_ever(
     writer: LedgerWriter, seed: int, size: int, task_status: trio.TaskStatus[None]
 ) -> None:
-    """One entry after the other; started when ten are confirmed."""
+    """Appends one entry after the other; reports the start when ten are confirmed."""
     while True:
         entry_id = await writer.append(payload(seed, writer.last_add_pushed + 1, size))
         if entry_id == 9:
@@ -79,13 +79,13 @@ async def append_for_ever(
 
 
 async def follow(reader: LedgerReader, seen: list[bytes]) -> None:
-    """Tails a ledger to its close."""
+    """Tails a ledger until it is closed."""
     async for entries in reader.tail(0):
         seen.extend(bytes(entry.payload) for entry in entries)
 
 
 async def java_ledger(java: JavaClient, count: int, size: int, **created: Any) -> dict[str, Any]:
-    """A ledger of the Java client with `count` entries, still open; `create`'s answer."""
+    """Creates an open ledger of the Java client with `count` entries; returns the response."""
     ledger = await java.call("create", password=PASSWORD, **created)
     written = await java.call(
         "append_many", handle=ledger["handle"], seed=1, count=count, size=size
@@ -95,14 +95,14 @@ async def java_ledger(java: JavaClient, count: int, size: int, **created: Any) -
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Returns once `holds()`: what another task or process does."""
+    """Waits until `holds()`, for states of other tasks and processes."""
     with trio.fail_after(PATIENCE_S):
         while not holds():  # noqa: ASYNC110
             await trio.sleep(0.002)
 
 
 async def until_lac(java: JavaClient, op: str, handle: int, lac: int) -> None:
-    """Returns once Java knows that `lac` is confirmed."""
+    """Waits until Java knows that `lac` is confirmed."""
     with trio.fail_after(PATIENCE_S):
         while (await java.call(op, handle=handle))["lac"] < lac:  # noqa: ASYNC110
             await trio.sleep(0.01)

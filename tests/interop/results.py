@@ -1,12 +1,12 @@
-"""What the interop suite found out, as a table: `python -m tests.interop.results --write`.
+"""Writes the results of the interop suite as a table: `python -m tests.interop.results --write`.
 
-A pytest plugin (its hooks are imported by the suite's conftest, which calls `expect_results`)
-gathers the outcome of each test marked `interop_result(area=..., feature=..., wire=...)`, and a
-program puts them into docs/interoperability.md or checks that they are there. A "yes" must never
-come from anywhere but a test that ran and passed.
+A pytest plugin (the suite's conftest imports its hooks and calls `expect_results`) collects the
+outcome of each test marked `interop_result(area=..., feature=..., wire=...)`. The program writes
+them to docs/interoperability.md, or checks that the document has them. A "yes" must only come from
+a test that ran and passed.
 
-Runs are merged, also those of processes that share one run: a test that did not run in one keeps
-what it gave in another.
+Results of several runs, and of the processes of one run, are merged: a test that did not run keeps
+its earlier result.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ MARKER = (
 _NOT_SUPPORTED = "not supported: "
 _LEFT_OUT = "was left out"
 _WORDS = {"failed": "no", "not run": "not run", "passed": "yes", "not supported": "n.a."}
-"""Outcomes, worst first, and what the table says if one of a cell's tests had it."""
+"""Outcomes, worst first, with the word of the table if one of a cell's tests had it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """One test's part of one cell."""
+    """The result of one test for one cell."""
 
     area: str
     feature: str
@@ -54,11 +54,11 @@ class Result:
 
 
 def not_supported(reason: str) -> NoReturn:
-    """Ends a test of what this version of Apache BookKeeper does not have: "n.a." """
+    """Ends the test of a feature that this version of Apache BookKeeper does not have: "n.a." """
     pytest.skip(_NOT_SUPPORTED + reason)
 
 
-# The plugin.
+# The plugin
 
 
 class _Gatherer:
@@ -69,7 +69,7 @@ class _Gatherer:
         self._keys: dict[str, list[str]] = {}
 
     def expect(self, item: pytest.Item) -> None:
-        """The test is there, whether it will run or not."""
+        """Notes that the test exists, whether it will run or not."""
         marker = item.get_closest_marker("interop_result")
         if marker is None:
             return
@@ -83,7 +83,7 @@ class _Gatherer:
             raise pytest.UsageError(f"{item.nodeid}: {MARKER.partition(':')[0]}")
         if not isinstance(wire, str):
             raise pytest.UsageError(f"{item.nodeid} has no parameter `wire`")
-        # A test without version speaks of all of them.
+        # A test without a version counts for all of them.
         columns = VERSIONS if column is None else (str(column),)
         for each, one_wire in itertools.product(columns, re.split(", | and ", wire)):
             key = f"{item.nodeid} @ {each} {one_wire}"
@@ -91,7 +91,7 @@ class _Gatherer:
             self.results[key] = Result(area, feature, one_wire, each, "not run", _LEFT_OUT)
 
     def note(self, nodeid: str, outcome: str, reason: str = "") -> None:
-        """A phase of the test ended so; the worst of all phases counts."""
+        """Notes the outcome of a phase of the test; the worst of all phases counts."""
         for key in self._keys.get(nodeid, ()):
             if self.results[key].outcome != "failed":
                 said = " ".join(reason.split())
@@ -107,7 +107,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def expect_results(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """To be told of all tests that were collected, before -m and -k take some away."""
+    """Registers all collected tests, before -m and -k deselect some."""
     for item in items:
         config.stash[_gatherer].expect(item)
 
@@ -136,7 +136,7 @@ def pytest_runtest_makereport(
 
 
 def _reason_of_skip(raised: BaseException) -> str:
-    """Of an async test it is found in what pytest-trio caught before it skipped without one."""
+    """Returns the reason of a skip; pytest-trio hides that of an async test in its cause."""
     if isinstance(raised, BaseExceptionGroup):
         return next(filter(None, map(_reason_of_skip, raised.exceptions)), "")
     if isinstance(raised, pytest.skip.Exception) and raised.msg:
@@ -156,13 +156,13 @@ def _module(key: str) -> str:
 
 
 def keep(found: Mapping[str, Result], path: Path, whole: Collection[str] = ()) -> None:
-    """Merges `found` over what the file holds; what was left out replaces nothing.
+    """Merges `found` into the file; tests that did not run replace nothing.
 
-    Of the modules in `whole` all tests are in `found`: others there are no more.
+    `found` has all tests of the modules in `whole`: others of these modules are removed.
     """
     path.parent.mkdir(exist_ok=True)
     with path.with_suffix(".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # several runs may end at once
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several runs may end at the same time
         kept = {
             key: result
             for key, result in load(path).items()
@@ -177,18 +177,18 @@ def keep(found: Mapping[str, Result], path: Path, whole: Collection[str] = ()) -
 
 
 def load(path: Path) -> dict[str, Result]:
-    """What earlier runs found; nothing if there was none."""
+    """Returns the results of earlier runs, if any."""
     if not path.exists():
         return {}
     stored: dict[str, dict[str, Any]] = json.loads(path.read_text())
     return {key: Result(**fields) for key, fields in stored.items()}
 
 
-# The table.
+# The table
 
 
 def table_of(results: Iterable[Result]) -> Table:
-    """One cell for each row and version: the worst that one of its tests found."""
+    """Returns a cell for each row and version: the worst outcome of its tests."""
     cells: dict[Row, dict[str, list[Result]]] = {}
     for result in results:
         row = Row(result.area, result.feature, result.wire)
@@ -206,8 +206,10 @@ def _cell(results: list[Result]) -> Cell:
 
 
 def differences(found: Table, written: Table) -> list[str]:
-    """What the document says otherwise than the results, one line each; of what was left out the
-    results say nothing that could bear it out."""
+    """Returns the differences between the document and the results, one line each.
+
+    Tests that did not run confirm nothing.
+    """
     lines = []
     for row in sorted({*found, *written}):
         name = " / ".join((row.area, row.feature, row.wire))
@@ -228,7 +230,7 @@ def _say(cell: Cell | None) -> str:
 
 
 def with_written(found: Table, written: Table) -> Table:
-    """`found`, but what was left out keeps what the document says."""
+    """Returns `found`, with the document's cells for tests that did not run."""
     left_out = Cell("not run", _LEFT_OUT)
     return {
         row: {
@@ -260,7 +262,7 @@ def main(arguments: list[str] | None = None) -> int:
     cells = [cell for row in found.values() for cell in row.values()]
     if all(cell.word == "not run" for cell in cells):
         print("nothing to compare: " + "; ".join({cell.reason for cell in cells}))
-        return 0  # in CI what is missing has failed the tests
+        return 0  # in CI missing tools have failed the tests
     wrong = differences(found, written)
     for line in wrong:
         print(line, file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Apache's `bookkeeper shell` in a shared process: commands in, what they print out."""
+"""Runs commands of Apache's `bookkeeper shell` in a shared process, and returns their output."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import trio
 
 from tests.interop.apache_bookie import bookie_settings
 from tests.interop.java_client import CLIENT_SETTINGS, JavaVm
-from tests.interop.patience import PATIENCE_S
+from tests.interop.timeouts import PATIENCE_S
 
 
 class Shell:
-    """Commands run one at a time, as on a machine of the bookie that listens on `port`."""
+    """The shell. Commands run one at a time, as on the machine of the bookie with this `port`."""
 
     def __init__(self, vm: JavaVm, uri: str, directory: Path, port: int = 3181) -> None:
         self.version = vm.version
@@ -22,7 +22,7 @@ class Shell:
         self._settings = {name: str(value) for name, value in settings.items()}
 
     async def run(self, *arguments: object) -> str:
-        """What the command printed. Raises AssertionError unless its exit code is 0."""
+        """Returns the output of a command. Raises AssertionError unless its exit code is 0."""
         with trio.fail_after(PATIENCE_S):
             answer = await self._vm.call(
                 "shell", settings=self._settings, arguments=[str(a) for a in arguments]
@@ -33,7 +33,6 @@ class Shell:
 
 
 def numbers(output: str, *names: str) -> list[int]:
-    """The values printed as `name=<number>` or `name: <number>`; a release calls them otherwise
-    than the one before it."""
+    """Returns values printed as `name=<number>` or `name: <number>`; releases use other names."""
     found = re.findall(rf"\b(?:{'|'.join(names)})(?:=|: )(-?\d+)", output)
     return [int(number) for number in found]

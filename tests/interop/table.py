@@ -1,7 +1,7 @@
-"""The table of docs/interoperability.md as text, and back: what is written can be read again.
+"""Formats and parses the table of docs/interoperability.md; the result of formatting can be parsed.
 
-Knows nothing of tests and results; `tests.interop.results` fills it, and
-`tests.tidy.test_interoperability` reads it where no Java is.
+Does not depend on tests and results; `tests.interop.results` fills the table, and
+`tests.tidy.test_interoperability` reads it where Java is missing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _AREAS = (
 
 
 class Row(NamedTuple):
-    """`wire` is one version, or "-" where it does not matter."""
+    """A row. `wire` is one version, or "-" where it makes no difference."""
 
     area: str
     feature: str
@@ -40,7 +40,7 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """`word` is one of WORDS; `reason` says why, or with what limits."""
+    """A cell. `word` is one of WORDS; `reason` is the cause or the limits."""
 
     word: str
     reason: str = ""
@@ -51,8 +51,10 @@ Table = dict[Row, dict[str, Cell]]
 
 
 def format_table(table: Table, versions: Sequence[str]) -> str:
-    """Markdown: first the rows about versions, then those about other programs. What holds for
-    both wire versions alike is one line."""
+    """Returns Markdown: first the rows about versions, then those about other programs.
+
+    Rows that are the same for both wire versions become one line.
+    """
     footnotes: dict[str, int] = {}
     lines = _head(("Area", "Feature", "Wire", *versions))
     programs = _head(("Program", "Feature", "Wire", "Works"))
@@ -71,7 +73,7 @@ def format_table(table: Table, versions: Sequence[str]) -> str:
 
 
 def _merged(table: Table) -> list[tuple[Row, dict[str, Cell]]]:
-    """The rows in order; those that differ in nothing but the wire version are one."""
+    """Returns the rows in order; rows that differ only in the wire version are merged."""
     merged: list[tuple[Row, dict[str, Cell]]] = []
     for row in sorted(table, key=_place):
         if merged:
@@ -84,7 +86,7 @@ def _merged(table: Table) -> list[tuple[Row, dict[str, Cell]]]:
 
 
 def parse_table(text: str) -> Table:
-    """The table in a document. Raises ValueError if it is not well-formed."""
+    """Parses the table of a document. Raises ValueError if it is not well-formed."""
     if text.count(BEGIN) != 1 or text.count(END) != 1:
         raise ValueError(f"the document must have the lines {BEGIN} and {END} once")
     lines = text.partition(BEGIN)[2].partition(END)[0].splitlines()
@@ -105,7 +107,7 @@ def parse_table(text: str) -> Table:
                     raise ValueError(f"twice: {line}")
                 table[row].update(cells)
     if used != set(notes):
-        raise ValueError(f"footnotes nobody refers to: {sorted(set(notes) - used)}")
+        raise ValueError(f"footnotes without a reference: {sorted(set(notes) - used)}")
     return table
 
 

@@ -1,7 +1,7 @@
-"""Apache's auditor and replication worker beside our bookies: what one of ours held is copied.
+"""Apache's auditor and replication worker copy the ledgers of a dead ledgerstream bookie.
 
-One story per version, told once: ledgers closed and open, a bookie killed -9 and decommissioned;
-the tests look at what it left behind.
+One scenario runs once per version: it has closed and open ledgers, and kills (-9) and
+decommissions a bookie. The tests check the outcome.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from ledger.writing.writer import LedgerWriter
 from tests.interop.apache_bookie import AutoRecovery
 from tests.interop.conftest import OUR_BOOKIES, GetVm
 from tests.interop.java_client import JavaClient, JavaError, JavaVm, payload
-from tests.interop.mixed import read_replicas
 from tests.interop.our_bookies import OurBookies, wait_until_async
-from tests.interop.patience import PATIENCE_S
+from tests.interop.replicas import read_replicas
 from tests.interop.shell import Shell
+from tests.interop.timeouts import PATIENCE_S
 from tests.interop.znodes import forget_registration, root_of, znodes, zookeeper_client
 
 pytestmark = pytest.mark.interop
@@ -41,8 +41,8 @@ def result(feature: str) -> pytest.MarkDecorator:
 
 
 @dataclass(slots=True)
-class Story:
-    """What happened with one version."""
+class Outcome:
+    """The outcome of the scenario with one version."""
 
     dead: str
     closed: dict[int, int] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class Story:
     busy_acked: int = 0
     busy_error: LedgerError | None = None
     hollow: int = -1
-    """A ledger whose metadata promises entries that no bookie has."""
+    """A ledger whose metadata has entries that no bookie has."""
 
     log_before: str = ""
     said_by_decommission: str = ""
@@ -64,21 +64,23 @@ class Story:
 
 
 @pytest.fixture(scope="module")
-def story(
+def outcome(
     java_vm: GetVm,
     version: str,
     our_bookies: OurBookies,
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Story]:
+) -> Iterator[Outcome]:
     known = znodes(our_bookies.uri)
-    for number in range(OUR_BOOKIES):  # the one that the last version decommissioned is new
+    for number in range(
+        OUR_BOOKIES
+    ):  # the bookie that the last version decommissioned starts from scratch
         if (
             number not in our_bookies.running
             and f"cookies/{our_bookies.bookie_id(number)}" not in known
         ):
             shutil.rmtree(our_bookies.directory / f"ours-{number}")
     our_bookies.start_missing(OUR_BOOKIES)
-    with zookeeper_client(our_bookies.uri) as zookeeper:  # what the last version's auditor left
+    with zookeeper_client(our_bookies.uri) as zookeeper:  # nodes of the last version's auditor
         path = f"{root_of(our_bookies.uri)}/underreplication"
         if zookeeper.exists(path):
             zookeeper.delete(path, recursive=True)
@@ -87,12 +89,12 @@ def story(
         version, directory, our_bookies.uri, auditorReplicasCheckInterval=2
     )
     try:
-        yield trio.run(tell, java_vm(version), our_bookies, auto_recovery)
+        yield trio.run(run_scenario, java_vm(version), our_bookies, auto_recovery)
     finally:
         auto_recovery.kill()
 
 
-async def tell(vm: JavaVm, bookies: OurBookies, auto_recovery: AutoRecovery) -> Story:
+async def run_scenario(vm: JavaVm, bookies: OurBookies, auto_recovery: AutoRecovery) -> Outcome:
     port = int(bookies.bookie_id(0).rpartition(":")[2])
     shell = Shell(vm, bookies.uri, auto_recovery.directory, port)
     async with (
@@ -104,60 +106,60 @@ async def tell(vm: JavaVm, bookies: OurBookies, auto_recovery: AutoRecovery) -> 
             await ours.delete_ledger(ledger_id)
         idle, busy = await new_writer(ours), await new_writer(ours)
         shared = set(idle.metadata.last_fragment.bookies) & {*busy.metadata.last_fragment.bookies}
-        story = Story(dead=min(shared), idle=idle.ledger_id, busy=busy.ledger_id)
+        outcome = Outcome(dead=min(shared), idle=idle.ledger_id, busy=busy.ledger_id)
         for write_quorum in (3, 2):
             for _ in range(2):
-                story.closed[await closed_by_java(theirs, write_quorum)] = ENTRIES
-                story.closed[await closed_by_us(ours, write_quorum)] = ENTRIES
+                outcome.closed[await closed_by_java(theirs, write_quorum)] = ENTRIES
+                outcome.closed[await closed_by_us(ours, write_quorum)] = ENTRIES
         await idle.append_many([payload(idle.ledger_id, i, SIZE) for i in range(ENTRIES)])
-        theirs_idle = await idle_writer_of_java(theirs, story)
-        story.hollow = await hollow_ledger(ours, story)
+        theirs_idle = await idle_writer_of_java(theirs, outcome)
+        outcome.hollow = await hollow_ledger(ours, outcome)
 
         auto_recovery.start()
         await wait_until_async(
             lambda: REPLICAS_CHECK in znodes(bookies.uri),
             what="the auditor has compared what the bookies hold",
         )
-        story.log_before = auto_recovery.log.read_text()
-        await ours.delete_ledger(story.hollow)
-        story.auditor = await shell.run("whoisauditor")
+        outcome.log_before = auto_recovery.log.read_text()
+        await ours.delete_ledger(outcome.hollow)
+        outcome.auditor = await shell.run("whoisauditor")
 
         stop = trio.Event()
-        nursery.start_soon(keep_writing, busy, story, stop)
+        nursery.start_soon(keep_writing, busy, outcome, stop)
         await trio.sleep(20 * PAUSE_S)
-        bookies.kill(bookies.number_of(story.dead))
-        await trio.to_thread.run_sync(forget_registration, bookies.uri, story.dead)
-        # Returns when no ledger needs the bookie any more; 30 s at the least.
+        bookies.kill(bookies.number_of(outcome.dead))
+        await trio.to_thread.run_sync(forget_registration, bookies.uri, outcome.dead)
+        # Returns when no ledger needs the bookie any more, after 30 s or more.
         with trio.fail_after(PATIENCE_S):
-            story.said_by_decommission = await shell.run(
-                "decommissionbookie", "-bookieid", story.dead
+            outcome.said_by_decommission = await shell.run(
+                "decommissionbookie", "-bookieid", outcome.dead
             )
         stop.set()
         try:
             await idle.append(payload(idle.ledger_id, ENTRIES, SIZE))
             await idle.close()
         except LedgerError as error:
-            story.idle_error = error
+            outcome.idle_error = error
         try:
             await theirs.call("append", handle=theirs_idle, data=b"still there?")
         except JavaError as error:
-            story.idle_of_java_error = error.name
-    return story
+            outcome.idle_of_java_error = error.name
+    return outcome
 
 
 async def new_writer(ours: LedgerClient) -> LedgerWriter:
     return await ours.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
 
 
-async def keep_writing(writer: LedgerWriter, story: Story, stop: trio.Event) -> None:
+async def keep_writing(writer: LedgerWriter, outcome: Outcome, stop: trio.Event) -> None:
     try:
         while not stop.is_set():
-            await writer.append(payload(writer.ledger_id, story.busy_acked, SIZE))
-            story.busy_acked += 1
+            await writer.append(payload(writer.ledger_id, outcome.busy_acked, SIZE))
+            outcome.busy_acked += 1
             await trio.sleep(PAUSE_S)
         await writer.close()
     except LedgerError as error:
-        story.busy_error = error
+        outcome.busy_error = error
 
 
 async def closed_by_java(theirs: JavaClient, write_quorum: int) -> int:
@@ -168,18 +170,18 @@ async def closed_by_java(theirs: JavaClient, write_quorum: int) -> int:
     return ledger
 
 
-async def idle_writer_of_java(theirs: JavaClient, story: Story) -> int:
-    """Handle of an open ledger that has the bookie in its ensemble."""
+async def idle_writer_of_java(theirs: JavaClient, outcome: Outcome) -> int:
+    """Returns the handle of an open ledger that has the bookie in its ensemble."""
     while True:
         made = await theirs.call("create", ensemble=3, write_quorum=3, ack_quorum=2)
         ledger: int = made["ledger"]
         metadata = await theirs.call("metadata", ledger=ledger)
-        if story.dead in metadata["fragments"][0]["bookies"]:
+        if outcome.dead in metadata["fragments"][0]["bookies"]:
             break
         await theirs.call("close", handle=made["handle"])
-        story.closed[ledger] = 0
+        outcome.closed[ledger] = 0
     await theirs.call("append_many", handle=made["handle"], seed=ledger, count=ENTRIES, size=SIZE)
-    story.idle_of_java = ledger
+    outcome.idle_of_java = ledger
     handle: int = made["handle"]
     return handle
 
@@ -192,9 +194,9 @@ async def closed_by_us(ours: LedgerClient, write_quorum: int) -> int:
     return writer.ledger_id
 
 
-async def hollow_ledger(ours: LedgerClient, story: Story) -> int:
+async def hollow_ledger(ours: LedgerClient, outcome: Outcome) -> int:
     ledger_id = await ours.ledgers.next_ledger_id()
-    living = [bookie for bookie in await ours.bookies.all() if bookie != story.dead]
+    living = [bookie for bookie in await ours.bookies.all() if bookie != outcome.dead]
     metadata = LedgerMetadata(
         ledger_id=ledger_id,
         ensemble_size=3,
@@ -208,13 +210,13 @@ async def hollow_ledger(ours: LedgerClient, story: Story) -> int:
 
 
 @pytest.fixture
-async def ours(story: Story, our_bookies: OurBookies) -> AsyncIterator[LedgerClient]:
+async def ours(outcome: Outcome, our_bookies: OurBookies) -> AsyncIterator[LedgerClient]:
     async with LedgerClient.connect(our_bookies.uri) as client:
         yield client
 
 
 async def check_whole(ours: LedgerClient, ledger_id: int, entries: int, dead: str) -> None:
-    """Every entry is on all bookies of its write set, byte for byte, the dead one none of them."""
+    """Checks that every entry is on all bookies of its write set, and not on the dead one."""
     metadata = await ours.ledger_metadata(ledger_id)
     assert metadata.is_closed
     assert metadata.last_entry_id == entries - 1
@@ -232,52 +234,56 @@ async def check_whole(ours: LedgerClient, ledger_id: int, entries: int, dead: st
 
 
 @result("closed ledgers of a dead bookie are copied, every entry, byte for byte")
-async def test_closed_ledgers_are_whole_again(story: Story, ours: LedgerClient) -> None:
-    assert len(story.closed) >= 8
-    for ledger_id, entries in story.closed.items():
-        await check_whole(ours, ledger_id, entries, story.dead)
+async def test_closed_ledgers_are_fully_replicated_again(
+    outcome: Outcome, ours: LedgerClient
+) -> None:
+    assert len(outcome.closed) >= 8
+    for ledger_id, entries in outcome.closed.items():
+        await check_whole(ours, ledger_id, entries, outcome.dead)
 
 
-@result("an open ledger nobody writes to: recovered, its writer is told")
-async def test_an_idle_writer_of_java_is_told(story: Story, ours: LedgerClient) -> None:
-    assert story.idle_of_java_error in ("LedgerFenced", "LedgerClosed")
-    await check_whole(ours, story.idle_of_java, ENTRIES, story.dead)
+@result("an open ledger without a running writer: recovered, its writer is fenced")
+async def test_an_idle_java_writer_gets_an_error(outcome: Outcome, ours: LedgerClient) -> None:
+    assert outcome.idle_of_java_error in ("LedgerFenced", "LedgerClosed")
+    await check_whole(ours, outcome.idle_of_java, ENTRIES, outcome.dead)
 
 
-@result("an idle writer of ours: replaces the bookie itself, or is told")
-async def test_an_idle_writer_of_ours_goes_on_or_is_told(story: Story, ours: LedgerClient) -> None:
-    if story.idle_error is None:
-        await check_whole(ours, story.idle, ENTRIES + 1, story.dead)
+@result("an idle writer of ours: replaces the bookie itself, or gets an error")
+async def test_an_idle_python_writer_continues_or_gets_an_error(
+    outcome: Outcome, ours: LedgerClient
+) -> None:
+    if outcome.idle_error is None:
+        await check_whole(ours, outcome.idle, ENTRIES + 1, outcome.dead)
     else:
-        assert isinstance(story.idle_error, LedgerFenced | LedgerClosed)
-        await check_whole(ours, story.idle, ENTRIES, story.dead)
+        assert isinstance(outcome.idle_error, LedgerFenced | LedgerClosed)
+        await check_whole(ours, outcome.idle, ENTRIES, outcome.dead)
 
 
-@result("an open ledger being written to: goes on or is recovered, nothing is lost")
-async def test_a_busy_writer_loses_nothing(story: Story, ours: LedgerClient) -> None:
-    assert story.busy_acked > 20
-    assert story.busy_error is None or isinstance(story.busy_error, LedgerFenced | LedgerClosed)
-    metadata = await ours.ledger_metadata(story.busy)
-    # An entry that was being written when it ended may have survived.
-    assert metadata.last_entry_id in (story.busy_acked - 1, story.busy_acked)
-    await check_whole(ours, story.busy, metadata.last_entry_id + 1, story.dead)
+@result("an open ledger being written to: continues or is recovered, nothing is lost")
+async def test_a_busy_writer_loses_nothing(outcome: Outcome, ours: LedgerClient) -> None:
+    assert outcome.busy_acked > 20
+    assert outcome.busy_error is None or isinstance(outcome.busy_error, LedgerFenced | LedgerClosed)
+    metadata = await ours.ledger_metadata(outcome.busy)
+    # An entry in flight at the end of the writer may be stored.
+    assert metadata.last_entry_id in (outcome.busy_acked - 1, outcome.busy_acked)
+    await check_whole(ours, outcome.busy, metadata.last_entry_id + 1, outcome.dead)
 
 
 @result("decommissionbookie, whoisauditor")
 async def test_the_bookie_is_decommissioned(
-    story: Story, ours: LedgerClient, our_bookies: OurBookies
+    outcome: Outcome, ours: LedgerClient, our_bookies: OurBookies
 ) -> None:
-    assert "127.0.0.1" in story.auditor
-    assert "properly replicated" in story.said_by_decommission
-    assert story.dead not in await ours.bookies.all()
+    assert "127.0.0.1" in outcome.auditor
+    assert "properly replicated" in outcome.said_by_decommission
+    assert outcome.dead not in await ours.bookies.all()
     nodes = znodes(our_bookies.uri)
-    assert f"cookies/{story.dead}" not in nodes
+    assert f"cookies/{outcome.dead}" not in nodes
     assert not [name for name in nodes if name.rpartition("/")[2].startswith("urL")]
 
 
 @result("replicas check over the bookies' lists of entries")
-def test_the_replicas_check_finds_what_is_missing_and_nothing_else(story: Story) -> None:
-    said = [line for line in story.log_before.splitlines() if "missing all replicas" in line]
+def test_the_replicas_check_finds_exactly_the_missing_entries(outcome: Outcome) -> None:
+    said = [line for line in outcome.log_before.splitlines() if "missing all replicas" in line]
     assert said
-    assert all(str(story.hollow) in line.split() or f"={story.hollow}" in line for line in said)
-    assert "Unable to GetListOfEntries" not in story.log_before
+    assert all(str(outcome.hollow) in line.split() or f"={outcome.hollow}" in line for line in said)
+    assert "Unable to GetListOfEntries" not in outcome.log_before

@@ -1,6 +1,6 @@
-"""What docs/interoperability.md tells people to run does run, on Apache's bookies.
+"""The programs in docs/interoperability.md run on Apache's bookies, as documented.
 
-And it keeps its promise: looking into a cluster changes no node of ZooKeeper and fences nobody.
+Reading from a cluster changes no node of ZooKeeper and fences no writer.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from kazoo.client import KazooClient
 
 from tests.interop.conftest import GetApacheBookies, GetJava
 from tests.interop.java_client import JavaClient, payload
-from tests.interop.patience import PATIENCE_S
+from tests.interop.timeouts import PATIENCE_S
 from tests.interop.versions import VERSIONS
 from tests.system.cluster import environment
 from tests.tidy.checkout import ROOT
@@ -34,7 +34,7 @@ def programs() -> list[str]:
 
 
 async def output_of(*arguments: str) -> list[str]:
-    """Lines that a Python program prints; it must end well."""
+    """Returns the lines that a Python program prints; its exit code must be 0."""
     done = await trio.run_process(
         [sys.executable, "-W", "error", *arguments],
         capture_stdout=True,
@@ -48,7 +48,7 @@ async def output_of(*arguments: str) -> list[str]:
 
 
 async def written(java: JavaClient, count: int) -> tuple[int, int]:
-    """Handle and id of an open ledger of so many entries, as Pulsar makes them."""
+    """Creates an open ledger of `count` entries as Pulsar does; returns its handle and id."""
     made = await java.call("create", digest="CRC32C", password=b"")
     handle = made["handle"]
     await java.call("append_many", handle=handle, seed=1, count=count, size=SIZE)
@@ -56,7 +56,7 @@ async def written(java: JavaClient, count: int) -> tuple[int, int]:
 
 
 def nodes_of(uri: str) -> dict[str, tuple[bytes, int, int]]:
-    """Every node of the cluster: data, version and last change, also of its children."""
+    """Returns every node of the cluster: data, version and last change, also of its children."""
     hosts, _, path = uri.removeprefix("zk://").partition("/")
     zookeeper = KazooClient(hosts=hosts)
     zookeeper.start()
@@ -84,7 +84,7 @@ async def test_ten_lines_read_a_ledger_of_an_existing_cluster(
     uri = apache_bookies(NEWEST).uri
     async with java(NEWEST, uri) as writer:
         handle, ledger_id = await written(writer, 50)
-        # What is confirmed is told by the next entry.
+        # The next entry confirms the previous one.
         await writer.call("append_many", handle=handle, seed=1, first=50, count=1, size=SIZE)
         before = await trio.to_thread.run_sync(partial(nodes_of, uri))
         with trio.fail_after(PATIENCE_S):

@@ -1,7 +1,7 @@
-"""Ledger metadata and the registry: what either side writes, the other reads as it was meant.
+"""Ledger metadata: each side reads what the other writes, with the same meaning.
 
 Metadata is compared with Apache's running LedgerMetadataSerDe, thousands of times; the nodes of
-a cluster with those that Apache's tools and bookies make of the same ZooKeeper.
+a cluster are compared with those that Apache's tools and bookies create in the same ZooKeeper.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from ledger.core.metadata_format import decode, encode
 from ledger.errors import MetadataCorrupt
 from tests.interop.conftest import GetVm
 from tests.interop.java_client import Answer, JavaError, JavaVm, from_base64
-from tests.interop.java_side import java_digest
-from tests.interop.patience import PATIENCE_S
+from tests.interop.takeover.java_client import java_digest
+from tests.interop.timeouts import PATIENCE_S
 
 pytestmark = pytest.mark.interop
 
@@ -41,7 +41,7 @@ def in_words(area_feature: str) -> pytest.MarkDecorator:
 
 
 def random_metadata(rng: random.Random, format_version: int) -> LedgerMetadata:
-    """Anything Apache's builder makes of a ledger."""
+    """Returns random metadata that Apache's builder can make."""
     ensemble_size = rng.randint(1, 7)
     write_quorum = rng.randint(1, ensemble_size)
     starts = sorted({0, *(rng.choice(ENTRY_IDS) for _ in range(rng.randrange(4)))})
@@ -85,15 +85,18 @@ def random_bytes(rng: random.Random) -> bytes:
 
 
 def is_canonical(metadata: LedgerMetadata) -> bool:
-    """Whether there is one way to write it: Java's order of custom metadata is its hash's, and
-    its text has names for four control characters that Python's writes in octal."""
+    """Returns whether the encoding is unique.
+
+    Java orders custom metadata by hash, and its text format has names for four control characters
+    that Python writes in octal.
+    """
     values = (metadata.password, *metadata.custom.values())
     has_names = metadata.format_version == 2 and any(set(b"\a\b\f\v") & {*v} for v in values)
     return len(metadata.custom) < 2 and not has_names
 
 
 def as_java_says(metadata: LedgerMetadata) -> Answer:
-    """The metadata as the driver tells it."""
+    """Returns the metadata in the driver's form."""
     said: Answer = {
         "ledger": metadata.ledger_id,
         "ensemble_size": metadata.ensemble_size,
@@ -118,8 +121,8 @@ def as_java_says(metadata: LedgerMetadata) -> Answer:
     return said
 
 
-def told(answer: Answer) -> Answer:
-    """An answer of the driver, its base64 taken apart."""
+def decoded_answer(answer: Answer) -> Answer:
+    """Decodes the base64 in a response of the driver."""
     answer["custom"] = {name: from_base64(value) for name, value in answer["custom"].items()}
     if "password" in answer:
         answer["password"] = from_base64(answer["password"])
@@ -134,12 +137,12 @@ def java_encode(vm: JavaVm, metadata: LedgerMetadata) -> Future[Answer]:
 
 
 def java_decode(vm: JavaVm, ledger_id: int, data: bytes, **more: Any) -> Answer:
-    return told(vm.call_sync("serde_decode", ledger=ledger_id, data=data, **more))
+    return decoded_answer(vm.call_sync("serde_decode", ledger=ledger_id, data=data, **more))
 
 
 @in_words("metadata written by one side is read by the other, format 1, 2 and 3")
 @formats
-def test_random_metadata_means_the_same_to_both(
+def test_random_metadata_has_the_same_meaning_for_both(
     java_vm: GetVm, version: str, format_version: int
 ) -> None:
     vm = java_vm(version)
@@ -154,15 +157,15 @@ def test_random_metadata_means_the_same_to_both(
     for metadata, theirs, ours in zip(cases, encoded, decoded, strict=True):
         data = from_base64(theirs.result(PATIENCE_S)["data"])
         assert decode(metadata.ledger_id, data) == metadata
-        assert told(ours.result(PATIENCE_S)) == as_java_says(metadata)
+        assert decoded_answer(ours.result(PATIENCE_S)) == as_java_says(metadata)
         if is_canonical(metadata):
             assert encode(metadata) == data
             same_bytes += 1
     assert same_bytes > len(cases) // 4
 
 
-@in_words("what old clients left out is understood alike")
-def test_missing_fields_mean_the_same_to_both(java_vm: GetVm, version: str) -> None:
+@in_words("fields that old clients leave out have the same meaning")
+def test_missing_fields_have_the_same_meaning_for_both(java_vm: GetVm, version: str) -> None:
     vm = java_vm(version)
     whole = replace(random_metadata(random.Random(SEED), 2), ledger_id=7, created_ms=-1)
     lines = encode(replace(whole, stores_created_ms=False)).splitlines(keepends=True)
@@ -195,8 +198,8 @@ def test_unknown_fields_are_read_by_both(java_vm: GetVm, version: str) -> None:
 
 
 @in_words("damaged metadata is refused")
-def test_what_we_accept_of_damaged_metadata_java_reads_alike(java_vm: GetVm, version: str) -> None:
-    """Java accepts more: repaired silently, cut off. We take nothing for another ledger."""
+def test_java_reads_accepted_damaged_metadata_alike(java_vm: GetVm, version: str) -> None:
+    """Java accepts more metadata; both agree on all that ledgerstream accepts."""
     vm = java_vm(version)
     rng = random.Random(SEED)
     accepted: list[tuple[LedgerMetadata, Future[Answer]]] = []
@@ -217,7 +220,7 @@ def test_what_we_accept_of_damaged_metadata_java_reads_alike(java_vm: GetVm, ver
     assert len(accepted) > 50
     for ours, request in accepted:
         try:
-            theirs = told(request.result(PATIENCE_S))
+            theirs = decoded_answer(request.result(PATIENCE_S))
         except JavaError:
             continue
         assert theirs == as_java_says(ours), f"{ours} and {theirs}"

@@ -1,4 +1,4 @@
-"""The registry and the tree of a cluster: Apache's tools take ours for theirs, and the reverse."""
+"""The registry and the tree of a cluster: each side accepts those of the other."""
 
 from __future__ import annotations
 
@@ -42,8 +42,11 @@ def our_bookie(directory: Path, uri: str) -> Iterator[OurBookies]:
 
 
 def anonymous(nodes: dict[str, Znode], bookie_id: str, directory: Path) -> dict[str, Znode]:
-    """The nodes without what must differ: the bookie's name, its directories, the cluster's id,
-    and the one property by which we tell our bookies."""
+    """Returns the nodes without the parts that must differ.
+
+    These are the bookie's name, its directories, the cluster's id, and the property that identifies
+    ledgerstream bookies.
+    """
     instance_id = nodes["INSTANCEID"].data
     software = b":\x18\n\x08software\x12\x0cledgerstream"
     port = _varint(int(bookie_id.rpartition(":")[2]))
@@ -65,10 +68,10 @@ def _varint(value: int) -> bytes:
 
 
 @result("nodes of a new cluster and its bookie: the same names and bytes")
-def test_a_cluster_is_made_alike_by_both(
+def test_both_create_a_cluster_alike(
     java_vm: GetVm, new_root: NewRoot, version: str, tmp_path: Path
 ) -> None:
-    """Each bookie starts in the cluster that the other side made."""
+    """Each bookie starts in the cluster that the other side created."""
     theirs, ours = new_root("made-by-java"), new_root("made-by-us")
     init_cluster(java_vm(version), theirs)
     made_by_java = znodes(theirs)
@@ -98,7 +101,7 @@ def test_a_cluster_is_made_alike_by_both(
 
 
 @result("bookies that write, that only read, that are down; their addresses")
-async def test_java_sees_our_bookies(
+async def test_java_sees_ledgerstream_bookies(
     java: GetJava, our_bookies: OurBookies, version: str, zookeeper_root: str
 ) -> None:
     ours = sorted(our_bookies.bookie_id(number) for number in our_bookies.running)
@@ -126,7 +129,9 @@ async def test_java_sees_our_bookies(
 
 
 @result("Apache's bookies, their addresses and cookies")
-async def test_we_see_apaches_bookies(apache_bookies: GetApacheBookies, version: str) -> None:
+async def test_the_python_client_sees_apache_bookies(
+    apache_bookies: GetApacheBookies, version: str
+) -> None:
     cluster = apache_bookies(version, 1)
     (bookie,) = cluster.bookies
     async with open_store(cluster.uri) as store:
@@ -150,7 +155,7 @@ async def test_we_see_apaches_bookies(apache_bookies: GetApacheBookies, version:
 def laid_out(
     request: pytest.FixtureRequest, new_root: NewRoot, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[str]:
-    """URI, with its layout, of a cluster of one bookie of ours."""
+    """The URI, with its layout, of a cluster with one ledgerstream bookie."""
     uri = new_root(request.param).replace("zk://", f"zk+{request.param}://")
     with our_bookie(tmp_path_factory.mktemp(request.param), uri):
         yield uri
@@ -185,7 +190,7 @@ async def test_ledgers_of_every_layout_are_found_by_both(
         assert await ours.list_ledgers() == (await client.call("list"))["ledgers"] == []
 
 
-async def test_an_address_that_asks_for_another_layout_is_refused(our_bookies: OurBookies) -> None:
+async def test_an_address_with_another_layout_is_refused(our_bookies: OurBookies) -> None:
     flat = our_bookies.uri.replace("zk://", "zk+flat://")
     before = znodes(flat)
     async with LedgerClient.connect(flat) as client:
@@ -194,7 +199,7 @@ async def test_an_address_that_asks_for_another_layout_is_refused(our_bookies: O
     assert znodes(flat).keys() == before.keys()
 
 
-async def test_a_layout_nobody_knows_is_left_alone(new_root: NewRoot, tmp_path: Path) -> None:
+async def test_an_unknown_layout_is_not_changed(new_root: NewRoot, tmp_path: Path) -> None:
     uri = new_root("unknown")
     with zookeeper_client(uri) as zookeeper:
         layout = b"2\norg.example.LedgerManagerFactory:1"
@@ -210,7 +215,7 @@ async def test_a_layout_nobody_knows_is_left_alone(new_root: NewRoot, tmp_path: 
 
 @result("ledger ids: both sides create at once; beyond 31 bits")
 @pytest.mark.parametrize("high_bits", [0, 5], ids=["short", "long"])
-async def test_no_ledger_id_is_given_twice(
+async def test_no_ledger_id_is_allocated_twice(
     java: GetJava, version: str, high_bits: int, our_bookies: OurBookies
 ) -> None:
     uri = our_bookies.uri
@@ -219,7 +224,7 @@ async def test_no_ledger_id_is_given_twice(
             zookeeper.ensure_path(f"{root_of(uri)}/idgen-long/HOB-{high_bits:010d}")
     taken: list[int] = []
     async with java(version, uri) as client, LedgerClient.connect(uri) as ours:
-        # Long ids are not counted safely by several threads of one Java client.
+        # One Java client cannot allocate long ids safely from several threads.
         java_tasks = 1 if high_bits else 3
 
         async def by_java() -> None:

@@ -1,4 +1,4 @@
-"""Apache's `bookkeeper shell` administers a cluster of our bookies as it does its own."""
+"""Apache's `bookkeeper shell` administers a cluster of ledgerstream bookies like its own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.interop
 ENTRIES = 20
 LIVING_SETTINGS = {"ensemble": 3, "write_quorum": 3, "ack_quorum": 2}
 Ledger = tuple[int, list[bytes]]
-"""Its id and its entries."""
+"""Creates a ledger; returns its id and its entries."""
 
 
 def result(feature: str) -> pytest.MarkDecorator:
@@ -37,7 +37,7 @@ def result(feature: str) -> pytest.MarkDecorator:
 
 @pytest.fixture
 async def ours(our_bookies: OurBookies) -> AsyncIterator[LedgerClient]:
-    """A client of the cluster, in which all bookies run and no ledgers are."""
+    """A client of the cluster, in which all bookies run and there are no ledgers."""
     await trio.to_thread.run_sync(our_bookies.start_missing, OUR_BOOKIES)
     async with LedgerClient.connect(our_bookies.uri) as client:
         for ledger_id in await client.list_ledgers():
@@ -53,7 +53,7 @@ async def theirs(java: GetJava, version: str, our_bookies: OurBookies) -> AsyncI
 
 @pytest.fixture
 def shell(java_vm: GetVm, version: str, our_bookies: OurBookies, tmp_path: Path) -> Shell:
-    """As if it ran beside our first bookie."""
+    """A shell as on the machine of the first ledgerstream bookie."""
     port = int(our_bookies.bookie_id(0).rpartition(":")[2])
     return Shell(java_vm(version), our_bookies.uri, tmp_path, port)
 
@@ -187,7 +187,7 @@ async def test_readledger(shell: Shell, ours: LedgerClient, theirs: JavaClient) 
 
 
 async def read_from(shell: Shell, ledger_id: int, bookie: str) -> str:
-    """The command may trip over its own shutting down, once it has said everything."""
+    """Runs a command that may fail in its own shutdown, after all of its output."""
     for _ in range(10):
         try:
             return await shell.run("readledger", "-l", ledger_id, "-fe", 0, "-le", 9, "-b", bookie)
@@ -215,7 +215,7 @@ async def test_facts_of_the_cluster(
 @result("bookieinfo")
 async def test_bookieinfo(shell: Shell, our_bookies: OurBookies) -> None:
     said = await shell.run("bookieinfo")
-    # The machine's free space may change between two bookies' answers, its size does not.
+    # The free space may change between the responses of two bookies, the total does not.
     total = shutil.disk_usage(our_bookies.directory).total
     sizes = re.findall(r"[Tt]otal(?:: |=)(\d+)\(", said)
     assert [int(size) for size in sizes[:OUR_BOOKIES]] == [total] * OUR_BOOKIES
@@ -261,7 +261,7 @@ async def test_a_bookie_is_renamed_in_all_ledgers(
 
 
 async def kill(our_bookies: OurBookies, number: int) -> None:
-    """kill -9; returns when its registration is gone."""
+    """Kills a bookie with -9; returns when its registration is deleted."""
     our_bookies.kill(number)
     bookie_id = our_bookies.bookie_id(number)
     await trio.to_thread.run_sync(forget_registration, our_bookies.uri, bookie_id)
@@ -298,7 +298,7 @@ async def test_recover(
         await check_read_by_both(ours, theirs, ledger)
     assert dead not in await ours.bookies.all()
 
-    # With its disk it is a stranger now; with an empty one it is a new bookie.
+    # With its disk the bookie is refused now; with an empty disk it is a new bookie.
     with pytest.raises(AssertionError, match="the cluster does not know bookie"):
         await trio.to_thread.run_sync(our_bookies.start, number)
     shutil.rmtree(our_bookies.directory / f"ours-{number}")
@@ -307,7 +307,7 @@ async def test_recover(
 
 
 @result("initnewcluster, metaformat, nukeexistingcluster")
-async def test_clusters_are_made_and_removed(
+async def test_clusters_are_created_and_removed(
     java_vm: GetVm, new_root: Callable[[str], str], version: str, tmp_path: Path
 ) -> None:
     uri = new_root("nuked")
@@ -326,7 +326,7 @@ async def test_clusters_are_made_and_removed(
         with pytest.raises(NoSuchNode):
             await registry.instance_id()
 
-    async with LedgerClient.connect(uri) as client:  # and one that we made
+    async with LedgerClient.connect(uri) as client:  # and one created by ledgerstream
         made = await client.bookies.init_cluster(client.rng)
         with pytest.raises(AssertionError):
             await shell.run("nukeexistingcluster", "-p", root, "-i", first)

@@ -1,4 +1,4 @@
-"""The nodes of a cluster in ZooKeeper as they are, seen past every driver of ours."""
+"""Reads the nodes of a cluster in ZooKeeper directly, without a metadata driver."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
 from ledger.metastore.zookeeper.address import parse_address
-from tests.interop.patience import PATIENCE_S, SESSION_TIMEOUT_MS
+from tests.interop.timeouts import PATIENCE_S, SESSION_TIMEOUT_MS
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +21,7 @@ class Znode:
 
 @contextmanager
 def zookeeper_client(uri: str) -> Iterator[KazooClient]:
-    """A client whose paths begin at the root of ZooKeeper."""
+    """Opens a client whose paths begin at the root of ZooKeeper."""
     client = KazooClient(parse_address(uri).hosts, timeout=SESSION_TIMEOUT_MS / 1000)
     client.start(PATIENCE_S)
     try:
@@ -32,13 +32,13 @@ def zookeeper_client(uri: str) -> Iterator[KazooClient]:
 
 
 def root_of(uri: str) -> str:
-    """Path of the ledgers root from the root of ZooKeeper."""
+    """Returns the path of the ledgers root from the root of ZooKeeper."""
     address = parse_address(uri)
     return address.chroot + address.root
 
 
 def forget_registration(uri: str, bookie_id: str) -> None:
-    """Ends the registration of a bookie that was killed, as the end of its session would."""
+    """Deletes the registration of a killed bookie, as the end of its session would."""
     with zookeeper_client(uri) as client:
         for path in (f"available/{bookie_id}", f"available/readonly/{bookie_id}"):
             try:
@@ -48,9 +48,9 @@ def forget_registration(uri: str, bookie_id: str) -> None:
 
 
 def znodes(uri: str) -> dict[str, Znode]:
-    """All nodes at and below the ledgers root, by their path from there ("" is the root).
+    """Returns all nodes of the ledgers root, by their path from there ("" is the root).
 
-    The tree may change meanwhile: a node that goes while it is visited is left out.
+    The tree may change in the meantime: a node that is deleted while it is visited is left out.
     """
     found: dict[str, Znode] = {}
 

@@ -1,4 +1,4 @@
-"""A bookie over real sockets that says what a test tells it to: for what ours never say.
+"""A bookie over real sockets that sends what a test scripts: for responses that ours never send.
 
 It speaks both wire versions by the real codecs, holds entries in a dict, and asks `script` about
 every request first.

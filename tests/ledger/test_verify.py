@@ -1,4 +1,4 @@
-"""verify_ledger against bookies that say what a test tells them to, and against real ones."""
+"""verify_ledger against bookies that send what a test scripts, and against real ones."""
 
 from __future__ import annotations
 
@@ -111,10 +111,10 @@ async def test_what_each_answer_proves() -> None:
             cut_before(bookies["b1"], 10)
             bookies["b1"].script = refusing(status, range(10, 13))
             report = await verify_ledger(client, ledger_id)
-            told = faults_of(report)
-            assert {fault[:2] for fault in told} == {("b1", state)}, told
+            reported = faults_of(report)
+            assert {fault[:2] for fault in reported} == {("b1", state)}, reported
             if status in (Status.NO_SUCH_ENTRY, Status.IO_ERROR):
-                assert told == [("b1", state, 10, 12)]
+                assert reported == [("b1", state, 10, 12)]
             assert report.verdict is verdict
             assert report.lost_entries == 0
 
@@ -250,7 +250,7 @@ async def test_the_digest_of_a_receipt_is_the_stored_one(
         cluster.client(wire_version=wire_version) as client,
         client.create_ledger(ensemble_size=ensemble, write_quorum=write, ack_quorum=ack) as writer,
     ):
-        # Bursts of large ones are on their way before anybody can ask.
+        # Bursts of large entries are sent before a watch can begin.
         for number in range(10):
             writer.append_nowait(b"%d" % number * payload_bytes)
         watched = [writer.watch_acks(entry_id) for entry_id in (9, 0, 4)]
@@ -304,7 +304,7 @@ async def test_a_bookie_that_was_replaced_is_not_named() -> None:
         assert sorted(ack.bookie for ack in receipt.acks) == sorted(bookies)
 
 
-async def test_only_entries_on_their_way_can_be_asked_about() -> None:
+async def test_only_entries_in_flight_can_be_watched() -> None:
     async with (
         scripted_cluster() as cluster,
         cluster.client() as client,
@@ -312,7 +312,7 @@ async def test_only_entries_on_their_way_can_be_asked_about() -> None:
     ):
         await writer.append(b"confirmed")
         for entry_id in (-1, 0, 1):
-            with pytest.raises(ValueError, match="not on its way"):
+            with pytest.raises(ValueError, match="not in flight"):
                 writer.watch_acks(entry_id)
 
 

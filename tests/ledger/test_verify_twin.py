@@ -1,6 +1,6 @@
 """verify_ledger against a twin that looks at each copy by itself, on bookies that are dicts.
 
-Faults are planted at random: what is told must be exactly what was planted, whatever the quorums,
+Faults are planted at random: the report must list exactly those, whatever the quorums,
 the ensemble changes, the sizes of batches and the version of the bookies.
 """
 
@@ -89,19 +89,19 @@ class World:
                 state = CopyState.UNKNOWN
             if state is CopyState.UNKNOWN and not self.limbo[bookie]:
                 state = CopyState.UNREADABLE
-            told = self.planted.setdefault(entry_id, {})[bookie] = state
-            kept = b"another" if told is CopyState.DIFFERS else payload
+            reported = self.planted.setdefault(entry_id, {})[bookie] = state
+            kept = b"another" if reported is CopyState.DIFFERS else payload
             header, _ = self.digest.encode_entry(LEDGER, entry_id, entry_id - 1, length, kept)
             body = bytearray(header + kept)
-            if told is CopyState.CORRUPT:
+            if reported is CopyState.CORRUPT:
                 body[self.rng.randrange(len(body))] ^= 1 << self.rng.randrange(8)
             self.bodies[bookie, entry_id] = bytes(body)
             if self.down[bookie]:
                 copies[bookie] = BadCopy(CopyState.UNREACHABLE, "")
-            elif told in (CopyState.WHOLE, CopyState.DIFFERS):
+            elif reported in (CopyState.WHOLE, CopyState.DIFFERS):
                 copies[bookie] = Entry(LEDGER, entry_id, entry_id - 1, length, kept)
             else:
-                copies[bookie] = BadCopy(told, "")
+                copies[bookie] = BadCopy(reported, "")
 
     # What the verifier uses of a client and its pool.
 
@@ -117,7 +117,7 @@ class World:
         state = self.planted.get(entry_id, {}).get(bookie)
         if state is None or state is CopyState.MISSING:
             return Status.NO_SUCH_ENTRY
-        # As v2 tells them: limbo, too.
+        # As v2 reports them: limbo, too.
         is_doubt = state in (CopyState.UNREADABLE, CopyState.UNKNOWN)
         return Status.IO_ERROR if is_doubt else Status.OK
 
@@ -163,7 +163,7 @@ class World:
         return BatchReadResponse(status, LEDGER, body.entry_id, tuple(bodies))
 
 
-def told_by(report: LedgerReport) -> dict[CopyState, int]:
+def reported_by(report: LedgerReport) -> dict[CopyState, int]:
     """Copies by state, as the faults of a report add up."""
     sums: dict[CopyState, int] = {}
     for fault in report.faults:
@@ -173,7 +173,7 @@ def told_by(report: LedgerReport) -> dict[CopyState, int]:
 
 @settings(deadline=None, max_examples=scaled(ci=24, night=600))
 @given(st.integers(0, 1 << 32))
-def test_what_was_planted_is_what_is_told(seed: int) -> None:
+def test_the_report_lists_exactly_the_planted_faults(seed: int) -> None:
     world = World(seed)
 
     async def verify() -> LedgerReport:
@@ -190,7 +190,7 @@ def test_what_was_planted_is_what_is_told(seed: int) -> None:
     for _, bad in judged:
         for copy in bad.values():
             states[copy.state] = states.get(copy.state, 0) + 1
-    assert told_by(report) == states
+    assert reported_by(report) == states
     whole = sum(map(len, world.expected.values())) - sum(states.values())
     assert report.copies.get(CopyState.WHOLE, 0) == whole
     if not states:

@@ -1,4 +1,4 @@
-"""One seed as a job for another process: what it found comes back as a value.
+"""Runs one seed as a job for another process, which returns what it found as a value.
 
 A module of its own, because a spawned process cannot import what `__main__` holds.
 """

@@ -55,7 +55,7 @@ def _confirm_out_of_order(stack: ExitStack) -> None:
     advance = AppendCore.advance
 
     def hasty(self: AppendCore) -> int:
-        if self.is_held or self.stride == 1:
+        if self.is_suspended or self.stride == 1:
             return advance(self)
         confirmed = max(
             sorted([marks[i] for i in members])[-self.ack_quorum]
@@ -105,7 +105,7 @@ def _failed_sync_retried(stack: ExitStack) -> None:
             try:
                 await sync(self)
             except OSError:
-                if self._mounted.is_frozen:
+                if self._mount.is_frozen:
                     raise
             else:
                 return

@@ -203,7 +203,7 @@ async def _check_fence(
     writer = workload.writers.get(history.ledger_id)
     if writer is None or history.is_closed_by_writer or history.end is None:
         return
-    if writer.core.is_held:
+    if writer.core.is_suspended:
         return  # it may not know the ensemble that was fenced; but it can confirm nothing
     lost = _lost(cluster)
     ensemble = writer.metadata.last_fragment.bookies

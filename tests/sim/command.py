@@ -1,4 +1,4 @@
-"""The command line of worlds that are told how much to do: a share in each, seed after seed."""
+"""The command line of campaigns with a total amount of work: each seed does a share of it."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Faults:
         loses_disk: bool = False,
         loses_unsynced: bool = True,
     ) -> None:
-        """`loses_disk`: one bookie's disk goes and never comes back. Then every ack quorum must
+        """`loses_disk`: one bookie loses its disk for good. Then every ack quorum must
         be 2 or more. `loses_unsynced`: machines stop, too, and not only processes; and
         writes and syncs fail."""
         self.cluster = cluster
@@ -77,7 +77,7 @@ class Faults:
         self.kinds = self.chance.sample(atlas, self.chance.randint(3, len(atlas)))
 
     async def run(self, seconds: float) -> None:
-        """Torments for `seconds` of virtual time, then ends all faults."""
+        """Injects faults for `seconds` of virtual time, then ends all faults."""
         with trio.move_on_after(seconds):
             async with trio.open_nursery() as nursery:
                 if self._loses_disk:

@@ -70,7 +70,7 @@ class Model:
         history.sizes.append(size)
 
     def confirmed(self, history: LedgerHistory, last: int) -> None:
-        """The writer was told that everything up to `last` is safe."""
+        """Everything up to `last` was acknowledged to the writer."""
         if last <= history.confirmed:
             self.violated(f"[I7] {_name(history)}: confirmed {last} after {history.confirmed}")
         if last >= len(history.sizes):
@@ -95,7 +95,7 @@ class Model:
             )
         if last < history.served:
             self.violated(
-                f"[I4] {_name(history)}: closed at {last}, but readers were told of "
+                f"[I4] {_name(history)}: closed at {last}, but readers were promised "
                 f"{history.served}"
             )
         if last >= len(history.sizes):
@@ -110,13 +110,13 @@ class Model:
         history.end = (last, length)
 
     def served_lac(self, history: LedgerHistory, lac: int, before: int) -> None:
-        """A reader that knew of `before` was told that everything up to `lac` is confirmed."""
+        """A reader that knew of `before` learned that everything up to `lac` is confirmed."""
         if lac < before:
             self.violated(f"[I3] {_name(history)}: a reader's LAC went from {before} to {lac}")
         if lac >= len(history.sizes):
             self.violated(f"[I4] {_name(history)}: a LAC of {lac}, which was never written")
-        is_told_by_writer = history.recoveries == 0 and not history.is_orphaned
-        if is_told_by_writer and lac > history.confirmed:
+        is_known_by_writer = history.recoveries == 0 and not history.is_orphaned
+        if is_known_by_writer and lac > history.confirmed:
             self.violated(
                 f"[I4] {_name(history)}: a LAC of {lac}, the writer's is {history.confirmed}"
             )

@@ -1,9 +1,9 @@
 """Idempotent producers, killed again and again: `python -m tests.sim.producers --kills 10000`.
 
 Two processes insist on writing one stream for the same producers, as after a split brain. Each
-takes the stream over, asks how far a producer came, and goes on from there or from before, in every
-way there is; it is killed at random points, and so are bookies, answers of the metadata store and
-connections. In the end each record of each producer must be there, once, in its order.
+takes the stream over, reads how far a producer came, and continues from there or from before, in
+every way there is; it is killed at random points, and so are bookies, answers of the metadata store
+and connections. In the end each record of each producer must be there, once, in its order.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class Loaders:
         for name in ("loader-a", "loader-b")[: self.chance.choice((1, 1, 2))]:
             self._start(name)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._torment)
+            nursery.start_soon(self._inject_faults)
             while self.kills_left > 0:
                 await trio.sleep(self.chance.expovariate(1 / self.chance.choice(_KILL_S)))
                 name = self.chance.choice(list(self._processes))
@@ -215,7 +215,7 @@ class Loaders:
                 await producer.append(b"gap", producer.next_sequence + 1)
             except ProducerGap:
                 return sequence
-            raise Violation(f"{name}: a gap at {producer.next_sequence} was let in")
+            raise Violation(f"{name}: a gap at {producer.next_sequence} was accepted")
         return await self._burst(producer, name, sequence, values)
 
     async def _burst(
@@ -240,7 +240,7 @@ class Loaders:
 
     # Faults
 
-    async def _torment(self) -> None:
+    async def _inject_faults(self) -> None:
         while True:
             await trio.sleep(self.chance.expovariate(1 / _FAULT_S))
             await self.chance.choice(
@@ -327,7 +327,7 @@ class Loaders:
 
 
 def run_world(seed: int, kills: int) -> dict[str, int]:
-    """One cluster, one stream, so many kills. Raises `Violation` or what else went wrong."""
+    """Runs a cluster and a stream with this many kills. Raises `Violation` or another error."""
 
     async def main(simulation: Simulation) -> dict[str, int]:
         chance = simulation.chance("world")

@@ -30,7 +30,7 @@ TIME_LIMIT_S = 1000.0
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a run that broke nothing has to tell."""
+    """The report of a run without a violation."""
 
     seed: int
     trace_hash: str

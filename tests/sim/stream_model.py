@@ -1,6 +1,6 @@
 """The oracle of streams: every value ever appended, where it was confirmed, where it was seen.
 
-One position has one value for ever, for writers and readers alike; a value lies at one position
+One position has one value forever, for writers and readers alike; a value lies at one position
 at most. What was confirmed or seen is there until it is truncated.
 """
 
@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 from ledger.errors import LedgerError
 from stream.core.entry.records import Record
-from stream.core.position import BEGINNING, Position
-from stream.errors import TakenOver, Truncated
+from stream.core.position import BEGINNING, Position, Truncated
+from stream.errors import TakenOver
 from tests.sim.model import Violation
 
 

@@ -1,4 +1,4 @@
-"""What users of streams do in torment: take over, append, roll, read, tail, truncate, clean.
+"""What users of streams do under faults: take over, append, roll, read, tail, truncate, clean.
 
 Several writers compete for one stream, as after a split brain; the model knows what each was
 promised.
@@ -23,7 +23,7 @@ from stream.writing.open_segment import WriterOptions
 from stream.writing.writer import StreamWriter
 from tests.sim.stream_model import ReadingModel, StreamModel
 
-NAMESPACE = "torment"
+NAMESPACE = "faults"
 _RETRY_S = 0.3
 Actor = Callable[[LedgerClient, random.Random], Awaitable[None]]
 
@@ -127,7 +127,7 @@ class StreamWorkload:
             raise _Abandoned
 
     async def _collect(self, name: str, pending: list[tuple[Ticket, bytes]]) -> None:
-        """Tells the model of all records that are confirmed by now, in their order."""
+        """Reports to the model all records that are confirmed by now, in their order."""
         while pending and pending[0][0].is_confirmed:
             ticket, value = pending.pop(0)
             self.model.was_confirmed(name, value, await ticket.wait())

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from bookie.testing.process import leaves_of
-from stream.core.producers import Mixture, ProducerLog
-from tests.effort import seeds
+from stream.core.producers import ProducerLog, ProducerSet
+from tests.effort import scaled, seeds
 from tests.sim.model import Violation
 from tests.sim.producers import run_world
 
-KILLS = 50
+KILLS = scaled(ci=20, night=50)
 
 
 @pytest.mark.parametrize("seed", seeds(ci=1, night=15))
@@ -21,7 +21,7 @@ def test_no_record_is_there_twice_or_lost(seed: int) -> None:
     assert counts["there already"] > 0
 
 
-def _never_mixed(_mixture: Mixture, _producer_id: int) -> bool:
+def _never_mixed(_mixture: ProducerSet, _producer_id: int) -> bool:
     return False
 
 
@@ -39,7 +39,8 @@ def _first_failure() -> BaseException | None:
 
 
 @pytest.mark.parametrize(
-    ("what", "method", "bug"), [(Mixture, "add", _never_mixed), (ProducerLog, "known", _all_new)]
+    ("what", "method", "bug"),
+    [(ProducerSet, "add", _never_mixed), (ProducerLog, "known", _all_new)],
 )
 def test_the_proof_notices_a_bug(
     what: type, method: str, bug: object, monkeypatch: pytest.MonkeyPatch

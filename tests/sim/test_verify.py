@@ -18,8 +18,8 @@ from ledger.errors import LedgerError, RetryableError, Status
 from ledger.options import ClientOptions
 from ledger.wire.messages import ReadRequest, ReadResponse
 from stream.canary import Canary, CanaryOptions, CanaryRound
+from stream.core.position import Truncated
 from stream.core.receipt import Receipt
-from stream.errors import Truncated
 from stream.namespace import Namespace
 from stream.retention.janitor import Janitor
 from stream.verify import StreamReport
@@ -50,7 +50,7 @@ async def one_record(namespace: Namespace) -> Receipt:
 def test_a_bookie_that_acknowledged_and_forgot_is_convicted_by_the_receipt() -> None:
     convicted: list[int] = []
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client(options=IMPATIENT) as client:
             namespace = Namespace(client, "demo")
             await namespace.ensure()
@@ -63,7 +63,7 @@ def test_a_bookie_that_acknowledged_and_forgot_is_convicted_by_the_receipt() -> 
             plain = await namespace.verify("s")
             report = await namespace.verify("s", receipt=receipt)
             if plain.verdict is CopyVerdict.WHOLE or "bookie-1:3181" not in receipt.bookies:
-                return  # it was faster than the loss of power, or too slow to tell the lie
+                return  # it was faster than the loss of power, or too slow to send the lie
             # Without the receipt there is only a copy less than there should be.
             assert plain.verdict is CopyVerdict.REDUCED
             assert report.verdict is CopyVerdict.DAMAGE
@@ -72,12 +72,12 @@ def test_a_bookie_that_acknowledged_and_forgot_is_convicted_by_the_receipt() -> 
             convicted.append(1)
 
     for seed in range(scaled(ci=2, night=32)):
-        simulate(story, seed)
+        simulate(scenario, seed)
     assert convicted
 
 
 def test_bookies_that_keep_their_word_are_whole_after_the_loss_of_power() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client(options=IMPATIENT) as client:
             namespace = Namespace(client, "demo")
             receipt = await one_record(namespace)
@@ -88,12 +88,12 @@ def test_bookies_that_keep_their_word_are_whole_after_the_loss_of_power() -> Non
             report = await namespace.verify("s", receipt=receipt)
             assert report.verdict is CopyVerdict.WHOLE, report
 
-    for seed in range(scaled(ci=2, night=20)):
-        simulate(story, seed)
+    for seed in range(scaled(ci=1, night=20)):
+        simulate(scenario, seed)
 
 
 def test_a_flipped_bit_on_a_disk_is_corrupt_and_never_missing() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client(options=IMPATIENT) as client:
             namespace = Namespace(client, "demo")
             receipt = await one_record(namespace)
@@ -115,11 +115,11 @@ def test_a_flipped_bit_on_a_disk_is_corrupt_and_never_missing() -> None:
                 assert states_of(report) == [("bookie-2:3181", CopyState.CORRUPT)]
                 assert report.lost_entries == 0
 
-    simulate(story, 1)
+    simulate(scenario, 1)
 
 
 def test_bookies_out_of_reach_are_a_doubt_and_whole_again_when_they_are_back() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client("auditor", IMPATIENT) as client:
             namespace = Namespace(client, "demo")
             receipt = await one_record(namespace)
@@ -136,13 +136,13 @@ def test_bookies_out_of_reach_are_a_doubt_and_whole_again_when_they_are_back() -
             report = await namespace.verify("s", receipt=receipt)
             assert report.verdict is CopyVerdict.WHOLE
 
-    simulate(story, 2)
+    simulate(scenario, 2)
 
 
 def test_a_receipt_of_a_record_that_recovery_confirmed() -> None:
-    """The writer's own ledger fails under it; what was on its way is recovered or sent again."""
+    """The writer's own ledger fails under it; what was in flight is recovered or sent again."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         receipts: list[Receipt] = []
         async with cluster.client("writer", IMPATIENT) as client:
             namespace = Namespace(client, "demo")
@@ -170,11 +170,11 @@ def test_a_receipt_of_a_record_that_recovery_confirmed() -> None:
         assert values == sorted(receipt.sequence for receipt in receipts) == list(range(40))
 
     for seed in range(scaled(ci=1, night=16)):
-        simulate(story, seed)
+        simulate(scenario, seed)
 
 
 def test_a_canary_is_content_with_honest_bookies_whatever_is_killed() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         rounds: list[CanaryRound] = []
         async with cluster.client(options=IMPATIENT) as client:
             namespace = Namespace(client, "ops")
@@ -199,7 +199,7 @@ def test_a_canary_is_content_with_honest_bookies_whatever_is_killed() -> None:
             assert info.records <= 3 * 20 + 50
             assert await namespace.trash() == []
 
-    simulate(story, 1)
+    simulate(scenario, 1)
 
 
 def test_a_canary_finds_a_bookie_that_forgets_later() -> None:
@@ -214,7 +214,7 @@ def test_a_canary_finds_a_bookie_that_forgets_later() -> None:
             forgetful.append(self)
         return read(self, body, target)
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         rounds: list[CanaryRound] = []
         async with cluster.client(options=IMPATIENT) as client:
             namespace = Namespace(client, "ops")
@@ -231,7 +231,7 @@ def test_a_canary_finds_a_bookie_that_forgets_later() -> None:
             assert "missing at bookie-" in text
 
     with mock.patch.object(Reads, "read", read_forgetfully):
-        simulate(story, 0)
+        simulate(scenario, 0)
 
 
 async def sweep(client: LedgerClient, chance: random.Random) -> None:
@@ -253,10 +253,10 @@ async def disturb(cluster: SimCluster, chance: random.Random) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("seed", "seconds"), [(0, 8), (1, 8)])
 def test_no_false_alarm_while_everything_moves(seed: int, seconds: float) -> None:
-    """Writers roll and are replaced, the janitor deletes, bookies die and come back: whatever is
+    """Writers roll and are replaced, the janitor deletes, bookies die and restart: whatever is
     verified meanwhile, nothing is called damaged."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         verdicts: list[CopyVerdict] = []
         chance = cluster.simulation.chance("story")
         options = {"roll_bytes": 1 << 16, "retention_bytes": 1 << 17, "trash_ms": 0}
@@ -300,4 +300,4 @@ def test_no_false_alarm_while_everything_moves(seed: int, seconds: float) -> Non
                         nursery.start_soon(task)
         assert verdicts.count(CopyVerdict.WHOLE) > seconds / 3, verdicts
 
-    simulate(story, seed, bookies=4)
+    simulate(scenario, seed, bookies=4)

@@ -1,7 +1,7 @@
-"""What clients do while the world is tormented: write, close, abandon, recover, read, tail, delete.
+"""What clients do under faults: write, close, abandon, recover, read, tail, delete.
 
 Each actor is a client process of its own, which a fault may kill. Everything done and seen is
-told to the model.
+reported to the model.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ PASSWORD = b"secret"
 
 @dataclass(slots=True)
 class WorkloadOptions:
-    """How much is going on."""
+    """How much the clients do."""
 
     writers: int = 3
     recoverers: int = 2

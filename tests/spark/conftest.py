@@ -1,8 +1,8 @@
 """Fixtures of the Spark suite: one Spark session and one cluster for all tests of a run.
 
-A session takes ten seconds to come, so that tests share it and use streams of their own names.
-Everything in this folder carries the marker `spark` and is skipped, with the reason, where there
-is no Java or no PySpark; not in CI.
+A session takes ten seconds to start, so that tests share it and use streams of their own names.
+All tests in this folder have the marker `spark`. They are skipped, with the reason, where Java or
+PySpark is missing, except in CI.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def skip_without_spark() -> None:
 
 @pytest.fixture(scope="package")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """`local[2]`, with the format "ledgerstream"; leave it running, and no query in it."""
+    """A session with `local[2]` and the format "ledgerstream". Tests must not stop it."""
     skip_without_spark()
     from connectors.spark import register
 
@@ -50,7 +50,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(autouse=True)
 def _no_query_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """A query that a failed test left running must not disturb the next one."""
+    """Stops queries that a failed test has left running."""
     yield
     if "spark" in request.fixturenames:
         for query in request.getfixturevalue("spark").streams.active:
@@ -59,7 +59,7 @@ def _no_query_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(scope="package")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    """Three bookies with SQLite metadata; who kills one starts it again."""
+    """Three bookies with SQLite metadata; a test that kills one restarts it."""
     skip_without_spark()
     cluster = StandaloneCluster(tmp_path_factory.mktemp("spark-cluster") / "cluster", None, ())
     try:
@@ -78,6 +78,6 @@ def streams(cluster: StandaloneCluster) -> Iterator[Streams]:
 
 @pytest.fixture
 def new_checkpoint(tmp_path: Path) -> Callable[[], str]:
-    """Directories for Spark checkpoints nobody has used."""
+    """Returns new directories for Spark checkpoints."""
     numbers = iter(range(1, 1000))
     return lambda: str(tmp_path / f"spark-checkpoint-{next(numbers)}")

@@ -1,5 +1,7 @@
-"""A program over Spark Connect: `python -m tests.spark.connect_client CLUSTER SOURCE TARGET TARGET
-CHECKPOINT DIRECTORY` copies a stream twice, by a batch and by a streaming query."""
+"""A client of Spark Connect that copies a stream twice, by a batch and by a streaming query.
+
+`python -m tests.spark.connect_client CLUSTER SOURCE TARGET TARGET CHECKPOINT DIRECTORY`.
+"""
 
 from __future__ import annotations
 

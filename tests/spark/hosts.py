@@ -1,8 +1,8 @@
 """Executors on two hosts of one machine: 127.0.0.1 and 127.0.0.2.
 
 Spark runs the copy of a slow task on another host than the first attempt. All executors of its own
-`local-cluster[...]` are on one host, so that it never speculates there, whatever is set. This is
-the same cluster, a master and workers in the driver's JVM, with the hosts told apart.
+`local-cluster[...]` are on one host, so that it never speculates there, whatever the settings are.
+This is the same cluster, a master and workers in the driver's JVM, but with two hosts.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _MEMORY_MB = 1024
 
 
 def start_two_hosts(gateway: Any, directory: Path) -> str:
-    """Starts a master and a worker on each host in the gateway's JVM, with whose end they end.
+    """Starts a master and a worker on each host in the gateway's JVM; they end with the JVM.
 
     Args:
-        directory: executors work in it, and leave their logs there.
+        directory: working directory of the executors, which keeps their logs.
 
     Returns:
         The URL of the master.
@@ -30,7 +30,7 @@ def start_two_hosts(gateway: Any, directory: Path) -> str:
     deploy = jvm.org.apache.spark.deploy
     conf = jvm.org.apache.spark.SparkConf(False)
     conf.set("spark.master.rest.enabled", "false")
-    # Executors are killed on purpose; their hosts are as good as before.
+    # Executors are killed on purpose; their hosts must not be excluded.
     conf.set("spark.deploy.maxExecutorRetries", "-1")
     master = deploy.master.Master.startRpcEnvAndEndpoint(HOSTS[0], 0, 0, conf)
     url: str = master._1().address().toSparkURL()
@@ -45,8 +45,7 @@ def start_two_hosts(gateway: Any, directory: Path) -> str:
 
 
 def event_log(directory: Path) -> dict[str, str]:
-    """Settings with which Spark's own listener writes down each task, in a directory that must
-    exist."""
+    """Returns settings for Spark's event log of all tasks, in a directory that must exist."""
     return {
         "spark.eventLog.enabled": "true",
         "spark.eventLog.dir": directory.as_uri(),
@@ -56,8 +55,10 @@ def event_log(directory: Path) -> dict[str, str]:
 
 
 def speculative_tasks(directory: Path) -> tuple[int, int]:
-    """How many copies of slow tasks Spark started, and how many of them were done first; from the
-    event logs of drivers. One that still runs has its last second or so still to write."""
+    """Returns how many speculative tasks Spark has started, and how many of them finished first.
+
+    Reads the event logs of drivers; that of a running driver is about a second late.
+    """
     started = won = 0
     for event in _events(directory):
         if not event.get("Task Info", {}).get("Speculative"):

@@ -1,7 +1,7 @@
-"""Spark sessions for tests: small, quiet, in a directory of their own, and gone at the end.
+"""Spark sessions for tests: small, quiet, and in a directory of their own.
 
-A session costs a JVM and some ten seconds, so that tests share one. Must never leave a process
-behind, nor a file outside of the directory it was given.
+A session costs a JVM and about ten seconds, so that tests share one. Must never leave a process
+behind, nor a file outside of its directory.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.tidy.checkout import ROOT
 JAVA_MIN = 17
 _STOP_TIMEOUT_S = 60.0
 _SHORT_LIVED = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-"""For a JVM that ends before it is fast."""
+"""Options for a JVM that does not live long enough for optimized code."""
 _LOG4J = """\
 rootLogger.level = warn
 rootLogger.appenderRef.file.ref = file
@@ -40,7 +40,7 @@ appender.file.layout.pattern = %d{{HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
 
 
 class SparkMissing(Exception):
-    """This machine cannot run Spark; says what it lacks."""
+    """This machine cannot run Spark; the text has the reason."""
 
 
 def require_spark() -> None:
@@ -60,7 +60,7 @@ def require_spark() -> None:
 
 
 def settings(directory: Path) -> dict[str, str]:
-    """What every session of the tests is set to."""
+    """Returns the settings of every session of the tests."""
     return {
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
@@ -75,19 +75,19 @@ def settings(directory: Path) -> dict[str, str]:
         ),
         "spark.local.dir": str(directory / "local"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
-        # A test fails with all of what a Python worker said, and with all causes.
+        # A failed test shows the whole error of a Python worker, with all causes.
         "spark.sql.pyspark.jvmStacktrace.enabled": "true",
         "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     }
 
 
 def quiet_log(directory: Path) -> None:
-    """What Spark says is in `directory`/spark.log."""
+    """Writes a configuration that sends Spark's log to `directory`/spark.log."""
     (directory / "log4j2.properties").write_text(_LOG4J.format(log=directory / "spark.log"))
 
 
 def spark_environment(**more: str) -> dict[str, str]:
-    """Variables for the JVM and all Python processes it starts: they run this checkout's code."""
+    """Returns variables for the JVM and its Python processes, which run this checkout's code."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("LEDGERSTREAM_", "SPARK_"))}
     path = [str(ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return {
@@ -102,10 +102,10 @@ def spark_environment(**more: str) -> dict[str, str]:
 
 
 def spark_home(directory: Path) -> Path:
-    """Spark's home, made of links, for local clusters too, which write into it.
+    """Makes a Spark home of links, also for local clusters, which write to it.
 
-    Without the archive that PySpark would import itself from in each Python process: that has no
-    compiled modules, and a process takes three times as long to start.
+    It leaves out the archive from which each Python process would import PySpark: the archive has
+    no compiled modules, so that a process would take three times as long to start.
     """
     home = directory / "spark-home"
     if not home.exists():
@@ -139,12 +139,13 @@ def spark_session(
     *,
     master: str | Callable[[Any, Path], str] = "local[2]",
 ) -> Iterator[SparkSession]:
-    """A new session with `more` settings; what it logs is in `directory`/spark.log. Ends its JVM.
+    """Runs a new session with `more` settings and its log in `directory`/spark.log; ends its JVM.
 
-    There must be no other in this process.
+    There must be no other session in this process.
 
     Args:
-        master: also what starts one, given the gateway of the session's JVM and `directory`.
+        master: a URL, or a function that starts a master, given the gateway of the session's JVM
+            and `directory`.
     """
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
@@ -166,7 +167,7 @@ def spark_session(
 
 
 def end_session(spark: SparkSession) -> None:
-    """Stops the session and its JVM, however either of them is doing."""
+    """Stops the session and its JVM, in whatever state they are."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway

@@ -19,7 +19,7 @@ NAMESPACE = "tests"
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A record, apart from the buffers it was read into."""
+    """A record, copied out of the buffers of its batch."""
 
     position: Position
     sequence: int
@@ -34,7 +34,7 @@ class Streams:
 
     Args:
         client: of the cluster; the caller keeps it open.
-        cluster: its URI, which Spark's option `cluster` takes.
+        cluster: its URI, as for Spark's option `cluster`.
     """
 
     def __init__(self, client: LedgerClient, cluster: str) -> None:
@@ -44,24 +44,24 @@ class Streams:
         self._namespaces: dict[str, Namespace] = {}
 
     def namespace(self, name: str = NAMESPACE) -> Namespace:
-        """Made when it is first asked for."""
+        """Returns a namespace, which is created on the first call."""
         if name not in self._namespaces:
             self._namespaces[name] = Namespace(self.client, name)
             self._namespaces[name].ensure()
         return self._namespaces[name]
 
     def name(self, word: str = "stream", namespace: str = NAMESPACE) -> str:
-        """A full name nobody has used."""
+        """Returns a full name that is not in use."""
         return f"{namespace}/{word}-{next(self._numbers)}"
 
     def create(
         self, word: str = "stream", *, partitions: int | None = None, namespace: str = NAMESPACE
     ) -> str:
-        """A new, empty stream."""
+        """Creates a new, empty stream; returns its name."""
         return self.make(self.name(word, namespace), partitions=partitions)
 
     def make(self, name: str, *, partitions: int | None = None) -> str:
-        """An empty stream of this name."""
+        """Creates an empty stream with this name."""
         self.of(name).ensure_stream(local(name), partitions=partitions)
         return name
 
@@ -82,12 +82,12 @@ class Streams:
         keys: Sequence[bytes | None] | None = None,
         event_times: Sequence[int | None] | None = None,
     ) -> None:
-        """Appends, as one segment, and returns when all is durable and the segment sealed."""
+        """Appends one segment; returns when it is durable and sealed."""
         with self.writer(name) as writer:
             writer.append_many(list(values), keys, event_times)
 
     def written(self, values: Iterable[bytes], *, segments: int = 1, word: str = "stream") -> str:
-        """A new stream with these values in so many sealed segments of about the same length."""
+        """Makes a stream with these values, in sealed segments of about the same length."""
         name, all_values = self.create(word), list(values)
         step = max(1, -(-len(all_values) // segments))
         for begin in range(0, len(all_values), step):
@@ -95,7 +95,7 @@ class Streams:
         return name
 
     def rows(self, name: str) -> list[Row]:
-        """All that is in a stream now, in order."""
+        """Returns all records of a stream, in order."""
         with self.of(name).reader(local(name), start=EARLIEST) as reader:
             return [
                 Row(
@@ -114,13 +114,13 @@ class Streams:
         return [row.value for row in self.rows(name)]
 
     def sweep(self, name: str = NAMESPACE, *, orphan_age_ms: int = 0) -> SweepReport:
-        """What the janitor does in a namespace."""
+        """Runs the janitor in a namespace."""
         age_ms = orphan_age_ms
         return Janitor(self.client, name, orphan_age_ms=age_ms, sink_orphan_age_ms=age_ms).sweep()
 
 
 def local(name: str) -> str:
-    """A stream's name within its namespace."""
+    """Returns a stream's name within its namespace."""
     return name.partition("/")[2]
 
 

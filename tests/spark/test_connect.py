@@ -1,7 +1,7 @@
 """Spark Connect: a client that speaks gRPC to a server has the same format, source and sink.
 
-The server runs Python where it is, so that registering sends the class there by name: it must have
-this package installed too.
+The server runs Python on its own machine: registering sends the class there by name, so that this
+package must be installed there, too.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def test_a_connect_client_reads_and_writes_batches_and_streams(
     values = [b"%d" % number for number in range(1000)]
     source = streams.written(values, segments=2)
     by_batch, by_stream = streams.create("by-batch"), streams.create("by-stream")
-    # A process of its own: a session of the other kind may not be in this one.
+    # In a separate process, because this one may not have a session of another kind.
     done = subprocess.run(
         [
             sys.executable, "-P", "-m", connect_client.__name__,

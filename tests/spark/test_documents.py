@@ -1,4 +1,4 @@
-"""What README and docs/spark.md tell people to type works, in the order in which it stands."""
+"""The commands and snippets of README and docs/spark.md work, in their order."""
 
 from __future__ import annotations
 

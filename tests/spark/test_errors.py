@@ -1,4 +1,4 @@
-"""What is wrong is said by the first line that Spark shows, on the driver and before any task."""
+"""Errors are explained in the first line that Spark shows, on the driver and before any task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def name(streams: Streams) -> str:
 
 
 def first_line(action: Callable[[], object]) -> str:
-    """Of what Spark shows, without what it puts in front."""
+    """Returns the first line that Spark shows, without its prefix."""
     from pyspark.errors import PySparkException
 
     with pytest.raises(PySparkException) as caught:
@@ -57,17 +57,17 @@ def query_error(
     ("options", "words"),
     [
         ({"startingOffset": "earliest"}, ["'startingoffset'", "did you mean startingPosition?"]),
-        ({"maxBytesPerTask": "many"}, ["maxBytesPerTask='many'", "no size", "64m"]),
+        ({"maxBytesPerTask": "many"}, ["maxBytesPerTask='many'", "not a size", "64m"]),
         ({"columns": "vaule"}, ["no column 'vaule'", "did you mean value?"]),
         ({"streamPattern": "tests/*"}, ["stream and streamPattern are given"]),
-        ({"stream": "tests/eror"}, ["no stream 'tests/eror'", "alike are", "stream create"]),
-        ({"stream": "test/errors"}, ["no namespace 'test'", "alike are tests"]),
+        ({"stream": "tests/eror"}, ["no stream 'tests/eror'", "similar names", "stream create"]),
+        ({"stream": "test/errors"}, ["no namespace 'test'", "similar names: tests"]),
     ],
 )
 def test_load_fails_at_once(
     spark: SparkSession, streams: Streams, name: str, options: dict[str, str], words: list[str]
 ) -> None:
-    """Not when the rows are asked for."""
+    """The error is raised at once, not when the rows are requested."""
     line = first_line(lambda: read(spark, streams, **{"stream": name, **options}))
     assert [word for word in words if word not in line] == [], line
 
@@ -89,7 +89,9 @@ def test_what_is_wrong_with_a_batch_only(
     assert [word for word in words if word not in line] == [], line
 
 
-def test_a_schema_that_streams_have_not(spark: SparkSession, streams: Streams, name: str) -> None:
+def test_a_schema_that_streams_do_not_have(
+    spark: SparkSession, streams: Streams, name: str
+) -> None:
     source = spark.read.format("ledgerstream").schema("value string")
     frame = source.option("cluster", streams.cluster).option("stream", name).load()
     line = first_line(frame.collect)
@@ -130,7 +132,7 @@ def test_a_query_fails_when_it_starts(
     schema: str,
     words: list[str],
 ) -> None:
-    """Also where PySpark would lose the error: it does not show why there is no reader."""
+    """PySpark itself would lose the error of a reader that cannot be created."""
     chosen = {"stream": name, **options}
     line = query_error(spark, streams, new_checkpoint(), schema, **chosen)
     assert [word for word in words if word not in line] == [], line
@@ -144,7 +146,7 @@ def write(frame: DataFrame, streams: Streams, mode: str = "append", **options: A
 @pytest.mark.parametrize(
     ("columns", "options", "words"),
     [
-        ("'v' AS value", {"stream": "tests/eror"}, ["no stream 'tests/eror'", "alike are"]),
+        ("'v' AS value", {"stream": "tests/eror"}, ["no stream 'tests/eror'", "similar names"]),
         ("'v' AS value", {"sinkid": "a"}, ["sinkId='a'", "only in writeStream", "txnAppId"]),
         ("'v' AS value", {"txnAppId": "a"}, ["txnAppId='a'", "without txnVersion"]),
         ("'v' AS value", {"strem": "tests/x"}, ["'strem'", "did you mean stream?"]),
@@ -163,14 +165,14 @@ def test_a_write_fails_before_its_tasks(
     assert [word for word in words if word not in line] == [], line
 
 
-def test_only_append_has_a_meaning(
+def test_only_append_is_supported(
     spark: SparkSession, streams: Streams, name: str, new_checkpoint: Callable[[], str]
 ) -> None:
     frame = spark.sql("SELECT 'v' AS value")
     line = first_line(lambda: write(frame, streams, mode="overwrite", stream=name))
     assert 'mode("append")' in line
     assert "never overwritten" in line
-    # Spark itself refuses the others, and names append.
+    # Spark itself refuses other modes, and names append.
     assert '"Append"' in first_line(lambda: write(frame, streams, "errorifexists", stream=name))
     counts = spark.readStream.format("rate").load().groupBy("value").count().select("value")
     writer = counts.selectExpr("CAST(value AS STRING) AS value").writeStream.format("ledgerstream")
@@ -185,8 +187,8 @@ def test_only_append_has_a_meaning(
     assert streams.values(name) == [b"one", b"two"]
 
 
-def test_mistakes_keep_their_traceback(spark: SparkSession) -> None:
-    """Processes of Spark serve others too: nothing of theirs is hidden."""
+def test_other_errors_keep_their_traceback(spark: SparkSession) -> None:
+    """Errors of other code in the processes of Spark are not hidden."""
     from pyspark.errors import PySparkException
     from pyspark.sql.functions import udf
 

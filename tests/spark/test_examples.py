@@ -33,7 +33,7 @@ def test_flights_are_aggregated_exactly_once(streams: Streams, tmp_path: Path) -
         tmp_path, "--cluster", streams.cluster, "--flights", str(FLIGHTS), "--svg", str(svg)
     )
     assert lines[0].startswith(f"appended {FLIGHTS:,} flights in ")
-    assert lines[1] == f"read {FLIGHTS + 1:,} records in two runs, 0 are left"
+    assert lines[1] == f"read {FLIGHTS + 1:,} records in two runs, the lag is 0 records"
     counts = [int(found[1].replace(",", "")) for line in lines if (found := _COUNT.match(line))]
     assert sum(counts) == FLIGHTS
     weeks = re.match(r"(\d+) weeks of (\d+) carriers in demo/delays, each once", lines[-1])

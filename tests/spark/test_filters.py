@@ -27,7 +27,7 @@ def read(spark: SparkSession, streams: Streams, name: str, **options: str) -> Da
 
 
 def ten_segments(streams: Streams) -> str:
-    """A stream of 100 records."""
+    """Writes a stream of 100 records."""
     name = streams.create()
     for number in range(10):
         streams.append(name, [b"%d" % n for n in range(10 * number, 10 * number + 10)])
@@ -38,18 +38,14 @@ def sequences(frame: DataFrame) -> list[int]:
     return sorted(row.sequence for row in frame.select("sequence").collect())
 
 
-def test_a_frame_that_is_used_again_has_all_its_rows(
-    pushing: SparkSession, streams: Streams
-) -> None:
+def test_a_frame_that_is_reused_has_all_its_rows(pushing: SparkSession, streams: Streams) -> None:
     frame = read(pushing, streams, ten_segments(streams))
     assert sequences(frame.filter("sequence >= 10 AND sequence < 20")) == list(range(10, 20))
     assert sequences(frame) == list(range(100))
     assert sequences(frame.filter("sequence = 5 OR sequence = 50")) == [5, 50]
 
 
-def test_filters_that_are_taken_leave_out_what_they_do_not_want(
-    pushing: SparkSession, streams: Streams
-) -> None:
+def test_accepted_filters_exclude_other_rows(pushing: SparkSession, streams: Streams) -> None:
     name = ten_segments(streams)
 
     def filtered(condition: str) -> DataFrame:

@@ -25,7 +25,7 @@ Row = tuple[str, int, int, int, bytes]
 
 @dataclass
 class Collected:
-    """What a query has read, by micro-batch; one that is done again takes its own place."""
+    """The rows of a query by micro-batch; a repeated micro-batch replaces the earlier one."""
 
     done: dict[int, list[Row]] = field(default_factory=dict)
 
@@ -42,8 +42,10 @@ class Collected:
         return [row for batch in self.batches for row in batch]
 
     def of(self, name: str, *, but_last: int = 0) -> list[tuple[int, bytes]]:
-        """Sequences and values of a stream or partition, in the order in which they came; but for
-        those of the last micro-batches."""
+        """Returns the sequences and values of a stream or partition, in the order of arrival.
+
+        Leaves out those of the last micro-batches.
+        """
         stream, _, partition = name.partition("#")
         return [
             (row[3], row[4])
@@ -56,7 +58,7 @@ class Collected:
 def begin(
     spark: SparkSession, streams: Streams, checkpoint: str, **options: object
 ) -> tuple[StreamingQuery, Collected]:
-    """A query that reads to its end of now if `availableNow` is given."""
+    """Starts a query, which ends at the current end if `availableNow` is given."""
     available_now = options.pop("availableNow", False)
     collected = options.pop("into", None) or Collected()
     assert isinstance(collected, Collected)
@@ -94,7 +96,7 @@ def wait_for(holds: Callable[[], object], what: str, seconds: float = 60) -> Non
 
 @contextmanager
 def beside(*works: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Runs these in threads until the block ends; what one raises is raised then."""
+    """Runs functions in threads during the block; raises their errors at its end."""
     stop, errors = threading.Event(), []
 
     def run(work: Callable[[threading.Event], None]) -> None:
@@ -117,9 +119,11 @@ def beside(*works: Callable[[threading.Event], None]) -> Iterator[None]:
 
 
 class Appender:
-    """Appends numbers to a stream, in segments that are rolled, until somebody takes over; then
-    goes on by a writer of its own. What became unknown is repeated: values may be twice in the
-    stream, and then must come out twice."""
+    """Appends numbers to a stream, in segments that roll, and takes over again after a takeover.
+
+    Appends with an unknown result are repeated: a value may be in the stream twice, and then must
+    be read twice.
+    """
 
     def __init__(self, streams: Streams, name: str, *, pause_s: float) -> None:
         self.pause_s = pause_s
@@ -140,7 +144,7 @@ class Appender:
                 continue
 
 
-def test_every_record_of_moving_streams_comes_out_once_and_in_order(
+def test_every_record_of_changing_streams_is_read_once_and_in_order(
     spark: SparkSession, streams: Streams, new_checkpoint: NewCheckpoint
 ) -> None:
     streams.namespace("moving").set_policy(roll_bytes=1 << 16, trash_ms=0)
@@ -158,9 +162,9 @@ def test_every_record_of_moving_streams_comes_out_once_and_in_order(
                 streams.of(plain).seal_stream(local(plain))
 
     def truncate(stop: threading.Event) -> None:
-        """Behind what the query has read, of which nothing may be missed."""
+        """Returns the position after the records that the query has read."""
         while not stop.wait(0.5):
-            # What was not committed may be read again.
+            # Records that were not committed may be read again.
             read = sorted(collected.of(plain, but_last=2))
             rows = {row.sequence: row.position for row in streams.rows(plain)}
             if read and read[-1][0] in rows:
@@ -220,7 +224,7 @@ def test_available_now_ends_at_the_record_that_was_last_when_it_began(
         wait_for(lambda: first.batches, "the first micro-batch")
         after = appender.confirmed
         assert query.awaitTermination(180)
-        # The last batch of a writer that goes on may be confirmed and not known to be.
+        # The last batch of a running writer may be confirmed without being known to be.
         assert before - 30 <= len(first.rows) <= after + 60
         wait_for(lambda: appender.confirmed >= len(first.rows) + 500, "more than two limits")
         second = drain(
@@ -270,7 +274,7 @@ def test_lag_and_newest_offsets_are_in_the_progress(
 
 
 @pytest.mark.parametrize("position", ["end=20", "latest"])
-def test_a_first_micro_batch_that_failed_is_read_again_whatever_came_since(
+def test_a_failed_first_micro_batch_is_read_again_after_more_appends(
     spark: SparkSession, streams: Streams, new_checkpoint: NewCheckpoint, position: str
 ) -> None:
     """Spark does not store where a query began, and asks for it again after a restart."""

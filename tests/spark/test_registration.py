@@ -1,4 +1,4 @@
-"""How Spark comes to know the format, and what a session tells the processes that plan in it."""
+"""How Spark finds the format, and what a session passes to the processes that plan in it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT_S = 600
 
-# A session that was told nothing: Spark looks for `pyspark_*` modules when a format is not known.
+# A session without registration: Spark searches `pyspark_*` modules for an unknown format.
 _UNTOLD = """
 import json, sys
 from pyspark.sql import SparkSession
@@ -50,7 +50,7 @@ def test_spark_finds_the_format_by_itself_also_for_sql(streams: Streams, tmp_pat
 def test_sparks_parallelism_is_the_default_of_min_tasks(
     spark: SparkSession, streams: Streams
 ) -> None:
-    """Also within one segment. Registering it again does no harm."""
+    """Holds within one segment, too. Registering again is harmless."""
     name = streams.create()
     with streams.writer(name) as writer:
         for number in range(8):  # an entry each

@@ -1,4 +1,4 @@
-"""The suite's own ground: the session computes, the cluster keeps what is written."""
+"""The fixtures of the suite: the session computes, and the cluster stores records."""
 
 from __future__ import annotations
 

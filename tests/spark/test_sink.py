@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from connectors.spark.client.client_cache import kept
+from connectors.spark.client.client_cache import cached_cluster
 from ledger.client import LedgerClient
 from stream.core.routing import partition_of
 from stream.takeover import STREAM_TAG
@@ -34,7 +34,7 @@ async def _tags(client: LedgerClient, ledger_id: int) -> dict[str, bytes]:
 
 
 def _ledgers(streams: Streams) -> set[int]:
-    return set(kept(streams.cluster).run(_list))
+    return set(cached_cluster(streams.cluster).run(_list))
 
 
 def test_a_frame_is_appended_in_the_order_of_its_partitions(
@@ -126,16 +126,16 @@ def test_a_task_that_fails_leaves_nothing_in_a_stream(
     with pytest.raises(Exception, match="no more"):
         _write(frame, streams, stream=name)
     assert streams.values(name) == []
-    # A task that Spark kills meanwhile can tell nobody what it has: janitors find it by its tag.
+    # A task that Spark kills cannot report its ledgers: the janitor finds them by their tags.
     for left in _ledgers(streams) - before:
-        assert kept(streams.cluster).run(_tags, left)[STREAM_TAG] == name.encode()
+        assert cached_cluster(streams.cluster).run(_tags, left)[STREAM_TAG] == name.encode()
 
 
 @pytest.mark.parametrize(
-    ("query", "options", "told"),
+    ("query", "options", "expected_error"),
     [
         ("SELECT 1 AS value", {}, "column 'value' is int; it must be binary or string"),
-        ("SELECT 'v' AS text", {}, "column 'text' has no place"),
+        ("SELECT 'v' AS text", {}, "column 'text' is not part"),
         ("SELECT 'k' AS key", {}, "no column 'value'"),
         ("SELECT 'v' AS value, DATE '2020-01-01' AS event_time", {}, "CAST.event_time AS TIMEST"),
         ("SELECT CAST(NULL AS STRING) AS value", {}, "'value' is null in row 0"),
@@ -145,12 +145,12 @@ def test_a_task_that_fails_leaves_nothing_in_a_stream(
         ("SELECT 'v' AS value, 'tests/nowhere' AS stream", {}, "createStreams"),
     ],
 )
-def test_what_cannot_be_written_is_said_and_cured(
-    spark: SparkSession, streams: Streams, query: str, options: dict[str, str], told: str
+def test_unwritable_frames_are_refused_with_a_cure(
+    spark: SparkSession, streams: Streams, query: str, options: dict[str, str], expected_error: str
 ) -> None:
     name = streams.create()
     before = _ledgers(streams)
-    with pytest.raises(Exception, match=told):
+    with pytest.raises(Exception, match=expected_error):
         _write(spark.sql(query), streams, **{"stream": name, **options})
     assert streams.values(name) == []
     assert _ledgers(streams) == before
@@ -161,7 +161,7 @@ def test_overwriting_is_refused(spark: SparkSession, streams: Streams) -> None:
         _write(spark.sql("SELECT 'v' AS value"), streams, "overwrite", stream=streams.create())
 
 
-def test_a_stream_is_made_if_that_is_wanted(spark: SparkSession, streams: Streams) -> None:
+def test_a_missing_stream_is_created_by_option(spark: SparkSession, streams: Streams) -> None:
     name = streams.name("made")
     _write(spark.sql("SELECT 'v' AS value"), streams, stream=name, createStreams="true")
     assert streams.values(name) == [b"v"]
@@ -200,7 +200,7 @@ def files(tmp_path: Path) -> _Files:
 
 
 def _forget_commit(checkpoint: str, batch: int) -> None:
-    """As if the driver had died before it wrote down that the batch is done."""
+    """Restores the state before Spark recorded that the batch is done."""
     for path in Path(checkpoint, "commits").glob(f"*{batch}*"):
         path.unlink()
 

@@ -9,10 +9,10 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.conftest import skip_without_zookeeper
-from tests.spark.mortal import MortalDataSource
-from tests.spark.orders import Order, Orders
+from tests.spark.kills.injection import EXPECTED
+from tests.spark.kills.killable_source import KillableDataSource
+from tests.spark.kills.orders import KillOrder, KillOrders
 from tests.spark.streams import Streams, connected
-from tests.spark.torment import EXPECTED
 from tests.system.cluster import StandaloneCluster
 
 pytestmark = pytest.mark.zookeeper
@@ -22,7 +22,7 @@ VALUES = [b"%d" % number for number in range(300)]
 
 @pytest.fixture(scope="module")
 def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
-    """Of a cluster with a ZooKeeper server of its own."""
+    """Streams of a cluster with a ZooKeeper server of its own."""
     skip_without_zookeeper()
     directory = tmp_path_factory.mktemp("zookeeper-cluster") / "cluster"
     cluster = StandaloneCluster(directory, None, ("--metadata", "zookeeper"))
@@ -45,27 +45,27 @@ def test_batches_are_read_and_written(spark: SparkSession, streams: Streams) -> 
 
 
 @pytest.mark.parametrize("point", ["source.partitions, after", "transaction, after"])
-def test_a_query_that_dies_goes_on(
+def test_a_killed_query_continues(
     spark: SparkSession,
     streams: Streams,
     tmp_path: Path,
     new_checkpoint: Callable[[], str],
     point: str,
 ) -> None:
-    spark.dataSource.register(MortalDataSource)
+    spark.dataSource.register(KillableDataSource)
     source, target, checkpoint = streams.written(VALUES), streams.create("copy"), new_checkpoint()
     both = {"cluster": streams.cluster, "orders": str(tmp_path)}
-    orders = Orders(tmp_path)
+    orders = KillOrders(tmp_path)
 
     def run() -> None:
-        read = spark.readStream.format("mortal").options(
+        read = spark.readStream.format("killable").options(
             **both, stream=source, startingPosition="earliest", maxRecordsPerTrigger="100"
         )
-        write = read.load().select("value").writeStream.format("mortal")
+        write = read.load().select("value").writeStream.format("killable")
         write = write.options(**both, stream=target, checkpointLocation=checkpoint)
         write.trigger(availableNow=True).start().awaitTermination()
 
-    orders.give(Order(point, "kill", skip=1))
+    orders.give(KillOrder(point, "kill", skip=1))
     with pytest.raises(Exception, match="|".join(EXPECTED)):
         run()
     assert orders.taken() is not None

@@ -1,4 +1,4 @@
-"""Clients that give a bookie up soon."""
+"""Clients that give up on a bookie soon."""
 
 from __future__ import annotations
 

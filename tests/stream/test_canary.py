@@ -1,4 +1,4 @@
-"""The canary on real bookies: content when all is well, loud when something is wrong."""
+"""The canary on real bookies: silent when all is well, loud when something is wrong."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_all_is_well_and_nothing_piles_up(tmp_path: Path) -> None:
         assert await namespace.trash() == []
         facts = rounds[0].as_dict()
         assert (facts["round"], facts["verdict"], facts["alerts"]) == (1, "whole", [])
-        # Another one goes on where this one ended.
+        # Another one continues where this one ended.
         assert await Canary(namespace, "canary", QUICK).run(rounds.append, rounds=2) == 0
 
 
@@ -55,7 +55,7 @@ async def test_a_stream_of_others_is_left_alone(tmp_path: Path) -> None:
         assert (await namespace.info("s")).epoch == 1
 
 
-async def test_who_takes_the_stream_ends_the_canary(tmp_path: Path) -> None:
+async def test_a_takeover_ends_the_canary(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         begun, ended = trio.Event(), trio.Event()
 
@@ -87,8 +87,8 @@ async def test_a_tail_that_is_wrong_is_found(tmp_path: Path, wrong: object, says
         take = Canary._take
 
         def take_lies(self: Canary, record: Record) -> None:
-            for told in wrong(record) if record.sequence == 1 else [record]:  # type: ignore[operator]
-                take(self, told)
+            for shown in wrong(record) if record.sequence == 1 else [record]:  # type: ignore[operator]
+                take(self, shown)
 
         rounds: list[CanaryRound] = []
         options = CanaryOptions(interval_s=0.05, timeout_s=0.5)
@@ -107,7 +107,7 @@ def test_options_that_cannot_work_are_refused(setting: dict[str, float]) -> None
         CanaryOptions(**setting)  # type: ignore[arg-type]
 
 
-async def test_no_rounds_are_no_choice(tmp_path: Path) -> None:
+async def test_zero_rounds_are_refused(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         assert isinstance(namespace, Namespace)
         with pytest.raises(InvalidArgument, match="0 rounds"):

@@ -1,4 +1,4 @@
-"""Nothing grows with the number of idle streams, and a roll asks the metadata a few times only."""
+"""Nothing grows with the number of idle streams, and a roll needs only a few metadata calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ledger.runtime.network import TcpNetwork
 from stream import Namespace
 from tests.real_cluster import SMALL, now_ms, real_cluster
 
-ROLL_CALLS_MAX = 15  # ten, and some for what is made ahead of the roll after
+ROLL_CALLS_MAX = 15  # ten, and some for the ledger made ahead of the next roll
 TAKEOVER_CALLS_MAX = 12
 LAST_TASKS = [
     f"{function.__module__}.{function.__qualname__}"
@@ -31,7 +31,7 @@ def tasks() -> int:
 
 
 def task_names() -> Counter[str]:
-    """Of all of them, to tell which are more than before."""
+    """Returns the names of all tasks, to see which are new."""
     names: Counter[str] = Counter()
     waiting = [trio.lowlevel.current_root_task()]
     while waiting:
@@ -43,7 +43,8 @@ def task_names() -> Counter[str]:
 
 
 async def bookies_run(count: int) -> None:
-    """With all their tasks: a bookie is registered before the last of them is begun."""
+    """Whether the bookies run with all their tasks: a bookie is registered before its last task
+    begins."""
     with trio.fail_after(60):
         while any(task_names()[name] < count for name in LAST_TASKS):
             await trio.testing.wait_all_tasks_blocked(0.01)
@@ -63,7 +64,7 @@ async def test_idle_streams_cost_no_task_and_no_watch_and_rolls_few_calls(tmp_pa
         await bookies_run(len(cluster.bookies))
         before, names_before = tasks(), task_names()
         await for_each(names, namespace.create_stream)
-        with trio.move_on_after(10):  # a bookie may be in the middle of something of its own
+        with trio.move_on_after(10):  # a bookie may be running a task of its own
             while tasks() > before:
                 await trio.testing.wait_all_tasks_blocked(0.01)
         assert tasks() <= before, task_names() - names_before

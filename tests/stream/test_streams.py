@@ -89,7 +89,7 @@ async def test_a_full_buffer_refuses_and_then_has_room(tmp_path: Path) -> None:
             assert positions == sorted(set(positions))
 
 
-async def test_bad_records_are_refused_and_harm_nobody(tmp_path: Path) -> None:
+async def test_bad_records_are_refused_and_harm_no_other(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         async with namespace.writer("s", create=True) as writer:
             good = writer.append_nowait(b"good")
@@ -105,13 +105,13 @@ async def test_bad_records_are_refused_and_harm_nobody(tmp_path: Path) -> None:
             await writer.append(b"late")
 
 
-def test_a_writer_must_have_room_for_something() -> None:
-    with pytest.raises(InvalidArgument, match="nothing would ever have room"):
+def test_a_writer_needs_a_positive_bound() -> None:
+    with pytest.raises(InvalidArgument, match="no record could ever be taken"):
         WriterOptions(pending_bytes_max=0)
 
 
 async def test_event_times_are_whole_numbers(tmp_path: Path) -> None:
-    """Refused when handed over: in the batch it would take down the writer."""
+    """They are refused when appended: in the batch they would fail the writer."""
     async with a_namespace(tmp_path) as namespace:
         async with namespace.writer("s", create=True) as writer:
             waiting = writer.append_nowait(b"good", event_time_ms=-5)

@@ -11,8 +11,9 @@ import trio
 from ledger.core.copies import CopyState, CopyVerdict
 from ledger.errors import InvalidArgument, NoSuchLedger
 from stream import Namespace, Position
+from stream.core.position import Truncated
 from stream.core.receipt import Receipt
-from stream.errors import NoSuchStream, Truncated
+from stream.errors import NoSuchStream
 from stream.verify import VerifyProgress
 from tests.real_cluster import SMALL, real_cluster
 from tests.stream.real_namespace import a_namespace
@@ -74,7 +75,7 @@ async def test_a_receipt_is_asked_for_right_after_taking_the_record(tmp_path: Pa
         wanted = [writer.receipt_of(small), writer.receipt_of(large)]
         receipts = [await ticket.receipt() for ticket in wanted]
         assert [len(receipt.acks) for receipt in receipts] == [3, 3]
-        # Kept once it was asked for, but not of others.
+        # Kept once it was requested, but not for other records.
         assert (await writer.receipt_of(small).receipt()).position == receipts[0].position
         other = writer.append_nowait(b"z")
         await other.wait()
@@ -133,7 +134,7 @@ async def test_a_ledger_that_is_gone_is_damage(tmp_path: Path) -> None:
             assert "ledger" in report.segments[0].problem
 
 
-async def test_receipts_of_what_was_truncated_remade_or_never_there(tmp_path: Path) -> None:
+async def test_receipts_of_truncated_recreated_or_foreign_records(tmp_path: Path) -> None:
     async with a_namespace(tmp_path, trash_ms=0) as namespace:
         async with namespace.writer("s", create=True) as writer:
             receipt = await writer.append(b"hello", receipt=True)
@@ -145,7 +146,7 @@ async def test_receipts_of_what_was_truncated_remade_or_never_there(tmp_path: Pa
         moved = replace(receipt, ledger_id=receipt.ledger_id + 1000)
         report = await namespace.verify("s", receipt=moved)
         assert "no segment 1 on ledger" in report.segments[0].problem
-        with pytest.raises(InvalidArgument, match="demo/s, not of"):
+        with pytest.raises(InvalidArgument, match="demo/s, not for"):
             await namespace.verify("other", receipt=receipt)
 
         await namespace.truncate("s", (await namespace.info("s")).end_position)
@@ -155,7 +156,7 @@ async def test_receipts_of_what_was_truncated_remade_or_never_there(tmp_path: Pa
         await namespace.delete_stream("s")
         with pytest.raises(NoSuchStream):
             await namespace.verify("s", receipt=receipt)
-        await trio.sleep(0.01)  # the wall clock tells the streams apart
+        await trio.sleep(0.01)  # the wall clock distinguishes the streams
         await namespace.create_stream("s")
         with pytest.raises(InvalidArgument, match="earlier stream"):
             await namespace.verify("s", receipt=receipt)
@@ -172,7 +173,7 @@ async def test_all_partitions_are_verified(tmp_path: Path) -> None:
         assert report.copies == {CopyState.WHOLE: 9}
 
 
-async def test_a_receipt_nobody_waits_for_any_more_does_no_harm(tmp_path: Path) -> None:
+async def test_an_abandoned_receipt_does_no_harm(tmp_path: Path) -> None:
     async with (
         a_namespace(tmp_path) as namespace,
         namespace.writer("s", create=True) as writer,

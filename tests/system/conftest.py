@@ -34,9 +34,12 @@ def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
         cluster.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    """Three bookies for all tests that stop nothing; each uses names of its own."""
+    """Three bookies for all tests that stop nothing; each uses names of its own.
+
+    They end with the tests of this folder: idle ones cost time, too.
+    """
     cluster = StandaloneCluster(tmp_path_factory.mktemp("shared") / "cluster", None, ())
     cluster.start()
     yield cluster

@@ -1,4 +1,4 @@
-"""Records that were told to be durable are read back, in order, once, whatever is killed."""
+"""Acknowledged records are read back in order and once, whatever is killed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from tests.system.cluster import StandaloneCluster
 
 pytestmark = pytest.mark.system
 
-LINES = scaled(ci=60_000, night=200_000)
-ENOUGH = scaled(ci=8_000, night=20_000)
+LINES = scaled(ci=30_000, night=200_000)
+ENOUGH = scaled(ci=5_000, night=20_000)
 
 
 def lines(count: int, first: int = 0) -> bytes:
@@ -40,12 +40,12 @@ def feed(process: subprocess.Popen[bytes], data: bytes) -> None:
 def acks_until(process: subprocess.Popen[bytes], records: int) -> tuple[str, int]:
     """The last position told, once `records` are durable."""
     assert process.stdout is not None
-    position, told = "", 0
-    while told < records:
+    position, reported = "", 0
+    while reported < records:
         line = process.stdout.readline().split()
         assert line, f"append ended early: {process.stderr.read().decode()}"  # type: ignore[union-attr]
-        position, told = line[0].decode(), int(line[1])
-    return position, told
+        position, reported = line[0].decode(), int(line[1])
+    return position, reported
 
 
 def remaining_acks(process: subprocess.Popen[bytes], last: tuple[str, int]) -> tuple[str, int]:
@@ -58,10 +58,10 @@ def remaining_acks(process: subprocess.Popen[bytes], last: tuple[str, int]) -> t
 
 
 def check(records: list[dict[str, Any]], last: tuple[str, int]) -> None:
-    """All that was told is there, at its position; all there is is a prefix, in order, once."""
-    position, told = last
-    assert len(records) >= told
-    assert records[told - 1]["position"] == position
+    """Acknowledged records are at their positions; stored ones are a prefix in order."""
+    position, reported = last
+    assert len(records) >= reported
+    assert records[reported - 1]["position"] == position
     assert [r["value"] for r in records] == [f"record {n}" for n in range(len(records))]
     assert [r["sequence"] for r in records] == list(range(len(records)))
     positions = [tuple(map(int, r["position"].split(":"))) for r in records]
@@ -69,7 +69,7 @@ def check(records: list[dict[str, Any]], last: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("victim", ["everything", "bookies and writer"])
-def test_kill_in_the_middle_of_an_append_loses_nothing_that_was_told(
+def test_kill_in_the_middle_of_an_append_loses_nothing_that_was_acknowledged(
     victim: str, cluster: StandaloneCluster
 ) -> None:
     with cluster.begin("append", "demo/lines", "-", "--acks") as writer:
@@ -120,10 +120,10 @@ def test_a_second_writer_fences_the_first(shared: StandaloneCluster) -> None:
         first.stdin.close()
         assert first.wait(60) == 1
         assert first.stderr is not None
-        told = first.stderr.read().decode()
-        assert "another writer took over" in told
-        assert f"durable before the error: {ENOUGH} records, up to {last[0]}" in told
-        assert "Traceback" not in told
+        reported = first.stderr.read().decode()
+        assert "another writer took over" in reported
+        assert f"durable before the error: {ENOUGH} records, up to {last[0]}" in reported
+        assert "Traceback" not in reported
     records = read_back(shared, "fenced/lines")
     check(records[:ENOUGH], last)
     assert records[-1]["value"] == "from the second"
@@ -140,14 +140,14 @@ def test_a_tail_follows_across_processes(shared: StandaloneCluster) -> None:
             assert tail.stdout.readline() == b"record %d\n" % number
 
 
-def test_reading_begins_where_it_is_told(shared: StandaloneCluster) -> None:
+def test_reading_begins_where_it_is_reported(shared: StandaloneCluster) -> None:
     values = [b"", b"\xff\x00 not text", b"plain", b"with\ttab", b"last"]
-    told = json.loads(
+    reported = json.loads(
         shared.run("append", "reading/any", "--json", stdin=b"\n".join(values) + b"\n")
     )
-    assert told["records"] == 5
+    assert reported["records"] == 5
     assert shared.run("read", "reading/any").split(b"\n")[:-1] == values
-    assert shared.run("read", "reading/any", "--from", told["last"]) == b"last\n"
+    assert shared.run("read", "reading/any", "--from", reported["last"]) == b"last\n"
     assert shared.run("read", "reading/any", "--from", "seq:2", "--count", "1") == b"plain\n"
     assert shared.run("read", "reading/any", "--from", "latest") == b""
     assert shared.run("read", "reading/any", "--from", "time:2000-01-01").count(b"\n") == 5

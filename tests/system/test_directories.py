@@ -1,4 +1,4 @@
-"""A bookie process with several journals and ledger directories is killed and comes back."""
+"""A bookie process with several journals and ledger directories is killed and restarted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def files(directory: Path, pattern: str) -> list[Path]:
 
 async def test_acknowledged_entries_survive_kill_9(bookies: OurBookies, tmp_path: Path) -> None:
     confirmed: dict[int, int] = {}
-    """By ledger: so many entries from the first on."""
+    """By ledger: this number of entries from the first on."""
     is_enough = trio.Event()
 
     async def write(client: LedgerClient, goal: int) -> None:

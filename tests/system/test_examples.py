@@ -71,7 +71,7 @@ def test_order_book(ledgerstream_cluster: InProcessCluster) -> None:
 
 
 def test_change_log(ledgerstream_cluster: InProcessCluster) -> None:
-    for _ in range(2):  # the second run goes on behind the first
+    for _ in range(2):  # the second run continues after the first
         applied, kept = example("change_log", ledgerstream_cluster)
         assert applied == "applied 50 changes, 0 left"
         assert re.fullmatch(r"7 rows, account-0 is {'balance': 490}; 0 records kept", kept)

@@ -141,5 +141,5 @@ async def test_it_serves_restarts_and_collects_on_a_disk_without_a_byte_left(
                         if writable:
                             break
                 again = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
-                assert await again.append(b"life goes on") == 0
+                assert await again.append(b"still alive!") == 0
                 await again.close()

@@ -42,7 +42,7 @@ def test_numbers_of_all_bookies_move(cluster: StandaloneCluster) -> None:
     assert after["write_cache_bytes"] > 0
 
 
-def test_bookies_are_shown_and_collect_when_told(cluster: StandaloneCluster) -> None:
+def test_bookies_are_shown_and_collect_on_request(cluster: StandaloneCluster) -> None:
     shown = json.loads(cluster.run("bookie", "show", "--json"))
     assert [one["bookie"] for one in shown] == sorted(f"127.0.0.1:{p}" for p in cluster.ports())
     one = shown[0]["bookie"]
@@ -52,8 +52,8 @@ def test_bookies_are_shown_and_collect_when_told(cluster: StandaloneCluster) -> 
     said = cluster.run("bookie", "show", one)
     assert b"writable" in said
     assert b"sync ms p99" in said
-    told = json.loads(cluster.run("bookie", "gc", one, "--json"))
-    assert told == {"bookie": one, "is_collecting": True}
+    reported = json.loads(cluster.run("bookie", "gc", one, "--json"))
+    assert reported == {"bookie": one, "is_collecting": True}
 
     def rounds() -> int:
         found = json.loads(cluster.run("bookie", "show", one, "--json"))
@@ -86,7 +86,7 @@ def test_a_directory_from_before_there_was_http_is_served_without(tmp_path: Path
     assert "http_port = 0\n" in layout.bookie_config(1).read_text()
 
 
-def test_who_cannot_be_asked_is_told_in_a_line(shared: StandaloneCluster) -> None:
+def test_who_cannot_be_asked_is_reported_in_a_line(shared: StandaloneCluster) -> None:
     absent = shared.try_run("bookie", "show", "127.0.0.1:1")
     assert absent.returncode == 1
     assert b"127.0.0.1:1 is not registered" in absent.stderr

@@ -25,7 +25,7 @@ def test_the_example_runs(shared: StandaloneCluster, tmp_path: Path) -> None:
     assert "register(spark)" in of_spark  # tests/spark/test_documents.py runs it
     pasted = tmp_path / "clicks.py"
     pasted.write_text(example)
-    for run in (1, 2):  # a second run takes the stream over and goes on behind the first
+    for run in (1, 2):  # a second run takes the stream over and continues after the first
         done = subprocess.run(
             [sys.executable, "-W", "error", str(pasted), shared.uri],
             capture_output=True,

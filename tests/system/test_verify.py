@@ -98,10 +98,10 @@ def test_copies_are_verified_whatever_happened_to_them(
     assert b"DAMAGED" in done.stderr
     done = cluster.try_run("stream", "verify", "demo/s", "--receipt", "{}")
     assert done.returncode == 1
-    assert b"no receipt" in done.stderr
+    assert b"not a receipt" in done.stderr
 
 
-def test_a_canary_tells_a_line_of_json_for_each_round(shared: StandaloneCluster) -> None:
+def test_a_canary_reports_a_line_of_json_for_each_round(shared: StandaloneCluster) -> None:
     done = shared.try_run("canary", "ops/canary", "--interval-s", "0.1", "--rounds", "4")
     rounds = [json.loads(line) for line in done.stdout.splitlines()]
     assert [facts["round"] for facts in rounds] == [1, 2, 3, 4]

@@ -1,6 +1,6 @@
 """ZooKeeper killed, paused, and its sessions expired, under load and with a bookie dying in it.
 
-No acknowledged entry is lost, no two writers are acknowledged in one place, and appends go on by
+No acknowledged entry is lost, no two writers are acknowledged in one place, and appends continue by
 themselves within ten seconds after it is back. Three bookies, each a process; clients here.
 """
 
@@ -79,7 +79,7 @@ async def under_load(cluster: StandaloneCluster) -> AsyncIterator[Load]:
 
 
 def kill_two_bookies(cluster: StandaloneCluster) -> None:
-    """The supervisor starts them again at once; but without an ack quorum no writer goes on
+    """The supervisor starts them again at once; but without an ack quorum no writer continues
     before its ensemble has changed, and for that it needs ZooKeeper."""
     for number in (1, 2):
         os.kill(cluster.pid_of(number), signal.SIGKILL)

@@ -26,9 +26,10 @@ from contextlib import suppress
 
 _MODULE = "stream.cli"
 _PRELOADED = (
-    "bookie.cli_disk",
-    "bookie.http_client",
-    "bookie.local",
+    "bookie.cli.check",
+    "bookie.cli.http_client",
+    "bookie.cli.inspect",
+    "bookie.standalone.cluster",
     "cyclopts.help",
     "ledger.client",
     "ledger.metastore.sqlite",
@@ -59,6 +60,9 @@ class WarmInterpreter:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
+        if not self._requests.recv(64):
+            stderr = self._process.communicate()[1].decode()
+            raise RuntimeError(f"the interpreter ended before it was ready:\n{stderr}")
 
     def run(
         self,
@@ -129,11 +133,12 @@ def _serve(requests: socket.socket) -> list[str] | None:
 
 
 def main() -> None:
-    commands = importlib.import_module(_MODULE).COMMANDS
+    commands = importlib.import_module(f"{_MODULE}.command").COMMANDS
     for name in (*_PRELOADED, *(place.partition(":")[0] for _, _, place, _ in commands)):
         importlib.import_module(name)
     gc.freeze()
     with socket.socket(fileno=int(sys.argv[1])) as requests:
+        requests.send(b"ready")
         arguments = _serve(requests)
     if arguments is not None:
         sys.argv[1:] = arguments

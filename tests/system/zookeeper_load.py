@@ -1,7 +1,7 @@
-"""Load that goes on while ZooKeeper is tormented, and the judge of what became of it.
+"""Load that continues while ZooKeeper has faults, and the checks of what became of it.
 
-Writers remember what they were told is durable, and when. Whatever the metadata store does:
-nothing acknowledged is lost, streams hold each record once and in order, and nobody is told
+Writers record what was acknowledged, and when. Whatever the metadata store does:
+nothing acknowledged is lost, streams hold each record once and in order, and no client is promised
 twice of one position.
 """
 
@@ -20,9 +20,9 @@ from stream.namespace import Namespace
 from stream.writing.writer import StreamWriter
 from tests.effort import stride
 
-NAMESPACE = "torment"
+NAMESPACE = "faults"
 BURST = 8
-PAUSE_S = 0.01 * stride(ci=3)
+PAUSE_S = 0.01 * stride(ci=12)
 RETRY_S = 0.1
 PADDING = bytes(200)
 
@@ -42,7 +42,7 @@ class Acknowledged:
 
 @dataclass
 class Writing:
-    """One writer under load. `bursts` are what it was told is durable."""
+    """One writer under load. `bursts` are what was acknowledged."""
 
     name: str
     bursts: list[Acknowledged] = field(default_factory=list)
@@ -71,13 +71,13 @@ class Writing:
 
     def note(self, began_s: float) -> None:
         self.bursts.append(Acknowledged(began_s, trio.current_time(), self.appended - 1))
-        self._tell()
+        self._report()
 
     def note_error(self, error: LedgerError) -> None:
         self.errors.append(error)
-        self._tell()
+        self._report()
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
@@ -88,7 +88,7 @@ class StreamWriting(Writing):
 
     stream: str = "stream"
     places: dict[Position, bytes] = field(default_factory=dict)
-    """Positions it was told, and what it appended there."""
+    """The returned positions, and what was appended there."""
 
     async def wait_rolled(self) -> None:
         """Until it is acknowledged something in a segment after the present one."""
@@ -174,7 +174,7 @@ class Load:
                     return
             except LedgerError as error:
                 # What was appended and not acknowledged is unknown: nothing may follow it.
-                assert not writing.appended, f"{writing.name} failed under way"
+                assert not writing.appended, f"{writing.name} failed in progress"
                 writing.note_error(error)
             await trio.sleep(RETRY_S)
 
@@ -202,7 +202,7 @@ class Load:
 
     async def _check_stream(self, client: LedgerClient, stream: str) -> None:
         """It holds what its writers appended, one after the other, each record once; of one
-        that was taken over at least what it was told is durable."""
+        that was taken over at least what was acknowledged."""
         records: dict[Position, bytes] = {}
         async with Namespace(client, NAMESPACE).reader(stream) as reader:
             async for batch in reader.read_to_end():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.tidy.api import DOCUMENT, document
+from tools.docs.api import DOCUMENT, document
 
 
 def test_the_api_reference_is_up_to_date() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from bookie.config import BookieConfig
-from tests.tidy import apache_settings, configuration, metrics
+from tools.docs import apache_settings, configuration, metrics
 
 
 def test_the_document_of_settings_is_up_to_date() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.tidy.checkout import name_of
-from tests.tidy.faces import all_files, without_async
+from tools.faces.generate import all_files, without_async
 
 
 def test_generated_faces_are_up_to_date() -> None:

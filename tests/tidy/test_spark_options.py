@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.tidy.spark_options import DOCUMENT, document
+from tools.docs.spark_options import DOCUMENT, document
 
 
 def test_the_tables_of_options_are_up_to_date() -> None:

@@ -340,10 +340,10 @@ async def keep(namespace: Namespace, settings: NamespaceSettings) -> list[Retent
 
 
 async def verify(namespace: Namespace, receipt: Receipt) -> bool:
-    def tell(progress: VerifyProgress) -> None:
+    def on_progress(progress: VerifyProgress) -> None:
         assert progress.entries
 
-    report: StreamReport = await namespace.verify("s", receipt=receipt, on_progress=tell)
+    report: StreamReport = await namespace.verify("s", receipt=receipt, on_progress=on_progress)
     parts: Sequence[SegmentReport] = report.segments
     ledgers: list[LedgerReport] = [part.ledger for part in parts if part.ledger is not None]
     faults: list[CopyFault] = [fault for ledger in ledgers for fault in ledger.faults]

@@ -1,7 +1,7 @@
-"""Checking all that a stopped bookie has on its disks. Changes nothing.
+"""Checks everything that a stopped bookie has on its disks. Changes nothing.
 
-What a start would refuse, what a read would stumble over, what garbage collection would remove
-too early. Whether entries are missing that nothing here points to, only other bookies can tell:
+It finds what a start would refuse, what reads would fail on, and what garbage collection would
+remove too early. Whether entries are missing that nothing here points to, only other bookies know:
 `ledgerstream stream verify`.
 """
 
@@ -41,7 +41,7 @@ async def check_bookie(
     Args:
         journals, directories: paths, in the order of the bookie's settings.
         open_index: opens the index at a path for reading; raises BookieIoError.
-        on_bytes: told how much was read since the last call.
+        on_bytes: called with the bytes read since the last call.
     """
     layout = DirectoryMap(len(journals), len(directories))
     marks: list[dict[int, Mark] | None] = []
@@ -90,7 +90,7 @@ def _opened(
 async def _marks_of(
     disk: Disk, directory: str, number: int, layout: DirectoryMap, report: CheckReport
 ) -> StoredMarks | None:
-    """None if the file cannot be read or belongs elsewhere."""
+    """Returns None if the file cannot be read or belongs elsewhere."""
     path = f"{directory}/{MARK_FILE}"
     journals = layout.journals_of(number)
     place = number, layout.directories, layout.journals
@@ -120,7 +120,7 @@ def _check_doubt(directory: str, pairs: KeyValue, in_limbo: int, report: CheckRe
     try:
         check_integrity_state(directory, pairs, in_limbo, report)
     except BookieIoError:
-        pass  # told when the index was read
+        pass  # reported when the index was read
 
 
 def _check_number(
@@ -129,7 +129,7 @@ def _check_number(
     try:
         indexed = Index(pairs).checkpoint_no
     except BookieIoError:
-        return  # told when the index is read
+        return  # reported when the index is read
     if indexed < stored.checkpoint_no:
         report.add(
             Finding(
@@ -137,6 +137,6 @@ def _check_number(
                 path=f"{directory}/index",
                 what=f"it has checkpoint {indexed}, but {MARK_FILE} says {stored.checkpoint_no}: "
                 "it is not the index that was used last",
-                cure=f"bring that one back; or {REBUILD}",
+                cure=f"restore that one; or {REBUILD}",
             )
         )

@@ -1,7 +1,7 @@
-"""Checking one ledger directory of a stopped bookie: index and entry logs against each other.
+"""Checks one ledger directory of a stopped bookie: index and entry logs against each other.
 
-Goes through the index once, then through each entry log once. Holds a record of an entry log in
-memory (half a mebibyte, or one entry) and a few numbers for each log.
+It reads the index once, then each entry log once. It holds a record of an entry log in memory (half
+a MiB, or one entry) and a few numbers for each log.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _STEP = 200
 
 
 class DirectoryCheck:
-    """`run` once.
+    """The check of one directory; `run` once.
 
     Args:
         pairs: the index; None if it cannot be opened, and then only the logs are read.
-        on_bytes: told how much was read since the last call.
+        on_bytes: called with the bytes read since the last call.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class DirectoryCheck:
         self._reported: dict[tuple[int, int, int, str], None] = {}
 
     async def run(self) -> None:
-        """Raises OSError only if the directory cannot be listed."""
+        """Runs the check. Raises OSError only if the directory cannot be listed."""
         for log_id in await self._logs.start():
             try:
                 self._sizes[log_id] = await self._logs.size(log_id)
@@ -86,7 +86,8 @@ class DirectoryCheck:
     # --- index
 
     async def _check_index(self) -> dict[int, None]:
-        """The entry logs it knows. Raises BookieIoError where it cannot be read."""
+        """Checks the index and returns the entry logs it knows. Raises BookieIoError where it
+        cannot be read."""
         index, pairs = self._index, self._pairs
         if index is None or pairs is None:
             return {}
@@ -140,9 +141,7 @@ class DirectoryCheck:
         if file_size is None:
             self._run_found(run, "the index points to them, but the entry log is gone")
         elif run.offset < FILE_HEADER_BYTES or run.offset + size > file_size:
-            self._run_found(
-                run, f"they end behind the end of the file, which has {file_size} bytes"
-            )
+            self._run_found(run, f"they end after the end of the file, which has {file_size} bytes")
         elif run.log_id not in indexed:
             self._run_found(
                 run,
@@ -230,7 +229,7 @@ class DirectoryCheck:
                 self._run_found(
                     record.run,
                     "the index's record of this log does not name their ledger: the log could "
-                    "be removed before its time",
+                    "be removed too early",
                     cure=REBUILD,
                 )
             await self._check_record(scan, record, parts)
@@ -265,8 +264,8 @@ class DirectoryCheck:
         self._report_entries(run, checked, living, is_suspect=bool(problem))
 
     async def _check_rest(self, log_id: int, scan: LogScanner) -> None:
-        """What the index points to, but is in no whole record, is looked at where it should be.
-        A pass through the whole index, for damaged logs only."""
+        """Checks, in its own place, what the index points to but is in no whole record. This is a
+        pass through the whole index, for damaged logs only."""
         self._found(
             self._logs.path(log_id),
             f"the index needs more than the whole records; those end {scan.end_reason}",
@@ -294,12 +293,12 @@ class DirectoryCheck:
             try:
                 run = decode_run(key, value)
             except BookieIoError:
-                continue  # told before
+                continue  # reported before
             if run.log_id == log_id:
                 yield run
 
     async def _read(self, run: PlacedRun) -> bytes:
-        """As much of it as can be read."""
+        """Returns as much of the run as can be read."""
         try:
             file = await self._disk.open(self._logs.path(run.log_id))
         except OSError:
@@ -317,7 +316,7 @@ class DirectoryCheck:
         self._on_bytes(nbytes)
         await trio.lowlevel.checkpoint()
 
-    # --- telling
+    # --- reporting
 
     def _count_digests(self, checked: BodyCheck) -> None:
         self._report.digests_verified += checked.digests_right
@@ -327,11 +326,15 @@ class DirectoryCheck:
     def _report_entries(
         self, run: PlacedRun, checked: BodyCheck, living: list[range], *, is_suspect: bool
     ) -> None:
-        """`is_suspect`: the checksum of their record is wrong or lost, so what no digest vouches
-        for may have changed."""
+        """`is_suspect`: the checksum of their record is wrong or lost, so entries that no digest
+        protects may have changed."""
         suspects = [] if checked.digests_right or not is_suspect else checked.unverified
         for ids, severity, what in (
-            (checked.strangers, Severity.DAMAGE, "other bytes lie there: reads give an I/O error"),
+            (
+                checked.strangers,
+                Severity.DAMAGE,
+                "other bytes are stored there: reads give an I/O error",
+            ),
             (checked.wrong_digests, Severity.DAMAGE, "their digest is wrong: readers refuse them"),
             (
                 suspects,
@@ -393,5 +396,5 @@ class DirectoryCheck:
 
 
 def _whole(run: PlacedRun, nbytes: int) -> int:
-    """How many of its entries lie wholly in the first so many bytes."""
+    """Returns how many entries of the run are wholly in its first `nbytes` bytes."""
     return bisect_right(entry_ends(run.lengths), nbytes)

@@ -1,4 +1,4 @@
-"""What the files of a stopped bookie say themselves of what it may have forgotten."""
+"""What the files of a stopped bookie themselves record about lost entries."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ledger.errors import BookieIoError
 
 REBUILD = "`ledgerstream bookie rebuild-index`, with the bookie stopped"
 REPLICATE = (
-    "see to the disk; readers and recovery ask other bookies. When the copies are made "
-    "again elsewhere, the log goes with its ledgers"
+    "check the disk; readers and recovery ask other bookies. When the copies are restored "
+    "elsewhere, the log is removed with its ledgers"
 )
 NOT_NEEDED = (
-    "something was left out of it when the index was made again, and nothing in the index points "
+    "something was left out of it when the index was rebuilt, and nothing in the index points "
     "into it: when no ledger is in limbo any more, it may be removed"
 )
 _STAGES = {
@@ -31,12 +31,13 @@ _DOUBT_CURE = (
 )
 _STRAY_CURE = (
     "see 'Entry logs the index does not know' in docs/operations.md: where the index is older "
-    "than the logs, give the file its name back and make the index again; else remove it"
+    "than the logs, give the file its name back and rebuild the index; else remove it"
 )
 
 
 def unread_index(error: BookieIoError) -> tuple[str, str]:
-    """What is wrong and its cure: the one the error names, which knows more, or REBUILD."""
+    """Returns what is wrong, and its cure: that of the error, which is more specific, or
+    REBUILD."""
     what, _, cure = str(error).partition(". Cure: ")
     return what, cure or REBUILD
 
@@ -44,7 +45,8 @@ def unread_index(error: BookieIoError) -> tuple[str, str]:
 def check_integrity_state(
     directory: str, pairs: KeyValue, in_limbo: int, report: CheckReport
 ) -> None:
-    """The index's own record; `in_limbo`: so many ledgers are. Raises BookieIoError."""
+    """Checks the index's own record; `in_limbo` is the number of ledgers in limbo. Raises
+    BookieIoError."""
     state = read_integrity_state(pairs)
     if state is not None:
         report.add(
@@ -67,7 +69,7 @@ def check_integrity_state(
 
 
 async def check_strays(disk: Disk, directory: str, report: CheckReport) -> None:
-    """Entry logs of a ledger directory that a start did not know, and kept. Raises OSError."""
+    """Reports entry logs that a start did not know, and kept. Raises OSError."""
     for name in await disk.list_directory(directory):
         if stray_id_of(name) is not None:
             report.add(

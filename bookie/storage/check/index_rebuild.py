@@ -1,15 +1,14 @@
-"""Making the index of a ledger directory again from its entry logs, with the bookie stopped.
+"""Rebuilds the index of a ledger directory from its entry logs, with the bookie stopped.
 
-The new index is made beside the old one and takes its place when it is whole and durable; the old
-one is kept. What only the old index knew (keys, fences) is taken over as far as that can still be
-read. Whether there were logs that are gone nobody can tell, so what the new index does not have is
-"unknown", not "absent": every ledger it knows is in limbo and fenced, and it says of itself that
-it may not know all (`Doubt`), which the next start sees to.
+The new index is built beside the old one and replaces it when it is whole and durable; the old one
+is kept. What only the old index knew (keys, fences) is copied as far as it can still be read.
+Whether logs have been lost cannot be determined, so what the new index lacks is "unknown", not
+"absent": every ledger in it is in limbo and fenced, and it records that it may lack ledgers
+(`IntegrityState`), which the next start resolves.
 
-Reading a file of which the disk cannot read some sectors: they read as zeros, and are noted.
-
-For tools that take what they can get. Whoever reads must not believe bytes that no checksum vouches
-for: then zeros are found out like any other damage, and what lies before and behind is not lost.
+Sectors of a file that the disk cannot read are read as zeros and noted. A reader must not believe
+bytes that no checksum protects: then zeros are detected like any other damage, and what is before
+and after them is not lost.
 """
 
 from __future__ import annotations
@@ -34,14 +33,15 @@ from bookie.storage.index.index import Index, PlacedRun
 from bookie.storage.index.key_value import KeyValue
 from bookie.storage.integrity_state import write_integrity_state
 from ledger.errors import BookieIoError
+from ledger.wire.v2 import lac_of_entry
 
 BLOCK_BYTES: Final = 4096
-"""Read at once where a larger read failed: a disk's sector, and a page of the system. Each that
-cannot be read may cost seconds of the disk's own tries."""
+"""The size of a read where a larger read failed: a disk's sector, and a page of the system. Each
+one that cannot be read may cost seconds of the disk's own retries."""
 
 
 class SalvageReader:
-    """Reads of one file; who opened it closes it."""
+    """Reads past the bad sectors of one file; the caller that opened it closes it."""
 
     def __init__(self, file: File) -> None:
         self._file = file
@@ -54,7 +54,7 @@ class SalvageReader:
         return self._file.size
 
     async def read(self, offset: int, size: int, *, drops_cache: bool = False) -> bytes:
-        """`size` bytes, or fewer at the end of the file. Never raises OSError."""
+        """Returns `size` bytes, or fewer at the end of the file. Never raises OSError."""
         try:
             return await self._file.read(offset, size, drops_cache=drops_cache)
         except OSError:
@@ -75,7 +75,7 @@ class SalvageReader:
         return bytes(end - begin)
 
     def __str__(self) -> str:
-        """What could not be read, for people."""
+        """Returns a description of what could not be read."""
         first = min(self.unreadable, default=0)
         return (
             f"{len(self.unreadable)} blocks of {BLOCK_BYTES} bytes cannot be read, the first at "
@@ -86,31 +86,30 @@ class SalvageReader:
 INDEX = "index"
 _NEW = "index.new"
 _OLD = "index.old-"
-_LAC_OFFSET = 16
 _STEP = 100
 _REASON_CHARS_MAX = 500
 _KEPT = (
     "It is kept until an operator removes it. Cure: see 'A damaged or lost index' in "
     "docs/operations.md"
 )
-REASON = "the index was made again from the entry logs"
+REASON = "the index was rebuilt from the entry logs"
 
 
 class IndexStores(Protocol):
     """The stores below a ledger directory, which are directories themselves."""
 
     def open(self, path: str, *, is_read_only: bool) -> KeyValue:
-        """Makes it if it is not there, unless `is_read_only`. Raises BookieIoError."""
+        """Creates the store if it does not exist, unless `is_read_only`. Raises BookieIoError."""
         ...
 
     async def names(self, directory: str) -> list[str]: ...
 
     async def remove(self, path: str) -> None:
-        """With all that is in it; no error if it is not there."""
+        """Removes a store with everything in it; no error if it does not exist."""
         ...
 
     async def rename(self, old: str, new: str) -> None:
-        """Durably."""
+        """Renames a store durably."""
         ...
 
 
@@ -123,23 +122,23 @@ class Rebuilt:
     entry_log_bytes: int = 0
     runs: int = 0
     entries: int = 0
-    """With those that lie in several logs, each time."""
+    """Entries that are in several logs are counted each time."""
     ledgers: int = 0
     states_taken_over: int = 0
-    """Of ledgers the old index still told of, with their keys."""
+    """States of ledgers that the old index still had, with their keys."""
     old_index: str = ""
-    """Where it is kept; "" if there was none."""
+    """Where the old index is kept; "" if there was none."""
     old_index_unread: str = ""
-    """Why nothing, or not all, of it was taken over."""
+    """Why nothing, or not all, of the old index was copied."""
     left_out: list[str] = field(default_factory=list)
-    """Damage: what was not taken, and from where; the first thousand."""
+    """Damage: what was left out, and from where; the first thousand."""
     left_out_count: int = 0
-    """All of it."""
+    """The number of all of them."""
 
 
 class IndexRebuild:
-    """`run` once. A crash at any point leaves the old index, or the new one whole, or none; then
-    the bookie does not start, and this is done again."""
+    """A rebuild; `run` once. A crash at any point leaves the old index, or the new one whole, or
+    none; then the bookie does not start, and the rebuild is run again."""
 
     def __init__(
         self,
@@ -156,12 +155,12 @@ class IndexRebuild:
         self._logs = EntryLogs(disk, directory, log_bytes_max=1)
         self._done = Rebuilt(directory)
         self._left_out_first = ""
-        """Of the log that is being read."""
+        """The first piece left out of the log that is being read."""
 
     async def run(self) -> Rebuilt:
-        """What cannot be read of an entry log is left out. Raises BookieIoError if the mark file is
-        damaged, and OSError where it or the directory cannot be read, or the new index not be
-        written: nothing was changed."""
+        """Runs the rebuild. What cannot be read of an entry log is left out. Raises BookieIoError
+        if the mark file is damaged, and OSError if it or the directory cannot be read, or the new
+        index cannot be written: then nothing was changed."""
         directory, stores = self._directory, self._stores
         checkpoint_no = await self._marked_checkpoint()
         new_path = f"{directory}/{_NEW}"
@@ -191,7 +190,7 @@ class IndexRebuild:
         except ValueError as error:
             raise BookieIoError(
                 f"{path}: {error}. Cure: if the journal is whole from its first file on, remove "
-                "this file, then make the index again; else set this bookie's directories aside "
+                "this file, then rebuild the index; else set this bookie's directories aside "
                 "and replicate"
             ) from error
 
@@ -207,8 +206,8 @@ class IndexRebuild:
     # --- from the old index
 
     async def _take_over(self, index: Index) -> None:
-        """States and tombstones: keys never change, fences never end, and a LAC stays true, so
-        each record that can be read is good, however old the index is."""
+        """Copies states and tombstones. Keys never change, fences never end, and a LAC stays true,
+        so each record that can be read is valid, however old the index is."""
         if INDEX not in await self._stores.names(self._directory):
             return
         try:
@@ -238,7 +237,8 @@ class IndexRebuild:
     # --- from entry logs
 
     async def _take_log(self, index: Index, log_id: int) -> None:
-        """In the order of ids and of offsets: later runs are newer, and cover those before."""
+        """Adds a log, in the order of ids and of offsets: later runs are newer, and cover earlier
+        ones."""
         self._done.entry_logs += 1
         left_out_before = self._done.left_out_count
         self._left_out_first = ""
@@ -257,7 +257,7 @@ class IndexRebuild:
         for _ in index.put_log_ledgers(log_id, ledgers):
             await trio.lowlevel.checkpoint()
         if left_out := self._done.left_out_count - left_out_before:
-            # Which ledgers are in there nobody knows: it must not go with those that are known.
+            # Its ledgers are not all known, so it must not be removed with those that are.
             index.keep_log(log_id, _kept_because(left_out, self._left_out_first))
         await self._put_states(index, lacs)
 
@@ -305,8 +305,8 @@ class IndexRebuild:
     async def _whole_runs(
         self, scan: LogScanner, file: SalvageReader, record: LogRecord, path: str
     ) -> list[tuple[PlacedRun, int]]:
-        """What of a record is proven, and the LAC in each: all of it, or where its checksum is
-        wrong the entries whose own digest is right."""
+        """Returns what is proven of a record, and the LAC in each part: all of it, or if its
+        checksum is wrong the entries whose own digest is right."""
         run = record.run
         try:
             body = await scan.body(record)
@@ -322,8 +322,7 @@ class IndexRebuild:
         self._done.entry_log_bytes += len(body)
         found = []
         for first, last in ranges_of(proven):
-            at = begins[last] + _LAC_OFFSET
-            lac = int.from_bytes(body[at : at + 8], "big", signed=True)
+            lac = lac_of_entry(body, begins[last])
             found.append((run.part(run.first + first, run.first + last), lac))
         return found
 
@@ -339,7 +338,7 @@ class IndexRebuild:
 
 
 def _proven(run: PlacedRun, body: bytes) -> list[int]:
-    """Places in the run of the entries whose own digest is right."""
+    """Returns the places in the run of the entries whose own digest is right."""
     if len(body) < sum(run.lengths):
         return []
     checked = check_entries(body, run.lengths, run.ledger_id, run.first)
@@ -349,12 +348,13 @@ def _proven(run: PlacedRun, body: bytes) -> list[int]:
 
 def _kept_because(left_out: int, first: str) -> str:
     return (
-        f"when the index was made again {left_out} pieces of it were left out: "
+        f"when the index was rebuilt {left_out} pieces of it were left out: "
         f"{first[:_REASON_CHARS_MAX]}. {_KEPT}"
     )
 
 
 def _set_limbo(state: LedgerState) -> None:
-    """An absent entry is unknown from now on; and who writes the ledger must not go on here."""
+    """Makes absent entries unknown from now on; the ledger's writer must not continue here
+    either."""
     state.is_limbo = True
     state.fence()

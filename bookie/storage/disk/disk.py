@@ -1,8 +1,8 @@
-"""The disk door: files whose writes are durable only after `sync`, and their real form.
+"""The interface to disks: files whose writes are durable only after `sync`.
 
-The simulator stands behind the same protocols (`bookie.testing.disk`). Paths are plain
-strings; the caller joins them with "/". OSError leaves here as it is: storage decides what a
-failed write or sync means (a failed sync is never retried).
+The simulator implements the same protocols (`bookie.testing.disk`). Paths are plain strings; the
+caller joins them with "/". OSError is raised as it is: storage decides what a failed write or sync
+means (a failed sync is never retried).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class File(Protocol):
 
     @property
     def size(self) -> int:
-        """Bytes in the file, written or allocated."""
+        """The number of bytes in the file, written or allocated."""
         ...
 
     async def write_at(
@@ -39,9 +39,9 @@ class File(Protocol):
     ) -> None:
         """Writes all of `views` one after the other at `offset`; not durable yet.
 
-        `drops_cache` as for `sync`. `then` is called when all is written, before this returns,
-        maybe in another thread; it must not raise. Raises OSError; never leaves a short write
-        unreported.
+        `drops_cache` as for `sync`. `then` is called when everything is written, before this
+        returns, perhaps in another thread; it must not raise. Raises OSError; never leaves a short
+        write unreported.
         """
         ...
 
@@ -50,32 +50,34 @@ class File(Protocol):
     ) -> None:
         """Writes and makes durable (fdatasync), in one hop to the file's own thread.
 
-        `then` as for `write_at`, when it is durable. Not cancellable once begun: returns or
-        raises only when the outcome is known.
+        `then` as for `write_at`, when it is durable. Not cancellable once begun: returns or raises
+        only when the outcome is known.
         """
         ...
 
     def write_now(self, offset: int, data: Buffer) -> None:
-        """Writes a few bytes in this thread, which may be any; not durable. Raises OSError.
+        """Writes a few bytes in the current thread; not durable. Raises OSError.
 
-        A disk may let it wait: not for the event loop while it serves."""
+        The disk may make it wait, so it is not for the event loop of a bookie that serves.
+        """
         ...
 
     async def sync(self, *, drops_cache: bool = False) -> None:
-        """Makes all that was written durable (fdatasync). Not cancellable once begun.
+        """Makes everything that was written durable (fdatasync). Not cancellable once begun.
 
-        `drops_cache`: the system need not keep it in memory; it will be read seldom.
+        `drops_cache`: the system need not keep it in memory; it will rarely be read.
         """
         ...
 
     def read_nowait(
         self, offset: int, size: int, *, drops_cache: bool = False
     ) -> bytes | bytearray | None:
-        """`size` bytes (fewer at the end of the file), or None if that would wait for a disk."""
+        """Returns `size` bytes (fewer at the end of the file), or None if that would wait for a
+        disk."""
         ...
 
     async def read(self, offset: int, size: int, *, drops_cache: bool = False) -> bytes:
-        """`size` bytes, fewer only at the end of the file. `drops_cache` as for `sync`."""
+        """Returns `size` bytes, fewer only at the end of the file. `drops_cache` as for `sync`."""
         ...
 
     async def allocate(self, size: int) -> None:
@@ -85,12 +87,12 @@ class File(Protocol):
     async def truncate(self, size: int) -> None: ...
 
     def close(self) -> None:
-        """Closes without syncing. Reads and writes under way finish first."""
+        """Closes without syncing. Reads and writes in progress finish first."""
         ...
 
 
 class Disk(Protocol):
-    """A file system, or the part of it one bookie may touch."""
+    """A file system, or the part of it that one bookie may use."""
 
     async def open(self, path: str, *, is_new: bool = False, has_own_thread: bool = False) -> File:
         """Opens for reading and writing. `is_new`: must not exist, is created (the directory
@@ -99,19 +101,20 @@ class Disk(Protocol):
         ...
 
     async def read_file(self, path: str) -> bytes:
-        """The whole file. Raises FileNotFoundError."""
+        """Returns the whole file. Raises FileNotFoundError."""
         ...
 
     async def replace_file(self, path: str, data: bytes) -> None:
-        """Atomically and durably: temporary file, sync, rename, sync of the directory."""
+        """Replaces a file atomically and durably: temporary file, sync, rename, sync of the
+        directory."""
         ...
 
     async def list_directory(self, path: str) -> list[str]:
-        """Sorted names; empty if the directory does not exist."""
+        """Returns sorted names; empty if the directory does not exist."""
         ...
 
     async def make_directory(self, path: str) -> None:
-        """With parents, durably; no error if it exists."""
+        """Creates a directory and its parents durably; no error if it exists."""
         ...
 
     async def rename(self, old: str, new: str) -> None: ...
@@ -121,16 +124,16 @@ class Disk(Protocol):
     async def sync_directory(self, path: str) -> None: ...
 
     async def space(self, path: str) -> tuple[int, int]:
-        """Total and free bytes of the file system that holds `path`."""
+        """Returns the total and free bytes of the file system that holds `path`."""
         ...
 
     async def device(self, path: str) -> int:
-        """A number of the file system that holds `path`: different ones have different numbers."""
+        """Returns a number of the file system that holds `path`, different for each."""
         ...
 
     async def lock(self, path: str) -> None:
-        """Takes the lock file `path` until the process ends or `close`. Raises BlockingIOError
-        if another process holds it."""
+        """Takes the lock file `path` until the process ends or `close`. Raises BlockingIOError if
+        another process holds it."""
         ...
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""The disk door for tools that change nothing: it needs no right to write, and makes nothing.
+"""A disk for tools that change nothing: it needs no permission to write, and creates nothing.
 
 So they work on a file system that was mounted read-only because its disk fails, on a snapshot, and
-for a user who may only read. What would change something is refused as such a file system does.
+for a user who may only read. Operations that would change something fail as on such a file system.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class ReadOnlyDisk(RealDisk):
         return await super().open(path, has_own_thread=has_own_thread)
 
     async def lock(self, path: str) -> None:
-        """Shared, and only if the file is there: whoever runs made it, and locks it for itself.
-        Without it nobody has run in that directory. Raises BlockingIOError if somebody does;
-        FileNotFoundError without the directory."""
+        """Takes a shared lock, if the file exists: a running bookie created it, and locks it
+        exclusively. Without it no bookie has run in that directory. Raises BlockingIOError if one
+        runs; FileNotFoundError without the directory."""
 
         def do() -> int | None:
             try:
@@ -49,7 +49,7 @@ class ReadOnlyDisk(RealDisk):
             self._locks.append(fd)
 
     async def make_directory(self, path: str) -> None:
-        """What is not there is empty to who only reads."""
+        """Does nothing: to a reader, a directory that does not exist is empty."""
 
     async def replace_file(self, path: str, data: Buffer) -> None:
         _refuse(path)

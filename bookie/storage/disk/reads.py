@@ -1,13 +1,12 @@
-"""Large reads around the page cache, into a buffer that is used again and again.
+"""Reads around the page cache (large ones), or through it with what is nearby (small ones).
 
-Pages taken for bytes that are read once cost more than the reading (docs/adr/0013). Blocks
-that other readers may want are kept by the bookie's own read cache.
+Pages taken for bytes that are read once cost more than the reading (docs/adr/0013), so a large read
+goes into a buffer that is reused. Blocks that other readers may want are kept by the bookie's own
+read cache.
 
-Reads through the page cache; a small one brings what lies around it.
-
-Where ledgers are many and small, nothing of the same ledger follows an entry, and nothing can be
-read ahead for the bookie's own cache. What lies around it was written in the same moment, and is
-wanted next more often than anything else: it costs the disk no second turn (docs/adr/0013).
+If ledgers are many and small, an entry is not followed by entries of the same ledger, and nothing
+can be read ahead for that cache. What is stored nearby was written at the same moment, and is the
+most likely to be wanted next: fetching it costs the disk no second operation (docs/adr/0013).
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ DIRECT_BYTES_MIN = 64 * 1024
 """Smaller reads are not worth the alignment."""
 _ALIGNMENT = 4096
 _BUFFER_BYTES = 5 * 1024 * 1024 + 2 * _ALIGNMENT
-"""The largest batch read there is, and what it takes to align it."""
+"""The largest batch read, and what it takes to align it."""
 _NOT_SUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 
 _of_thread = threading.local()
 
 
 def open_direct(path: str) -> int:
-    """A descriptor for direct reads of `path`, or -1 where the file system has none."""
+    """Returns a descriptor for direct reads of `path`, or -1 if the file system has none."""
     try:
         return os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC)
     except OSError as error:
@@ -38,9 +37,10 @@ def open_direct(path: str) -> int:
 
 
 def read_direct(fd: int, offset: int, size: int) -> bytes | None:
-    """Up to `size` bytes, fewer at the end of the file; None if this must be read otherwise.
+    """Returns up to `size` bytes, fewer at the end of the file; None if a direct read is
+    impossible.
 
-    To be called in a thread that waits.
+    Call it in a thread that may block.
     """
     begin = offset - offset % _ALIGNMENT
     end = offset + size + (-(offset + size)) % _ALIGNMENT
@@ -62,7 +62,7 @@ def read_direct(fd: int, offset: int, size: int) -> bytes | None:
 
 
 def _buffer() -> memoryview:
-    """Of this thread: page-aligned, as direct reads want it."""
+    """Returns this thread's buffer, page-aligned as direct reads require."""
     view: memoryview | None = getattr(_of_thread, "view", None)
     if view is None:
         view = memoryview(mmap.mmap(-1, _BUFFER_BYTES))
@@ -71,16 +71,17 @@ def _buffer() -> memoryview:
 
 
 AROUND_BYTES = 32 * 1024
-"""So much is brought into the page cache at once, aligned, and what the system reads ahead behind
-it. Larger reads bring themselves only."""
+"""The aligned amount that is read into the page cache at once, besides what the system reads ahead.
+Larger reads fetch only themselves."""
 
 _buffers = threading.local()
 
 
 def read_through_cache(fd: int, offset: int, size: int) -> bytes:
-    """Up to `size` bytes, fewer only at the end of the file. To be called in a thread that waits.
+    """Returns up to `size` bytes, fewer only at the end of the file. Call it in a thread that may
+    block.
 
-    If what lies around them cannot be read, that harms nobody who does not want it.
+    If the bytes around them cannot be read, readers that do not want those are not affected.
     """
     if size < AROUND_BYTES:
         data = _read_around(fd, offset, size)
@@ -98,10 +99,10 @@ def read_through_cache(fd: int, offset: int, size: int) -> bytes:
 
 
 def _read_around(fd: int, offset: int, size: int) -> bytes:
-    """Fewer than `size` bytes if anything is amiss. One call, and not a hint first and then a read:
-    each lets go of the interpreter, for which a thread may wait longer than for the disk."""
+    """Returns fewer than `size` bytes if anything fails. It makes one call, not a hint and then a
+    read: each releases the interpreter, for which a thread may wait longer than for the disk."""
     begin, end = offset - offset % AROUND_BYTES, offset + size
-    end += -end % AROUND_BYTES  # two times as much for one that lies across
+    end += -end % AROUND_BYTES  # twice as much for a read that crosses a border
     buffer = memoryview(_around_buffer())[: end - begin]
     try:
         count = os.preadv(fd, [buffer], begin)
@@ -111,7 +112,7 @@ def _read_around(fd: int, offset: int, size: int) -> bytes:
 
 
 def _around_buffer() -> bytearray:
-    """This thread's own: pages that were never used before cost more than the copy."""
+    """Returns this thread's buffer: pages that were never used before cost more than the copy."""
     buffer: bytearray | None = getattr(_buffers, "around", None)
     if buffer is None:
         buffer = _buffers.around = bytearray(2 * AROUND_BYTES)

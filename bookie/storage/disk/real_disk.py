@@ -1,10 +1,8 @@
-"""The disk door on a real file system: threads around system calls.
+"""The disk interface on a real file system: threads around system calls.
 
-Ordinary calls go to threads of their directory, reads apart from writes; a journal file has one
-of its own, which costs less per hop and is never behind other work. Must never lose an OSError,
-report a short write as done, or leave it open whether a write ended: cancelling waits.
-
-Directories of a real file system, and names in them that outlive a loss of power.
+Ordinary calls go to threads of their directory, reads apart from writes; a journal file has one of
+its own, which costs less per hop and never waits for other work. Must never lose an OSError, report
+a short write as done, or leave the outcome of a write unknown: cancellation waits.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from bookie.storage.yielding import waiting_for_thread
 
 
 def sync_directory(path: str) -> None:
-    """Makes the names in it durable. Raises OSError."""
+    """Makes the names in a directory durable. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -40,13 +38,13 @@ def sync_directory(path: str) -> None:
 
 
 def make_directory(path: str) -> None:
-    """With all above it. Raises OSError."""
+    """Creates a directory and all its parents durably. Raises OSError."""
     missing: list[str] = []
     while path and not os.path.isdir(path):
         missing.append(path)
         path = os.path.dirname(path)
-    if path:  # maybe made by a process that was killed before it synced the name
-        with contextlib.suppress(PermissionError):  # who made it could write to its parent
+    if path:  # it may have been created by a process that was killed before it synced the name
+        with contextlib.suppress(PermissionError):  # its creator could write to its parent
             sync_directory(os.path.dirname(path.rstrip("/")) or ("/" if path[0] == "/" else "."))
     for name in reversed(missing):
         try:
@@ -69,7 +67,7 @@ _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
 
 def _write_all(fd: int, offset: int, views: Sequence[Buffer], flags: int = 0) -> None:
-    """Writes everything or raises; goes on after a short write until the reason shows."""
+    """Writes everything or raises; continues after a short write until the reason shows."""
     pending = [memoryview(view).cast("B") for view in views if len(view)]
     nbytes = sum(map(len, pending))
     if len(pending) > _VIEWS_MAX or nbytes < len(pending) * _JOIN_BELOW_BYTES:
@@ -117,11 +115,12 @@ class RealFile:
         self._write_limiter = threads.writes
         name = f"journal {os.path.basename(path)}"
         self._thread = BlockingCallPool(name, 1, idle_s=FOREVER) if has_own_thread else None
-        self._calls = 0  # under way
+        self._calls = 0  # in progress
         self._is_closed = False
         self._reads_nowait = bool(_RWF_NOWAIT)
         self._direct_fd: int | None = None
-        """For reads around the page cache; -1 if there is no such thing here."""
+        """A descriptor for reads around the page cache; -1 if the file system does not support
+        them."""
         self._direct_writes = direct_writes
         self._direct_write_fd: int | None = None
         """The same for writes. Opened and used by one write at a time."""
@@ -143,7 +142,7 @@ class RealFile:
             return await trio.to_thread.run_sync(do, limiter=self._write_limiter)
         except OSError as error:
             if error.filename is None:
-                error.filename = self._path  # whoever reads the last line must know which disk
+                error.filename = self._path  # the last line of a traceback must name the disk
             raise
         finally:
             self._calls -= 1
@@ -152,7 +151,7 @@ class RealFile:
     def _write_direct(
         self, offset: int, views: Sequence[Buffer], *, is_synced: bool = False
     ) -> bool:
-        """In a thread. False: not possible here."""
+        """Runs in a thread. Returns False if this is not possible here."""
         if self._direct_write_fd is None:
             self._direct_write_fd = open_direct_write(self._path, self._fd)
         direct_fd = self._direct_write_fd
@@ -161,7 +160,7 @@ class RealFile:
         writes = self._direct_writes
         if writes.write(direct_fd, self._fd, offset, views, is_synced=is_synced):
             return True
-        self._direct_write_fd = -1  # do not ask again
+        self._direct_write_fd = -1  # do not try again
         os.close(direct_fd)
         return False
 
@@ -231,7 +230,7 @@ class RealFile:
         except OSError as error:
             if error.errno not in _NOT_SUPPORTED:
                 raise
-            self._reads_nowait = False  # not on this kernel and file system: stop asking
+            self._reads_nowait = False  # not on this kernel and file system
             return None
         if done != size:
             return None
@@ -256,8 +255,8 @@ class RealFile:
                 os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
             return data
 
-        await trio.lowlevel.checkpoint_if_cancelled()  # nobody need know how a read ends
-        if size >= AROUND_BYTES:  # whoever reads so much at once is in no hurry
+        await trio.lowlevel.checkpoint_if_cancelled()  # no caller needs the outcome of a read
+        if size >= AROUND_BYTES:  # a read of this size is not urgent
             return await self._call(do, self._reads)
         with waiting_for_thread:
             return await self._call(do, self._reads)
@@ -386,7 +385,7 @@ class RealDisk:
         self._locks.append(await self._call(os.path.dirname(path), do))
 
     def close(self) -> None:
-        """Gives the locks back. Threads end by themselves, those of journals with their files."""
+        """Releases the locks. Threads end by themselves, those of journals with their files."""
         self._threads.end()
         while self._locks:
             os.close(self._locks.pop())

@@ -1,8 +1,8 @@
-"""A file that keeps room on a file system, and a disk door that gives it up when a write needs it.
+"""A file that reserves space on a file system, and a disk that gives it up when a write needs it.
 
-Only what failed before any of it could count is done again: the same bytes written to the same
-place, a new file, a new name. A sync that failed is never tried again, whatever the reason, and
-neither is what writes and syncs in one, as the journal does.
+Only what failed before it had any effect is retried: the same bytes written to the same place, a
+new file, a new name. A failed sync is never retried, whatever the reason, and neither is an
+operation that writes and syncs at once, as the journal's do.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ RESERVE_FILE = "RESERVE"
 
 
 def is_no_space(error: OSError) -> bool:
-    """The disk is full, or what this user may have of it."""
+    """Returns whether the disk is full, or the quota of this user is used up."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class Reserve:
-    """The reserve of one file system. What lies in the file means nothing."""
+    """The reserve of one file system. The content of the file means nothing."""
 
     def __init__(self, disk: Disk, directory: str, nbytes: int) -> None:
         self.directory = directory
         self.nbytes = nbytes
         self.held_bytes = 0
-        """Of the file that is there."""
+        """The size of the file, 0 if there is none."""
         self.times_given_up = 0
         self.promised: dict[str, int] = {}
-        """Directory -> room that a checkpoint under way there was told it has, and has not used
-        up yet. Others on the file system leave it alone."""
+        """Directory -> space promised to a checkpoint in progress there, and not used up yet.
+        Others on the file system must not use it."""
         self.promising = trio.Lock()
         self._disk = disk
         self._path = f"{directory}/{RESERVE_FILE}"
         self._lock = trio.Lock()
 
     async def find(self) -> None:
-        """Takes note of the file of an earlier process. Raises OSError."""
+        """Finds the file of an earlier process. Raises OSError."""
         try:
             file = await self._disk.open(self._path)
         except FileNotFoundError:
@@ -57,8 +57,8 @@ class Reserve:
             await self.give_up()
 
     async def take(self) -> bool:
-        """Makes the file if it is not there in full; False if there is no room. It need not
-        survive a power loss: the next process makes it again."""
+        """Creates the file if it does not exist in full; returns False if there is no space. It
+        need not survive a loss of power: the next process creates it again."""
         async with self._lock:
             if self.held_bytes >= self.nbytes:
                 return True
@@ -78,7 +78,7 @@ class Reserve:
             return True
 
     async def give_up(self) -> bool:
-        """Whether there was something to give up. Raises OSError."""
+        """Returns whether there was something to give up. Raises OSError."""
         async with self._lock:
             held, self.held_bytes = self.held_bytes, 0
             await self._remove()
@@ -96,19 +96,19 @@ class Reserve:
 
 
 class ReservedDisk:
-    """A `Disk` that tries again with the reserve's room what found none."""
+    """A `Disk` that retries an operation with the space of the reserve if there was none."""
 
     def __init__(
         self, disk: Disk, reserves: Mapping[str, Reserve], on_no_room: Callable[[str], None]
     ) -> None:
-        """`reserves`: by directory of the bookie. `on_no_room` gets the directory where a write
-        found none, each time."""
+        """`reserves`: by directory of the bookie. `on_no_room` gets the directory each time a write
+        found no space there."""
         self._disk = disk
         self._reserves = reserves
         self._on_no_room = on_no_room
 
     async def with_space(self, path: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """`attempt`, and once more if it finds no room. Raises what it raises."""
+        """Runs `attempt`, and once more if there was no space. Raises what it raises."""
         directory = self._directory_of(path)
         given_up = 0 if directory is None else self._reserves[directory].times_given_up
         try:
@@ -118,7 +118,7 @@ class ReservedDisk:
                 raise
             self._on_no_room(directory)
             reserve = self._reserves[directory]
-            # Somebody else may have given it up meanwhile: then there is room, too.
+            # Another task may have given it up meanwhile: then there is space, too.
             if not await reserve.give_up() and reserve.times_given_up == given_up:
                 raise
         return await attempt()
@@ -128,8 +128,9 @@ class ReservedDisk:
         return max(found, key=len, default=None)
 
     async def has_space(self, directory: str, nbytes: int) -> bool:
-        """Whether so much is free there beside what was promised, after the reserve was given up
-        if need be. True also if the file system does not say: the write itself must find out."""
+        """Returns whether this much is free there besides what was promised, after giving up the
+        reserve if necessary. Also True if the file system does not report it: the write itself must
+        find out."""
         reserve = self._reserves.get(directory)
         promised = 0 if reserve is None else sum(reserve.promised.values())
         try:
@@ -147,8 +148,8 @@ class ReservedDisk:
         return free >= nbytes + promised
 
     async def promise_space(self, directory: str, nbytes: int) -> bool:
-        """`has_space`, and if so it is kept for this directory until it asks for 0 bytes: several
-        on one file system must not all be told of the same room."""
+        """Returns `has_space`; if true, the space is reserved for this directory until it asks for
+        0 bytes, so that several directories on one file system are not promised the same space."""
         reserve = self._reserves.get(directory)
         if reserve is None:
             return await self.has_space(directory, nbytes)
@@ -162,7 +163,7 @@ class ReservedDisk:
         return is_there
 
     async def check_promises(self, path: str, nbytes: int) -> None:
-        """Raises OSError if so much cannot be taken there without breaking a promise."""
+        """Raises OSError if this much cannot be used there without breaking a promise."""
         directory = self._directory_of(path)
         if directory is None or not (promised := sum(self._reserves[directory].promised.values())):
             return
@@ -173,8 +174,8 @@ class ReservedDisk:
         if free < nbytes + promised:
             raise OSError(
                 errno.ENOSPC,
-                f"{free} bytes are free, {promised} of them for a checkpoint under way, and "
-                f"{nbytes} were asked for",
+                f"{free} bytes are free, {promised} of them for a checkpoint in progress, and "
+                f"{nbytes} are needed",
                 path,
             )
 
@@ -185,14 +186,14 @@ class ReservedDisk:
             path,
             lambda: self._disk.open(path, is_new=is_new, has_own_thread=has_own_thread),
         )
-        # A journal's file: it writes and syncs in one, in room that it made sure of before.
+        # A journal's file: it writes and syncs in one, in space that it has ensured before.
         return file if has_own_thread else _ReservedFile(file, path, self)
 
     async def read_file(self, path: str) -> bytes:
         return await self._disk.read_file(path)
 
     async def replace_file(self, path: str, data: bytes) -> None:
-        # In its steps, for some of them may be done again and others may not.
+        # In its steps, because some of them may be retried and others may not.
         temporary = f"{path}.tmp"
         try:
             file = await self.open(temporary, is_new=True)
@@ -223,7 +224,7 @@ class ReservedDisk:
         await self._disk.sync_directory(path)
 
     async def space(self, path: str) -> tuple[int, int]:
-        """What was promised is not free: compaction must leave it alone, too."""
+        """Counts what was promised as used: compaction must not use it either."""
         directory = self._directory_of(path)
         total, free = await self._disk.space(path)
         if directory is not None:

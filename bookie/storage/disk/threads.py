@@ -1,12 +1,10 @@
 """Threads that make blocking calls for tasks, at half the cost of `trio.to_thread.run_sync`.
 
 A read that misses the page cache passes through here, and so does each write of a journal. Must
-never lose what a call returned or raised, or leave it open whether it ended: cancelling waits.
+never lose what a call returned or raised, or leave it unknown whether it ended: cancellation waits.
 
-How many threads `real_disk` calls the system on, and for what.
-
-Each directory has its own, since it is or should be a disk of its own: one that hangs takes nobody
-else's threads.
+Each directory has its own threads, since it is or should be a disk of its own: one that hangs uses
+up no other's.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ T = TypeVar("T")
 Call = Callable[[], None]
 
 IDLE_S: Final = 10.0
-"""A thread that had nothing to do for so long ends."""
+"""A thread that was idle for this long ends."""
 FOREVER: Final = -1.0
 
 
@@ -40,11 +38,11 @@ class _Worker:
 
 
 class BlockingCallPool:
-    """Up to `threads_max` daemon threads, begun when they are needed. Calls begin in the order in
-    which they came. Who was idle for the shortest time goes next, so that the others may end."""
+    """Up to `threads_max` daemon threads, started on demand. Calls begin in the order in which they
+    arrive. The thread that was idle for the shortest time goes next, so that the others may end."""
 
     def __init__(self, name: str, threads_max: int, *, idle_s: float = IDLE_S) -> None:
-        """`idle_s`: a thread that had nothing to do for so long ends, or FOREVER."""
+        """`idle_s`: how long a thread may be idle before it ends, or FOREVER."""
         assert threads_max > 0
         self._name = name
         self._threads_max = threads_max
@@ -53,12 +51,12 @@ class BlockingCallPool:
         self._threads = 0
         self._idle: list[_Worker] = []
         self._waiting: deque[Call] = deque()
-        """For a thread; empty while one is idle. No more than tasks that wait."""
+        """Calls that wait for a thread; empty while one is idle. No more than tasks that wait."""
         self._is_ended = False
 
     async def run(self, do: Callable[[], T]) -> T:
-        """What `do` returns or raises, in a thread. Not cancellable: the outcome must be known.
-        Raises OSError (EAGAIN) if the system gives no thread at all."""
+        """Runs `do` in a thread, and returns or raises what it does. Not cancellable: the outcome
+        must be known. Raises OSError (EAGAIN) if the system provides no thread at all."""
         task = trio.lowlevel.current_task()
         token = trio.lowlevel.current_trio_token()
 
@@ -67,7 +65,7 @@ class BlockingCallPool:
             try:
                 token.run_sync_soon(trio.lowlevel.reschedule, task, result)
             except trio.RunFinishedError:
-                pass  # the run was torn down; nobody waits
+                pass  # the run has ended; no task waits
 
         self._put(call)
         # Any: trio does not type what a task is rescheduled with.
@@ -84,7 +82,8 @@ class BlockingCallPool:
                 self._waiting.append(call)
 
     def _start(self, worker: _Worker) -> bool:
-        """False: the system gives no further thread, but there are some to wait for."""
+        """Returns False if the system provides no further thread, but there are others to wait
+        for."""
         thread = threading.Thread(target=self._work, args=(worker,), name=self._name, daemon=True)
         try:
             thread.start()
@@ -102,7 +101,7 @@ class BlockingCallPool:
             call = self._next_call(worker)
 
     def _next_call(self, worker: _Worker) -> Call | None:
-        """None: the thread ends, and is counted no more."""
+        """Returns None if the thread must end; it is not counted any more."""
         worker.call = None
         with self._lock:
             if self._waiting:
@@ -121,7 +120,8 @@ class BlockingCallPool:
         return worker.call
 
     def end(self) -> None:
-        """Threads end when the calls put so far have. Later ones are made, by threads that end."""
+        """Ends the threads when the calls so far have ended. Later calls still run, in threads that
+        then end."""
         with self._lock:
             self._is_ended = True
             self._threads -= len(self._idle)
@@ -131,25 +131,25 @@ class BlockingCallPool:
 
 WRITE_THREADS_MAX: Final = 4
 READ_THREADS_MAX: Final = 16
-"""More than `bookie.server.read_scheduler` has slots, those for priority included: none of its
-reads waits for a thread behind compaction, scrubbing and the like."""
+"""More than the slots of `bookie.server.read_scheduler`, including those for priority, so that none
+of its reads waits for a thread behind compaction, scrubbing and the like."""
 
 
 class Threads(NamedTuple):
-    """Of one directory."""
+    """The threads of one directory."""
 
     reads: BlockingCallPool
     writes: trio.CapacityLimiter
 
 
 class DiskThreads:
-    """Of all directories of a process."""
+    """The threads of all directories of a process."""
 
     def __init__(self) -> None:
         self._by_directory: dict[str, Threads] = {}
 
     def of(self, directory: str) -> Threads:
-        """No more than there are directories: paths are those of the configuration."""
+        """Returns the threads of a directory. The paths are those of the configuration."""
         threads = self._by_directory.get(directory)
         if threads is None:
             threads = self._by_directory[directory] = Threads(
@@ -159,6 +159,6 @@ class DiskThreads:
         return threads
 
     def end(self) -> None:
-        """Those that read end when what they do has."""
+        """Ends the threads that read when their calls have ended."""
         for threads in self._by_directory.values():
             threads.reads.end()

@@ -1,9 +1,9 @@
-"""Writes around the page cache, by way of page-aligned buffers that are used again and again.
+"""Writes around the page cache, from page-aligned buffers that are reused.
 
-What a bookie writes it seldom reads back from the disk: journals at a restart, entry logs after
-they have left the caches. So what the page cache does for a write (taking pages, copying,
-writing back, giving up) costs more than one copy into memory that is warm. Must never report a
-write as done before all of it is with the disk.
+A bookie rarely reads from the disk what it writes: journals at a restart, entry logs after they
+have left the caches. So what the page cache does for a write (taking pages, copying, writing back,
+freeing) costs more than one copy into warm memory. Must never report a write as done before the
+disk has all of it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _NOT_SUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 def open_direct_write(path: str, fd: int) -> int:
-    """A descriptor for direct writes to the file that `fd` is open on, by its name; or -1 where
-    there is no such thing."""
+    """Returns a descriptor for direct writes to the file that `fd` is open on, by its name; or -1
+    if that is not supported."""
     try:
         direct_fd = os.open(path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC)
     except OSError as error:
@@ -38,7 +38,7 @@ def open_direct_write(path: str, fd: int) -> int:
 
 
 class DirectWrites:
-    """Of one disk: lends a buffer to each write under way."""
+    """The direct writes of one disk; lends a buffer to each write in progress."""
 
     def __init__(self) -> None:
         self._spares: list[memoryview] = []
@@ -52,18 +52,18 @@ class DirectWrites:
         *,
         is_synced: bool = False,
     ) -> bool:
-        """Writes all of `views` at `offset`: whole blocks to `direct_fd`, what is before the
-        first and after the last of them to `fd`. Durable after a sync, as any other write, or
-        when it returns if `is_synced`.
+        """Writes all of `views` at `offset`: whole blocks to `direct_fd`, what is before the first
+        and after the last of them to `fd`. Durable after a sync, as any other write, or when it
+        returns if `is_synced`.
 
-        To be called in a thread that waits. False: this file system cannot, nothing is promised
-        about these bytes, write them otherwise. Raises OSError; never leaves a short write
-        unreported.
+        Call it in a thread that may block. Returns False if the file system cannot do it: nothing
+        is known about these bytes then, write them otherwise. Raises OSError; never leaves a short
+        write unreported.
         """
         if sum(map(len, views)) < len(views) * _JOIN_BELOW_BYTES:
             views = [b"".join(views)]
         buffer = self._take_buffer()
-        # The buffer is laid over the file, block on block.
+        # The buffer is aligned with the file, block by block.
         begin = filled = offset % ALIGNMENT
         base = offset - begin
         try:

@@ -1,7 +1,7 @@
-"""Entry logs as files: append runs, roll, sync, read anywhere, scan, remove.
+"""Entry logs as files: appends runs, rolls, syncs, reads anywhere, scans, removes.
 
-Twin of `bookie.core.entry_log`. A log that was not written by this process is never appended
-to: its tail may be torn, and only the index says what in it counts.
+The core is `bookie.core.entry_log`. A log that was not written by this process is never appended
+to: its tail may be torn, and only the index knows what of it counts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEDGERS_MAX = 50_000
 written as a whole by each checkpoint."""
 _SUFFIX = ".log"
 STRAY_SUFFIX = ".stray"
-"""Behind the name of a log that the index did not know, and that is kept nevertheless."""
+"""The suffix of a log that the index did not know, and that is kept nevertheless."""
 _log = logging.getLogger(__name__)
 
 
@@ -40,7 +40,7 @@ def log_name(log_id: int) -> str:
 
 
 def log_id_of(name: str) -> int | None:
-    """None if it is not the name of an entry log."""
+    """Returns None if it is not the name of an entry log."""
     stem = name.removesuffix(_SUFFIX)
     if not name.endswith(_SUFFIX) or len(stem) != 16:
         return None
@@ -52,15 +52,16 @@ def log_id_of(name: str) -> int | None:
 
 
 def stray_id_of(name: str) -> int | None:
-    """Of a log that was set aside because the index did not know it; None if it is none."""
+    """Returns the id of a log that was set aside because the index did not know it; None for other
+    names."""
     return log_id_of(name.removesuffix(STRAY_SUFFIX)) if name.endswith(STRAY_SUFFIX) else None
 
 
 class EntryLogs:
     """All entry logs of one directory. One task appends; any task reads.
 
-    OSError of writes and syncs leaves as it is: afterwards the storage must not go on.
-    Reads raise BookieIoError.
+    OSError of writes and syncs is raised as it is: afterwards the storage must not continue. Reads
+    raise BookieIoError.
     """
 
     FILES_OPEN_MAX = 200
@@ -75,9 +76,9 @@ class EntryLogs:
         flush_bytes: int = 0,
     ) -> None:
         """`log_bytes_max`: a log is sealed when the next run would exceed it, or LEDGERS_MAX.
-        `write_bytes`:
-        how much is gathered for one write, which is one hop to a thread. `flush_bytes`: after
-        so much a log is synced without being asked, so that no sync takes long; 0: never."""
+        `write_bytes`: the amount gathered for one write, which is one hop to a thread.
+        `flush_bytes`: a log is synced by itself after this much, so that no sync takes long; 0:
+        never."""
         self._disk = disk
         self.directory = directory
         self._log_bytes_max = log_bytes_max
@@ -88,13 +89,13 @@ class EntryLogs:
         self._next_id = 1
         self._current: File | None = None
         self.current_id: int | None = None
-        """The log that takes runs, None until the next append begins one."""
+        """The log that takes runs; None until the next append begins one."""
         self.current_ledgers: dict[int, int] = {}
         """Bytes per ledger in the current log, for the index's record of it."""
         self.current_since = 0.0
         """When the current log was begun (trio's clock)."""
         self.sealed_ledgers: dict[int, dict[int, int]] = {}
-        """The same for logs sealed since `take_sealed`."""
+        """The same for logs sealed since the last `take_sealed`."""
         self._position = 0
         self._pending: list[Buffer] = []
         self._pending_bytes = 0
@@ -103,33 +104,33 @@ class EntryLogs:
         self._removals = 0
         self.bytes_written = 0
         self.strays_aside = 0
-        """Logs under another name that the index did not know, as of the start and since."""
+        """Logs under another name that the index did not know, at the start or since."""
 
     async def start(self) -> list[int]:
-        """Makes the directory and returns the ids of the logs in it, in order."""
+        """Creates the directory and returns the ids of the logs in it, in order."""
         await self._disk.make_directory(self.directory)
         names = await self._disk.list_directory(self.directory)
         log_ids = sorted(log_id for name in names if (log_id := log_id_of(name)) is not None)
         aside = [log_id for name in names if (log_id := stray_id_of(name)) is not None]
         self.strays_aside = len(aside)
-        # One that was set aside may get its name back.
+        # A log that was set aside may get its name back.
         self._next_id = max((*log_ids, *aside), default=0) + 1
         return log_ids
 
     def skip_ids(self, log_id: int) -> None:
-        """New logs get ids above `log_id`: an id the index knows is never used again."""
+        """Gives new logs ids above `log_id`: an id that the index knows is never used again."""
         self._next_id = max(self._next_id, log_id + 1)
 
     def take_id(self) -> int:
-        """An id for a log that somebody else writes. Seal the current log before: newer entries
-        must lie in logs with higher ids."""
+        """Returns an id for a log that another object writes. Seal the current log before: newer
+        entries must be in logs with higher ids."""
         log_id = self._next_id
         self._next_id += 1
         return log_id
 
     async def append(self, run: Run) -> PlacedRun:
-        """Takes a run and says where it will lie. Written at the latest by `sync`: till then its
-        pieces must not change."""
+        """Takes a run and returns where it will be stored. It is written at the latest by `sync`;
+        until then its pieces must not change."""
         size = len(run.head) + run.body_bytes
         if self._current is not None and (
             self._position + size > self._log_bytes_max
@@ -177,7 +178,7 @@ class EntryLogs:
             await self._current.sync(drops_cache=True)
 
     async def seal(self) -> None:
-        """The current log takes no more; the next append begins a new one."""
+        """Seals the current log; the next append begins a new one."""
         if self._current is None:
             return
         await self._write()
@@ -186,18 +187,18 @@ class EntryLogs:
         self._current, self.current_id, self.current_ledgers = None, None, {}
 
     def take_sealed(self) -> dict[int, dict[int, int]]:
-        """Ledgers of the logs sealed since the last call."""
+        """Returns the ledgers of the logs sealed since the last call."""
         sealed, self.sealed_ledgers = self.sealed_ledgers, {}
         return sealed
 
     async def sync(self) -> None:
-        """Makes all runs appended so far durable, names of new logs included."""
+        """Makes all runs appended so far durable, including the names of new logs."""
         await self._write()
         self._unflushed_bytes = 0
         files, self._unsynced = self._unsynced, []
         for file in files:
-            # What is read soon is in our own caches. Pages taken anew for each log cost more
-            # than the writing itself (docs/adr/0013).
+            # What is read soon is in our own caches. New pages for each log would cost more than
+            # the writing itself (docs/adr/0013).
             await file.sync(drops_cache=True)
         if self._current is not None:
             self._unsynced.append(self._current)
@@ -208,7 +209,7 @@ class EntryLogs:
     def read_nowait(
         self, log_id: int, offset: int, size: int, *, drops_cache: bool = True
     ) -> bytes | bytearray | None:
-        """`size` bytes, or None if that would wait (the disk, or opening the log).
+        """Returns `size` bytes, or None if that would wait (for the disk, or for opening the log).
 
         `drops_cache`: the system need not keep them in memory.
         """
@@ -222,7 +223,7 @@ class EntryLogs:
         return data if data is not None and len(data) == size else None
 
     async def read(self, log_id: int, offset: int, size: int, *, drops_cache: bool = True) -> bytes:
-        """Exactly `size` bytes. Raises BookieIoError for anything less."""
+        """Returns exactly `size` bytes. Raises BookieIoError for anything less."""
         try:
             file = await self._open(log_id)
             data = await file.read(offset, size, drops_cache=drops_cache)
@@ -233,9 +234,9 @@ class EntryLogs:
         return data
 
     async def scan(self, log_id: int) -> AsyncIterator[tuple[PlacedRun, bytes]]:
-        """Whole runs and their bodies in order, up to the first that is torn or damaged.
+        """Yields whole runs and their bodies in order, up to the first that is torn or damaged.
 
-        To rebuild an index, and for tools. Raises BookieIoError if the file is no entry log.
+        For rebuilding an index, and for tools. Raises BookieIoError if the file is no entry log.
         """
         try:
             check_file_header(await self.read(log_id, 0, FILE_HEADER_BYTES), log_id)
@@ -258,7 +259,7 @@ class EntryLogs:
             offset += header.body_bytes
 
     async def size(self, log_id: int) -> int:
-        """Bytes of a sealed log. Raises OSError, also if it is not there."""
+        """Returns the bytes of a sealed log. Raises OSError, also if it does not exist."""
         file = await self._disk.open(self.path(log_id))
         try:
             return file.size
@@ -266,10 +267,11 @@ class EntryLogs:
             file.close()
 
     async def remove(self, log_id: int) -> bool:
-        """Removes a sealed log that no run in the durable index points into; whether it is gone.
+        """Removes a sealed log that no run in the durable index points into; returns whether it is
+        gone.
 
-        One that the disk will not remove harms nothing but the space: it is told, and removed at
-        the next start.
+        A log that the disk does not remove only wastes space: it is reported, and removed at the
+        next start.
         """
         assert log_id != self.current_id, f"entry log {log_id:x} still takes runs"
         self.forget_file(log_id)
@@ -284,24 +286,24 @@ class EntryLogs:
             )
             return False
         self._is_directory_dirty = True
-        # Who opened it before and is told now must not keep it: its space would not come back.
+        # A task that opened it before must not keep it open: its space would not be freed.
         self._removals += 1
         self.forget_file(log_id)
         return True
 
     async def set_stray_aside(self, log_id: int) -> None:
-        """Keeps a log that the index does not know under another name. Durable after
-        `sync_names`. Raises OSError."""
+        """Keeps a log that the index does not know under another name. Durable after `sync_names`.
+        Raises OSError."""
         path = self.path(log_id)
         await self._disk.rename(path, path + STRAY_SUFFIX)
         self.strays_aside += 1
 
     async def sync_names(self) -> None:
-        """Makes what was renamed durable. Raises OSError."""
+        """Makes renames durable. Raises OSError."""
         await self._disk.sync_directory(self.directory)
 
     def forget_file(self, log_id: int) -> None:
-        """Closes the log's file; it is opened again if it is read, with the size it has then."""
+        """Closes the log's file; the next read opens it again, with the size it has then."""
         file = self._files.pop(log_id, None)
         if file is not None:
             if file in self._unsynced:
@@ -324,7 +326,7 @@ class EntryLogs:
             file = await self._disk.open(self.path(log_id))
             if removals == self._removals:
                 break
-            file.close()  # a log was removed meanwhile, maybe this one: then it is not found
+            file.close()  # a log was removed meanwhile, perhaps this one: then it is not found
         other = self._files.get(log_id)
         if other is not None:  # two tasks opened it at once
             file.close()
@@ -343,7 +345,7 @@ class EntryLogs:
                 old.close()
 
     def path(self, log_id: int) -> str:
-        """Of the log's file."""
+        """Returns the path of the log's file."""
         return f"{self.directory}/{log_name(log_id)}"
 
     def _read_failed(self, log_id: int, offset: int, size: int, why: str) -> BookieIoError:

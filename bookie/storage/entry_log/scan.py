@@ -1,6 +1,6 @@
-"""Going through the records of an entry log, without reading the bodies nobody asks for.
+"""Scans the records of an entry log, without reading bodies that are not needed.
 
-Believes nothing that no checksum vouches for, and asks for no more bytes than the file may hold.
+It trusts nothing that no checksum protects, and reads no more bytes than the file may hold.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from bookie.storage.index.index import PlacedRun
 from ledger.errors import BookieIoError
 
 WINDOW_BYTES = 128 * 1024
-"""Read at once, to find heads: large enough that short records are not a hop to a thread each,
-small against a long body that nobody needs, the rest of which is then skipped."""
+"""The size of a read that finds headers: large enough that short records are not a hop to a thread
+each, small against a long body that is not needed, the rest of which is then skipped."""
 
 
 class LogRecord(NamedTuple):
@@ -50,13 +50,14 @@ class LogScanner:
         self._window = memoryview(b"")
         self._begin = 0
         self.position = FILE_HEADER_BYTES
-        """Where the next record begins. The file's header is not needed: every record has
-        checksums of its own, and the index says in which log it has to be."""
+        """Where the next record begins. The file's header is not needed: every record has checksums
+        of its own, and the index names the log it has to be in."""
         self.end_reason = ""
         """Why there is no further record."""
 
     async def next(self) -> LogRecord | None:
-        """The next record, or None at the end or at one that is torn or damaged. Raises OSError."""
+        """Returns the next record, or None at the end or at one that is torn or damaged. Raises
+        OSError."""
         fixed = await self._bytes(self.position, RUN_HEADER_BYTES)
         try:
             header = decode_run_header(fixed)
@@ -73,7 +74,8 @@ class LogScanner:
         return LogRecord(run, header, fixed + packed)
 
     async def body(self, record: LogRecord) -> bytes:
-        """The entries of a record. Raises BookieIoError if they are damaged, and OSError."""
+        """Returns the entries of a record. Raises BookieIoError if they are damaged, and
+        OSError."""
         body = await self._bytes(record.run.offset, record.header.body_bytes)
         try:
             check_run_body(record.header, body)
@@ -82,7 +84,7 @@ class LogScanner:
         return body
 
     async def _bytes(self, offset: int, size: int) -> bytes:
-        """Fewer at the end of the file."""
+        """Returns fewer bytes at the end of the file."""
         begin = offset - self._begin
         if begin < 0 or begin + size > len(self._window):
             wanted = max(size, WINDOW_BYTES)

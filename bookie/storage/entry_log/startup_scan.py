@@ -1,11 +1,11 @@
-"""The entry logs that a start finds: those the index knows, those it misses, and those left over.
+"""Takes inventory of the entry logs at a start: those the index knows, those it misses, and strays.
 
-What is left over was written by a checkpoint or a compaction that did not finish, or is half
-removed: then the journals, or other logs, have all of it. But to an index that is older than the
-logs, one brought back from a backup say, the only copies there are look just the same. So a log
-that the index does not know is removed only if nothing speaks for an older index or for a loss:
-the journals are whole, from the marks on, up to the end they told of; every log that the index
-knows is there; and it is not in doubt which ledgers there are. Else it is kept under another name.
+Strays were written by a checkpoint or a compaction that did not finish, or are half removed: then
+the journals, or other logs, have all of it. But to an index that is older than the logs, for
+example one restored from a backup, the only copies look just the same. So a log that the index does
+not know is removed only if nothing suggests an older index or a loss: the journals are whole, from
+the marks on, up to the end they recorded; every log that the index knows exists; and the index has
+no record that ledgers may be missing. Otherwise it is kept under another name.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from bookie.storage.journal.check import JournalCheck
 _log = logging.getLogger(__name__)
 
 MISSING: Final = "the file was missing at a start, and logs that the index did not know were kept"
-"""Why such a log is set aside. The next start then knows of this loss, and of no other."""
+"""Why such a log is set aside. The next start then knows this loss, and no other."""
 
 
 async def count_journal_frames(
     disk: Disk, directory: str, number: int, journals: int, marks: Mapping[int, Mark]
 ) -> int | None:
-    """From the least of the marks on; None if the journal is not whole, and then a replay may
-    refuse it, or knows less than the bookie did. Changes nothing. Raises OSError.
+    """Counts the frames from the least of the marks on; None if the journal is not whole: then a
+    replay may refuse it, or find less than the bookie had. Changes nothing. Raises OSError.
 
-    It reads what the replay reads afterwards. But it is done only where logs were left over, and
-    to read twice is little against removing what only the replay can tell to be needed.
+    It reads what the replay reads afterwards. But it runs only if there are strays, and reading
+    twice is cheap compared with removing what only the replay proves to be needed.
     """
     report = CheckReport()
     await JournalCheck(
@@ -55,7 +55,8 @@ async def count_journal_frames(
 
 
 class EntryLogInventory:
-    """`find`; before the replay `settle_early`, if there are strays; after it `settle`."""
+    """The entry logs at a start. Call `find`; before the replay `settle_early`, if there are
+    strays; after it `settle`."""
 
     def __init__(
         self, logs: EntryLogs, index: Index, pairs: KeyValue, changes: IndexChanges
@@ -70,15 +71,15 @@ class EntryLogInventory:
         self._back: list[int] = []
         self._is_settled = False
         self.missing = 0
-        """The index points into so many that are not there."""
+        """The number of logs that the index points into, but that do not exist."""
 
     @property
     def has_strays(self) -> bool:
-        """There are logs that the index does not know."""
+        """Whether there are logs that the index does not know."""
         return bool(self._strays)
 
     async def find(self) -> None:
-        """Changes nothing. Raises OSError, BookieIoError."""
+        """Finds the logs. Changes nothing. Raises OSError, BookieIoError."""
         found = dict.fromkeys(await self._logs.start())
         indexed = self._index.log_ids()
         known = dict.fromkeys(indexed)
@@ -92,17 +93,18 @@ class EntryLogInventory:
             self._logs.skip_ids(indexed[-1])
 
     async def settle_early(self, journal_frames: int | None) -> None:
-        """Removes the strays, if that is safe. At once, for their room may be needed, and starts
-        that are killed one after the other must not pile them up. Raises OSError, BookieIoError.
+        """Removes the strays, if that is safe. At once, because their space may be needed, and
+        starts that are killed one after the other must not accumulate them. Raises OSError,
+        BookieIoError.
 
         Args:
-            journal_frames: so many are in the journals of this directory, all of which are whole;
-                None: one of them is not.
+            journal_frames: the number of frames in the journals of this directory, all of which are
+                whole; None: one of them is not.
         """
         doubt = read_integrity_state(self._pairs)
         is_safe = (
             journal_frames is not None
-            # Of a first checkpoint that was cut short the journals have everything. If they have
+            # After an interrupted first checkpoint the journals have everything. If they have
             # nothing, it was not a first one: index and journals are empty, and should not be.
             and (journal_frames > 0 or self._index.checkpoint_no > 0)
             and not self._unexplained
@@ -112,8 +114,8 @@ class EntryLogInventory:
             await self._logs.remove(self._strays.pop())
 
     async def settle(self) -> None:
-        """After the replay and its checkpoint: the start is not refused any more. Sets aside the
-        strays that are left. Raises OSError, StorageFailed."""
+        """Sets aside the strays that are left. Call it after the replay and its checkpoint, when
+        the start is not refused any more. Raises OSError, StorageFailed."""
         if self._strays:
             count = len(self._strays)
             while self._strays:
@@ -133,7 +135,7 @@ class EntryLogInventory:
         kept = 0 if self._is_settled else self._index.count_logs_kept()
         if kept:
             _log.warning(
-                "entry logs kept of which something was left out when the index was made again "
+                "entry logs kept of which something was left out when the index was rebuilt "
                 "directory=%s logs=%d. Cure: see 'A damaged or lost index' in docs/operations.md",
                 self._logs.directory,
                 kept,
@@ -145,7 +147,8 @@ class EntryLogInventory:
                     self._index.take_log_back(self._back.pop())
 
     async def _note_missing(self) -> None:
-        """So that they are evidence once, and what later crashes leave is removed."""
+        """Records the missing logs, so that they are evidence once, and what later crashes leave is
+        removed."""
         if not self._unexplained:
             return
         async with self._changes.making("noting that entry logs are missing"):

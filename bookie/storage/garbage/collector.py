@@ -1,12 +1,11 @@
-"""Garbage collection: forgets deleted ledgers and removes entry logs nobody needs.
+"""Garbage collection: forgets deleted ledgers and removes entry logs that are not needed any more.
 
-Twin of `bookie.core.garbage`. A ledger is deleted only if somebody who knows answers so for
-this very ledger; an error is never an answer. A log goes only when the index proves that no
-living ledger has entries in it, and only after the index without it is durable.
+The core is `bookie.core.garbage`. A ledger is deleted only if the metadata store answers so for
+this very ledger; an error is never an answer. A log is removed only when the index proves that no
+live ledger has entries in it, and only after the index without it is durable.
 
-Forgetting tombstones of ledgers that were deleted long ago: a few thousand in a round.
-
-Twin of `TombstoneSweep` in `bookie.core.garbage`, which says which ones go.
+Each round also forgets a few thousand tombstones of ledgers that were deleted long ago;
+`TombstoneSweep` decides which ones.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _PER_STEP = 100
 
 
 class Tombstones:
-    """Of one ledger directory."""
+    """The tombstones of one ledger directory."""
 
     def __init__(
         self,
@@ -65,8 +64,8 @@ class Tombstones:
         self._next_key = _FIRST_KEY
 
     async def forget_old(self) -> None:
-        """Goes on where the last round ended. Raises StorageFailed, and BookieIoError if the index
-        cannot be read."""
+        """Continues where the last round ended. Raises StorageFailed, and BookieIoError if the
+        index cannot be read."""
         looked_at = 0
         while looked_at < self._per_round_max:
             step = list(islice(self._pairs.items(self._next_key, _END_KEY), _PER_STEP))
@@ -74,7 +73,7 @@ class Tombstones:
                 [
                     _KEY.unpack(key)[1]
                     for key, value in step
-                    # One that is damaged stays: it still says that the ledger was deleted.
+                    # A damaged one stays: it still records that the ledger was deleted.
                     if len(value) >= _TIME.size
                     and self._sweep.forgets(_TIME.unpack_from(value)[0], self._now_ms())
                 ]
@@ -98,17 +97,17 @@ class Tombstones:
 
 
 BATCHES_PER_HOLD = 50
-"""Of a deleted ledger's runs removed at once while a checkpoint must wait: some 25 ms."""
+"""Batches of a deleted ledger's runs removed at once while a checkpoint must wait: some 25 ms."""
 BATCHES_PER_FLUSH = 2000
-"""After so many of the index's changes it is flushed: RocksDB clears away what was deleted once it
-lies in a file, and till then everybody who looks for the next ledger passes over it."""
+"""The index is flushed after this many batches: RocksDB removes deleted pairs only once they are in
+a file, and until then every look-up of the next ledger passes over them."""
 _ASKS_BURST_S = 0.05
-"""How many questions may follow each other at once, in seconds of their rate."""
+"""How many queries may be sent at once, in seconds of their rate."""
 
 
 class GarbageCollector:
-    """Collects in rounds, one at a time. Each step is safe to stop after: a later round does it
-    again."""
+    """Collects in rounds, one at a time. It may be interrupted after any step: a later round
+    repeats it."""
 
     def __init__(
         self,
@@ -152,7 +151,7 @@ class GarbageCollector:
         self.metrics = GarbageMetrics()
         self._asked_last = -1
         self._batches = 0
-        """Of deletions since the index was flushed."""
+        """Batches of deletions since the index was flushed."""
         self._asks: TokenBucket | None = None
         self._one_round = trio.Lock()
         self._clock: CompactionClock | None = None
@@ -165,14 +164,14 @@ class GarbageCollector:
         compaction: CompactionKind = CompactionKind.MAJOR,
         is_forced: bool = False,
     ) -> GarbageCollectionReport:
-        """One round. Waits for one that is under way.
+        """Runs one round. Waits for one that is in progress.
 
         Args:
-            is_deleted: True only if the metadata store said that this ledger's own key is not
-                there. An exception means "not known", and the ledger stays.
+            is_deleted: True only if the metadata store has reported that this ledger's own key does
+                not exist. An exception means "unknown", and the ledger stays.
             compaction: the most that may be compacted. Removing logs of deleted ledgers takes
-                no room on the disk, so NONE is for a disk that is full to the last byte; a
-                compaction leaves alone what it has no room to copy.
+                no space on the disk, so NONE is for a disk that is full to the last byte; a
+                compaction leaves alone what it has no space to copy.
             is_forced: asks about all ledgers, and compacts now, whatever intervals and
                 suspensions say; damaged logs are tried again.
 
@@ -201,13 +200,13 @@ class GarbageCollector:
         return replace(self._statistics)
 
     def suspend(self, kind: CompactionKind) -> None:
-        """No compaction of this kind from now on, unless it is forced; one under way ends soon."""
+        """Suspends compaction of this kind, unless it is forced; one in progress ends soon."""
         self._suspended[kind] = None
         if self._statistics.is_compacting:
             self._compactor.end(kind, f"{kind.name.lower()} compaction was suspended")
 
     def resume(self, kind: CompactionKind) -> None:
-        """It is due again when its interval says so."""
+        """Resumes it: it is due again when its interval is over."""
         self._suspended.pop(kind, None)
 
     def is_suspended(self, kind: CompactionKind) -> bool:
@@ -227,7 +226,7 @@ class GarbageCollector:
         if is_forced:
             self._asked_last = -1
         sealed: Sequence[int] = ()
-        while not is_all:  # who forces it needs space, and not only when all were asked about
+        while not is_all:  # a forced round needs space, and not only when all were asked about
             is_all = True
             with round_.noting_unreadable():
                 is_all = await self._ask(round_, is_deleted) or not is_forced
@@ -246,7 +245,7 @@ class GarbageCollector:
     async def _ask(
         self, round_: GarbageCollectionReport, is_deleted: Callable[[int], Awaitable[bool]]
     ) -> bool:
-        """Asks about the next ledgers; whether the last of all was among them."""
+        """Asks about the next ledgers, and returns whether the last of all was among them."""
         asked_max, step_max = self._options.ledgers_per_round_max, LEDGERS_PER_STEP
         asked = failures = 0
         while asked < asked_max:
@@ -275,7 +274,7 @@ class GarbageCollector:
                         round_.ledgers_deleted += 1
                 self._asked_last = ledger_id
                 if failures >= self._options.failures_max:
-                    return True  # nobody is there to answer: what is known to be dead goes first
+                    return True  # the store does not answer: what is known to be deleted goes first
             await self._flush_deletions(BATCHES_PER_FLUSH)
             asked += len(ledger_ids)
             if len(ledger_ids) < count_max:
@@ -299,11 +298,11 @@ class GarbageCollector:
             try:
                 state = self._states.get(ledger_id)
             except BookieIoError:
-                # Its record is damaged, and none is in memory, or that one had been found. The
-                # ledger goes all the same; nobody has the key of its tombstone.
+                # Its record is damaged, and none is in memory, or that one would have been found.
+                # The ledger is deleted all the same; no client has the key of its tombstone.
                 state = None
             master_key = b""
-            # First, at once: no add is taken any more, so nothing comes back into the cache.
+            # First, and at once: no add is accepted any more, so nothing returns to the cache.
             if state is not None:
                 master_key = state.master_key
                 self._states.deleted(state)
@@ -337,7 +336,7 @@ class GarbageCollector:
                 await self._logs.seal()
                 # The index knows its ledgers already: runs are only added by checkpoints.
                 self._logs.take_sealed()
-            # From here on no run can come to point into these.
+            # From here on no new run can point into these.
             sealed = [at for at in self._index.log_ids() if at != self._logs.current_id]
         dead = [log_id for log_id in sealed if await self._is_dead(log_id, round_)]
         round_.logs_removed += len(dead)
@@ -364,7 +363,7 @@ class GarbageCollector:
                 if not is_droppable(step, self._index.has_state):
                     return False
                 await yield_to_tasks()
-        except IndexUnreadable as error:  # no fault of the log, but it must stay
+        except IndexUnreadable as error:  # the log is not damaged, but it must stay
             round_.unreadable(error)
             return False
         return await is_removable(log_id, self._index, self._logs)

@@ -1,4 +1,4 @@
-"""What compaction asks of the index, and how it moves runs in it.
+"""What compaction reads in the index, and how it moves runs there.
 
 Must never make an entry point to bytes that are not its newest: a run moves only as far as the
 index still points to where it was copied from. Nothing here awaits; callers go in steps.
@@ -33,40 +33,40 @@ class LiveBytes:
     def __init__(self) -> None:
         self.by_log: dict[int, int] = {}
         self.damaged_ledgers: dict[int, None] = {}
-        """A run record of theirs cannot be read: it may point into any log."""
+        """Ledgers with a run record that cannot be read: it may point into any log."""
 
 
 def record_bytes(run: PlacedRun) -> int:
-    """What a run takes in an entry log, with its head."""
+    """Returns what a run takes in an entry log, with its header."""
     return RUN_HEADER_BYTES + 4 * len(run.lengths) + sum(run.lengths)
 
 
 class Move(NamedTuple):
-    """Entries that were copied: where they lay, and where their copy begins."""
+    """Entries that were copied: where they were, and where their copy begins."""
 
     old: PlacedRun
     log_id: int
     offset: int
 
     def of(self, part: PlacedRun) -> PlacedRun:
-        """The new place of a part of the old run."""
+        """Returns the new place of a part of the old run."""
         offset = self.offset + part.offset - self.old.offset
         return part._replace(log_id=self.log_id, offset=offset)
 
 
 class CompactionIndex:
-    """Works on the same store as `index`."""
+    """The moves of compaction in one index; works on the same store as `index`."""
 
     RUNS_PER_STEP = 50
-    """About 0.5 ms, during which nothing else runs."""
+    """About 0.5 ms, during which no other task runs."""
 
     def __init__(self, index: Index, pairs: KeyValue) -> None:
         self._index = index
         self._pairs = pairs
 
     def count_live_bytes(self, live: LiveBytes) -> Iterator[None]:
-        """Goes through all runs, in steps. Between them the index may change: then a log's sum
-        is somewhere between what it was and what it is. Raises BookieIoError."""
+        """Counts all runs, in steps. Between them the index may change: then a log's sum is between
+        its old and its new value. Raises BookieIoError."""
         key = _FIRST_KEY
         while True:
             pairs = list(islice(self._pairs.items(key, _END_KEY), self.RUNS_PER_STEP))
@@ -84,11 +84,11 @@ class CompactionIndex:
             yield
 
     def points_into(self, log_id: int, ledger_id: int) -> Iterator[bool]:
-        """Whether any run of the ledger lies in the log; the last step's answer is the answer.
+        """Yields whether any run of the ledger is in the log; the last value is the answer.
 
         True ends it at once. For a sealed log False stays true: newer runs go to other logs, and
-        what cuts an older run in two does so at entries not looked at yet, or takes all of it
-        that was. Raises BookieIoError if a record cannot be read.
+        what cuts an older run in two does so at entries not examined yet, or takes all of it that
+        was. Raises BookieIoError if a record cannot be read.
         """
         at = 0
         while True:
@@ -100,7 +100,7 @@ class CompactionIndex:
             at = runs[-1].last + 1
 
     def parts_of(self, run: PlacedRun) -> list[PlacedRun]:
-        """What the index still points to of bytes that were written as `run`."""
+        """Returns what the index still points to of bytes that were written as `run`."""
         key, value = run_pair(run)
         if self._pairs.get(key) == value:
             return [run]
@@ -113,8 +113,8 @@ class CompactionIndex:
 
     def move(self, moves: Sequence[Move]) -> Iterator[int]:
         """Makes the index point to the copies, in steps of one batch; each yields the bytes it
-        moved. Not durable before a flush. The caller holds the storage's write lock, and the new
-        log's record is written before."""
+        moved. Not durable before a flush. The caller holds the storage's write lock, and has
+        written the new log's record before."""
         for begin in range(0, len(moves), self.RUNS_PER_STEP):
             puts: list[tuple[bytes, bytes]] = []
             moved_bytes = 0

@@ -1,8 +1,8 @@
-"""An entry log that takes what compaction keeps. Its format is that of every entry log.
+"""An entry log for what compaction keeps. Its format is that of every entry log.
 
-It is a file of its own, so that a checkpoint's runs stay together and in order. The index may
-point into it only as far as `sync` went. Nothing in here is anyone's only copy before the log it
-came from is removed.
+It is a file of its own, so that a checkpoint's runs stay together and in order. The index may point
+into it only as far as it was synced. Nothing in it is the only copy before the log it came from is
+removed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from bookie.storage.entry_log.entry_logs import LEDGERS_MAX, log_name
 
 
 class CompactionLog:
-    """One log, appended to by one task. OSError leaves as it is: then it takes no more, and what
-    was synced before stays good."""
+    """One log, appended to by one task. OSError is raised as it is: then it takes no more, and what
+    was synced before stays valid."""
 
     WRITE_BYTES = 1024 * 1024
 
@@ -37,7 +37,8 @@ class CompactionLog:
         await self._disk.sync_directory(self._directory)
 
     def has_space(self, size: int) -> bool:
-        """For a run of `size` bytes with its head. An empty log has room for any."""
+        """Returns whether a run of `size` bytes with its header fits. Any run fits into an empty
+        log."""
         end = self.bytes_written + self._pending_bytes
         is_small = end + size <= self._log_bytes_max and len(self.ledgers) < LEDGERS_MAX
         return is_small or end <= FILE_HEADER_BYTES

@@ -1,10 +1,10 @@
-"""Compaction: moves what lives out of entry logs that hold mostly dead bytes, and removes them.
+"""Compaction: moves live entries out of entry logs that hold mostly dead bytes, and removes them.
 
-Twin of `bookie.core.compaction`. The order is the promise: copies are checked, then durable,
-then the index is moved to them where it still points at the old place, then the index proves
-that the old log is empty and is made durable without it, and only then the old file goes. A
-crash anywhere leaves the old place or the new one, never neither. A log that cannot be read
-whole is set aside, and never stops the others.
+The core is `bookie.core.compaction`. The order is the guarantee: copies are checked, then durable,
+then the index is moved to them where it still points at the old place, then the index proves that
+the old log is empty and is made durable without it, and only then the old file is removed. A crash
+at any point leaves the old place or the new one, never neither. A log that cannot be read whole is
+set aside, and never stops the others.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ from bookie.storage.yielding import yield_to_tasks
 from ledger.errors import BookieIoError
 
 STEP_BYTES = 4 * MIB
-"""Copied between two syncs of the new log, or more if very many ledgers lie in it: each step with
-a new ledger writes the index's record of the log as a whole. The index is moved after each."""
+"""Bytes copied between two syncs of the new log, or more if it has entries of very many ledgers:
+each step with a new ledger writes the index's record of the log as a whole. The index is moved
+after each."""
 _RECORD_BYTES_PER_LEDGER = 16
 _RECORD_SHARE_MAX = 1 / 16
 RUNS_PER_HOLD = 200
-"""Moved at once while a checkpoint must wait."""
+"""Runs moved at once while a checkpoint must wait."""
 FILES_PER_HOLD = 10
 BURST_S = 0.25
 """How much of a rate may be taken at once, in seconds of it."""
@@ -53,11 +54,11 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 class _Damaged(Exception):
-    """A log cannot be read whole; says what is wrong."""
+    """A log cannot be read whole; the text is what is wrong."""
 
 
 class _Ended(Exception):
-    """The compaction must end now; says why."""
+    """The compaction must end now; the text is the reason."""
 
 
 class Compactor:
@@ -88,7 +89,7 @@ class Compactor:
         self._target: CompactionLog | None = None
         self._target_moved = 0
         self._target_ledgers = 0
-        """So many are in the index's record of the new log."""
+        """The number of ledgers in the index's record of the new log."""
         self._moves: list[Move] = []
         self._moves_bytes = 0
         self._buckets: tuple[TokenBucket, TokenBucket] | None = None
@@ -107,10 +108,11 @@ class Compactor:
         *,
         is_forced: bool,
     ) -> None:
-        """One compaction of `sealed`, but for those `set_aside`; what it did goes into `round_`.
+        """Runs one compaction of `sealed`, except those `set_aside`; records what it did in
+        `round_`.
 
-        Safe to be cancelled or to crash at any point: what was moved stays moved. Raises
-        StorageFailed if index or logs could not be changed.
+        It may be cancelled or crash at any point: what was moved stays moved. Raises StorageFailed
+        if index or logs could not be changed.
         """
         now = trio.current_time()
         self._round, self._kind, self._is_forced, self._end_reason = round_, kind, is_forced, ""
@@ -129,17 +131,17 @@ class Compactor:
             self._statistics.is_compacting = False
             self._moves, self._moves_bytes = [], 0
             target, self._target = self._target, None
-            if target is not None:  # cancelled: its record names all that was moved into it
+            if target is not None:  # cancelled: its record names everything that was moved into it
                 target.close()
             round_.seconds = trio.current_time() - now
 
     def end(self, kind: CompactionKind, reason: str) -> None:
-        """The compaction under way ends at its next step, if it is of this kind and not forced."""
+        """Ends a compaction in progress at its next step, if it is of this kind and not forced."""
         if kind is self._kind and not self._is_forced:
             self._end_reason = reason
 
     async def set_aside(self, log_id: int, reason: str, round_: GarbageCollectionReport) -> None:
-        """Marks a damaged log, and tells of it in `round_` if that is new."""
+        """Marks a damaged log, and reports it in `round_` if that is new."""
         if log_id in self._index.logs_set_aside():
             return
         round_.set_aside += (f"{self._logs.path(log_id)}: {reason}",)
@@ -193,11 +195,11 @@ class Compactor:
         try:
             await self._rewrite(log_id)
         except IndexUnreadable as error:
-            # It says nothing of this log, which stays as it is, nor of the others.
+            # This is not about this log, which stays as it is, nor about the others.
             self._moves, self._moves_bytes = [], 0
             self._round.unreadable(error)
         except _Damaged as damage:
-            await self._move()  # what was copied so far need not lie on that part of the disk
+            await self._move()  # what was copied so far need not be on that part of the disk
             await self.set_aside(log_id, str(damage), self._round)
 
     async def _rewrite(self, log_id: int) -> None:
@@ -252,7 +254,7 @@ class Compactor:
             await self._move()
 
     async def _move(self) -> None:
-        """Makes what was copied durable, then the index point to it."""
+        """Makes what was copied durable, then makes the index point to it."""
         if not self._moves:
             return
         target = self._target
@@ -262,8 +264,8 @@ class Compactor:
         moves, self._moves, self._moves_bytes = self._moves, [], 0
         if len(target.ledgers) != self._target_ledgers:
             async with self._changes.making("noting a compaction log in the index"):
-                # Before any run that points into it: a log without this record may be removed,
-                # and so may one when all ledgers in its record are deleted.
+                # Before any run that points into it: a log without this record may be removed, and
+                # so may one when all ledgers in its record are deleted.
                 await self._note_ledgers(target)
             self._target_ledgers = len(target.ledgers)
         for begin in range(0, len(moves), RUNS_PER_HOLD):
@@ -278,7 +280,7 @@ class Compactor:
             await yield_to_tasks()
 
     async def _is_needed(self, log_id: int) -> bool:
-        """Whether the index still points into a log all of which should have been moved."""
+        """Returns whether the index still points into a log all of which should have been moved."""
         every = self._index.log_ledger_ids(log_id)
         while step := list(islice(every, LEDGERS_PER_STEP)):
             for ledger_id in step:
@@ -290,7 +292,7 @@ class Compactor:
                     await yield_to_tasks()
         return False
 
-    # --- logs that come and go
+    # --- begin and end of logs
 
     async def _begin_target(self) -> None:
         async with self._changes.making("beginning a compaction log"):
@@ -320,17 +322,18 @@ class Compactor:
 
     @asynccontextmanager
     async def _writing_target(self) -> AsyncIterator[None]:
-        """A full disk ends the compaction and harms nothing; any other failure is the disk's."""
+        """A full disk ends the compaction and does no harm; any other failure is that of the
+        disk."""
         try:
             yield
         except OSError as error:
             self._moves, self._moves_bytes = [], 0  # their copies are not durable
             if error.errno in _NO_SPACE:
-                raise _Ended(f"no room on the disk: {error}") from error
+                raise _Ended(f"no space on the disk: {error}") from error
             raise self._changes.failed("writing a compaction log", error) from error
 
     async def _drop(self, log_ids: Sequence[int], *, is_counted: bool = True) -> None:
-        """Removes logs that no run points into, but for those that only an operator removes."""
+        """Removes logs that no run points into, except those that only an operator removes."""
         log_ids = [at for at in log_ids if await is_removable(at, self._index, self._logs)]
         reclaimed = await remove_logs(log_ids, self._index, self._logs, self._changes)
         if is_counted:
@@ -355,15 +358,15 @@ class Compactor:
             raise _Ended(self._end_reason)
         if trio.current_time() >= self._ends_at:
             self._round.is_time_up = True
-            raise _Ended("it has taken as long as it may; the next round goes on")
+            raise _Ended("its time limit is over; the next round continues")
 
 
 async def remove_logs(
     log_ids: Sequence[int], index: Index, logs: EntryLogs, changes: IndexChanges
 ) -> int:
-    """Removes sealed logs that no run points into; returns the bytes that come back.
+    """Removes sealed logs that no run points into; returns the number of bytes freed.
 
-    The index is durable without them before the first file goes. Raises StorageFailed.
+    The index is durable without them before the first file is removed. Raises StorageFailed.
     """
     if not log_ids:
         return 0
@@ -378,14 +381,14 @@ async def remove_logs(
                 try:
                     size = await logs.size(log_id)
                 except OSError:
-                    size = 0  # there is none, or it cannot be opened
+                    size = 0  # it does not exist, or cannot be opened
                 if await logs.remove(log_id):
                     reclaimed += size
     return reclaimed
 
 
 def _run_of(part: PlacedRun, record: LogRecord, body: bytes) -> Run:
-    """The part of a record that is needed, as a record of its own."""
+    """Returns the part of a record that is needed, as a record of its own."""
     if part == record.run:
         return Run(part.ledger_id, part.first, part.lengths, record.head, (body,), len(body))
     begin = part.offset - record.run.offset

@@ -1,4 +1,4 @@
-"""How much of each sealed entry log is needed, by the index, and whether its word is enough."""
+"""Measures how much of each sealed entry log the index needs, and whether that can be relied on."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEDGERS_PER_STEP = 500
 
 @dataclass(slots=True)
 class LogUsage:
-    """Logs of which it can be said, and those that are needed but cannot be opened."""
+    """Logs whose usage is known, and those that are needed but cannot be opened."""
 
     uses: list[LogUse] = field(default_factory=list)
     unopened: dict[int, str] = field(default_factory=dict)
@@ -32,11 +32,11 @@ async def measure_log_usage(
     *,
     on_step: Callable[[], None],
 ) -> LogUsage:
-    """Goes through the index once, in short steps. A ledger whose records there are damaged may
-    need any log it has entries in: such logs are left out.
+    """Reads the index once, in short steps. A ledger with damaged records there may need any log it
+    has entries in: such logs are left out.
 
-    The logs are sealed, so what nothing points into now, nothing ever will. Raises BookieIoError
-    if the index cannot be read, and what `on_step` raises.
+    The logs are sealed, so what nothing points into now, nothing ever will. Raises BookieIoError if
+    the index cannot be read, and what `on_step` raises.
     """
     live = LiveBytes()
     for _ in places.count_live_bytes(live):
@@ -58,8 +58,8 @@ async def measure_log_usage(
 
 
 async def is_removable(log_id: int, index: Index, logs: EntryLogs) -> bool:
-    """Whether a log that is not needed by the index may go. One whose ledgers are not all known
-    may not, unless an operator removed its file."""
+    """Returns whether a log that the index does not need may be removed. One whose ledgers are not
+    all known may not, unless an operator removed its file."""
     if not index.is_log_kept(log_id):
         return True
     try:

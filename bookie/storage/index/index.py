@@ -1,4 +1,5 @@
-"""Where entries lie and what ledgers are: records in a sorted key-value store (KeyValue).
+"""Where entries are stored, and the states of ledgers: records in a sorted key-value store
+(KeyValue).
 
 The keys are described in docs/formats.md, "Index".
 """
@@ -32,7 +33,7 @@ class PlacedRun(NamedTuple):
     first: int
     log_id: int
     offset: int
-    """Of the first entry's bytes in the log."""
+    """The offset of the first entry's bytes in the log."""
     lengths: array[int]
 
     @property
@@ -40,7 +41,7 @@ class PlacedRun(NamedTuple):
         return self.first + len(self.lengths) - 1
 
     def part(self, first: int, last: int) -> PlacedRun:
-        """The run without the entries before `first` and after `last`."""
+        """Returns the run without the entries before `first` and after `last`."""
         assert self.first <= first <= last <= self.last
         begin = first - self.first
         offset = self.offset + sum(self.lengths[:begin])
@@ -49,7 +50,7 @@ class PlacedRun(NamedTuple):
 
 
 def run_key(ledger_id: int, first: int) -> bytes:
-    """The key of the run that begins with entry `first`."""
+    """Returns the key of the run that begins with entry `first`."""
     return _RUN_KEY.pack(b"E", ledger_id, first)
 
 
@@ -59,13 +60,13 @@ def ledger_of_run_key(key: bytes) -> int:
 
 
 def run_pair(run: PlacedRun) -> tuple[bytes, bytes]:
-    """Key and value of a run's record."""
+    """Returns key and value of a run's record."""
     value = _RUN_PLACE.pack(run.log_id, run.offset) + encode_lengths(run.lengths)
     return run_key(run.ledger_id, run.first), value
 
 
 def decode_run(key: bytes, value: bytes) -> PlacedRun:
-    """Raises IndexUnreadable for a record that is none."""
+    """Raises IndexUnreadable for a record that is not valid."""
     try:
         _, ledger_id, first = _RUN_KEY.unpack(key)
         log_id, offset = _RUN_PLACE.unpack_from(value)
@@ -87,7 +88,7 @@ class Index:
     """
 
     BATCH_PAIRS_MAX = 100
-    """Small, because nothing else runs while a batch is made and applied."""
+    """Small, because no other task runs while a batch is made and applied."""
     LOOKUPS_MAX = 10
     """Per step; each may be a read of the disk."""
     LEDGERS_PACKED_MAX = 2000
@@ -97,10 +98,10 @@ class Index:
         self._pairs = pairs
         self._log_ids: dict[int, None] | None = None
         self._highest_ledger_id: int | None = None
-        """No ledger above it has a state or a tombstone. None: not looked for yet."""
+        """No ledger above it has a state or a tombstone. None: not searched for yet."""
 
     def find(self, ledger_id: int, entry_id: int) -> PlacedRun | None:
-        """The run that holds the entry. Raises IndexUnreadable."""
+        """Returns the run that holds the entry. Raises IndexUnreadable."""
         found = self._pairs.floor(run_key(ledger_id, entry_id), run_key(ledger_id, 0))
         if found is None:
             return None
@@ -108,12 +109,13 @@ class Index:
         return run if entry_id <= run.last else None
 
     def last_entry_id(self, ledger_id: int) -> int:
-        """The highest entry id stored, or -1."""
+        """Returns the highest entry id stored, or -1."""
         found = self._pairs.floor(run_key(ledger_id, ENTRY_ID_MAX), run_key(ledger_id, 0))
         return -1 if found is None else decode_run(*found).last
 
     def runs(self, ledger_id: int, first: int = 0, last: int = ENTRY_ID_MAX) -> Iterator[PlacedRun]:
-        """Runs that hold any of the entries, in order. The index may not change meanwhile."""
+        """Yields runs that hold any of the entries, in order. The index may not change
+        meanwhile."""
         before = self._pairs.floor(run_key(ledger_id, first), run_key(ledger_id, 0))
         begin = run_key(ledger_id, first)
         if before is not None and before[0] != begin:
@@ -127,11 +129,11 @@ class Index:
     def put_runs(
         self, runs: Sequence[PlacedRun], first_seen: Container[int] = ()
     ) -> Iterator[int | None]:
-        """Steps of one batch or some look-ups each; a step yields the ledger whose older entries
-        it overwrote.
+        """Writes runs in steps of one batch or some look-ups each; a step yields the ledger whose
+        older entries it overwrote.
 
         The runs must not overlap each other. `first_seen`: ledgers of which no run was ever put
-        before, and none needs to be looked for. Durable after `flush`.
+        before, so none is searched for. Durable after `flush`.
         """
         puts: list[tuple[bytes, bytes]] = []
         ledger_id = last_before = -1
@@ -162,7 +164,7 @@ class Index:
             yield None
 
     def _overwrite(self, run: PlacedRun) -> bool:
-        """Writes a run and cuts the older ones it covers. False if there were none."""
+        """Writes a run and cuts the older ones it covers. Returns False if there were none."""
         puts: list[tuple[bytes, bytes]] = []
         deletes: list[bytes] = []
         for old in self.runs(run.ledger_id, run.first, run.last):
@@ -179,8 +181,9 @@ class Index:
         return is_overwriting
 
     def is_above_all(self, ledger_id: int) -> bool:
-        """Surely nothing is known of the ledger. Most new ledgers are above all others, since their
-        ids are counted up: to look for each cost a third of what it costs a bookie."""
+        """Returns whether the ledger is certainly unknown. Most new ledgers are above all others,
+        since their ids are counted up: a look-up for each costs a third of all that it costs a
+        bookie."""
         highest = self._highest_ledger_id
         if highest is None:
             highest = self._highest_ledger_id = self._find_highest()
@@ -195,16 +198,16 @@ class Index:
                 if found is not None:
                     highest = max(highest, _STATE_KEY.unpack(found[0])[1])
         except (IndexUnreadable, struct.error):
-            return ENTRY_ID_MAX  # each is looked for then: what concerns others is told to nobody
+            return ENTRY_ID_MAX  # each is searched for then
         return highest
 
     def _has_ledger(self, ledger_id: int) -> None:
-        """To be said before its state or its tombstone is written."""
+        """Must be called before the ledger's state or tombstone is written."""
         if self._highest_ledger_id is not None and ledger_id > self._highest_ledger_id:
             self._highest_ledger_id = ledger_id
 
     def state(self, ledger_id: int) -> LedgerState | None:
-        """Raises IndexUnreadable."""
+        """Returns the state, or None. Raises IndexUnreadable."""
         data = self._pairs.get(_STATE_KEY.pack(b"L", ledger_id))
         if data is None:
             return None
@@ -217,7 +220,7 @@ class Index:
         return self._pairs.get(_STATE_KEY.pack(b"L", ledger_id)) is not None
 
     def put_states(self, states: Iterable[LedgerState]) -> Iterator[None]:
-        """Steps of one batch each."""
+        """Writes states in steps of one batch each."""
         every = iter(states)
         while batch := list(islice(every, self.BATCH_PAIRS_MAX)):
             self._has_ledger(max(s.ledger_id for s in batch))
@@ -227,14 +230,15 @@ class Index:
             yield
 
     def ledger_ids(self, after: int, count_max: int) -> list[int]:
-        """Up to `count_max` ledgers with a state, in order, beginning after ledger `after`."""
+        """Returns up to `count_max` ledgers with a state, in order, beginning after ledger
+        `after`."""
         pairs = self._pairs.items(_STATE_KEY.pack(b"L", after + 1), b"M")
         return [_STATE_KEY.unpack(key)[1] for key, _ in islice(pairs, count_max)]
 
     def delete_ledger(self, ledger_id: int, master_key: bytes, now_ms: int) -> Iterator[None]:
         """Removes runs and state and leaves a tombstone, in steps of one batch each.
 
-        Tombstone first and state last: interrupted, it is simply done again.
+        Tombstone first and state last: after an interruption it is simply repeated.
         """
         self.put_tombstone(ledger_id, master_key, now_ms)
         yield
@@ -244,7 +248,7 @@ class Index:
             if not keys:
                 break
             self._pairs.write([], keys)
-            first = keys[-1]  # a store steps over what was deleted one by one
+            first = keys[-1]  # a store steps over deleted pairs one by one
             yield
         self._pairs.write([], [_STATE_KEY.pack(b"L", ledger_id)])
 
@@ -254,12 +258,12 @@ class Index:
         self._pairs.write([(_STATE_KEY.pack(b"T", ledger_id), value)])
 
     def tombstone(self, ledger_id: int) -> bytes | None:
-        """The master key of a deleted ledger, or None."""
+        """Returns the master key of a deleted ledger, or None."""
         value = self._pairs.get(_STATE_KEY.pack(b"T", ledger_id))
         return None if value is None else value[_TOMBSTONE.size :]
 
     def tombstones(self) -> list[tuple[int, int]]:
-        """(time of deletion in ms, ledger id), oldest first."""
+        """Returns pairs (time of deletion in ms, ledger id), oldest first."""
         return sorted(
             (_TOMBSTONE.unpack_from(value)[0], _STATE_KEY.unpack(key)[1])
             for key, value in self._pairs.items(b"T", b"U")
@@ -271,19 +275,19 @@ class Index:
             self._pairs.write([], [_STATE_KEY.pack(b"T", ledger_id) for ledger_id in batch])
 
     def log_ids(self) -> list[int]:
-        """Entry logs that runs may point into, in order."""
+        """Returns the entry logs that runs may point into, in order."""
         if self._log_ids is None:
-            # Once: the records hold all ledgers of all logs, and statistics ask for the ids.
+            # Once: the records hold all ledgers of all logs, and statistics need the ids.
             ids = [_STATE_KEY.unpack(key)[1] for key, _ in self._pairs.items(b"G", b"H")]
             self._log_ids = dict.fromkeys(ids)
         return sorted(self._log_ids)
 
     def log_ledgers(self, log_id: int) -> dict[int, int]:
-        """Bytes that were written into an entry log, per ledger (living or not)."""
+        """Returns the bytes that were written into an entry log, per ledger (live or not)."""
         return dict(_LOG_LEDGER.iter_unpack(self._log_record(log_id)))
 
     def log_ledger_ids(self, log_id: int) -> Iterator[int]:
-        """The ledgers of `log_ledgers`, one by one: there may be millions."""
+        """Yields the ledgers of `log_ledgers`, one by one: there may be millions."""
         for ledger_id, _ in _LOG_LEDGER.iter_unpack(self._log_record(log_id)):
             yield ledger_id
 
@@ -296,8 +300,8 @@ class Index:
         return value
 
     def put_log_ledgers(self, log_id: int, ledgers: Mapping[int, int]) -> Iterator[None]:
-        """In steps, the last of which writes; `ledgers` must not change meanwhile. To be done
-        before the first run that points into the log is put."""
+        """Writes the record of a log in steps, the last of which writes; `ledgers` must not change
+        meanwhile. Must be done before the first run that points into the log is put."""
         pieces: list[bytes] = []
         every = iter(ledgers.items())
         while step := list(islice(every, self.LEDGERS_PACKED_MAX)):
@@ -315,7 +319,7 @@ class Index:
         self._pairs.write([], [_STATE_KEY.pack(kind, log_id) for kind in (b"G", b"D", b"U")])
 
     def set_log_aside(self, log_id: int, reason: str) -> None:
-        """Remembers that a log is damaged, so that it is not tried again and again."""
+        """Records that a log is damaged, so that it is not tried again and again."""
         self._pairs.write([(_STATE_KEY.pack(b"D", log_id), reason.encode())])
 
     def keep_log(self, log_id: int, reason: str) -> None:
@@ -325,19 +329,19 @@ class Index:
         self._pairs.write([(_STATE_KEY.pack(kind, log_id), value) for kind in (b"D", b"U")])
 
     def is_log_kept(self, log_id: int) -> bool:
-        """It may be removed by an operator only."""
+        """Returns whether only an operator may remove the log."""
         return self._pairs.get(_STATE_KEY.pack(b"U", log_id)) is not None
 
     def count_logs_kept(self) -> int:
-        """How many there are of those."""
+        """Returns the number of such logs."""
         return sum(1 for _ in self._pairs.items(_STATE_KEY.pack(b"U", 0), b"V"))
 
     def take_log_back(self, log_id: int) -> None:
-        """It is not set aside any more."""
+        """Ends the setting aside of a log."""
         self._pairs.write([], [_STATE_KEY.pack(b"D", log_id)])
 
     def logs_set_aside(self) -> dict[int, str]:
-        """Damaged logs, and what is wrong with each."""
+        """Returns damaged logs, and what is wrong with each."""
         return {
             _STATE_KEY.unpack(key)[1]: reason.decode(errors="replace")
             for key, reason in self._pairs.items(_STATE_KEY.pack(b"D", 0), b"E")
@@ -345,7 +349,7 @@ class Index:
 
     @property
     def checkpoint_no(self) -> int:
-        """Number of the last checkpoint that is whole in here; 0 if none."""
+        """The number of the last checkpoint that is whole in the index; 0 if none."""
         value = self._pairs.get(b"C")
         return 0 if value is None else int.from_bytes(value, "big")
 

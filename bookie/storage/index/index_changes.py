@@ -1,4 +1,4 @@
-"""Changes of index and entry logs by anyone but a checkpoint."""
+"""Changes of index and entry logs by anything but a checkpoint."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ledger.errors import BookieIoError, FinalError
 
 
 class IndexChanges:
-    """Keeps checkpoints out while something changes, and the process from going on when a change
-    failed: what is on the disk is then unknown.
+    """Keeps checkpoints out while something changes, and stops the process when a change failed,
+    because what is on the disk is then unknown.
 
     Args:
         writing: holds the storage's write lock; raises its failure.
-        poison: is told the first failure.
+        poison: called with the first failure.
     """
 
     def __init__(
@@ -31,9 +31,10 @@ class IndexChanges:
 
     @asynccontextmanager
     async def making(self, what: str) -> AsyncIterator[None]:
-        """Not cancellable once the lock is held: keep it short. Raises StorageFailed if a change
-        failed. If the index could not be read, what was changed so far is whole, for whoever
-        changes it does so in steps that can be stopped after: IndexUnreadable passes."""
+        """Holds the lock for one change. Not cancellable meanwhile: keep it short. Raises
+        StorageFailed if the change failed. If the index could not be read, what was changed so far
+        is whole, because changes are made in steps that can be interrupted: IndexUnreadable is
+        raised as it is."""
         async with self._writing():
             try:
                 with trio.CancelScope(shield=True):
@@ -44,9 +45,9 @@ class IndexChanges:
                 raise self.failed(what, error) from error
 
     def failed(self, what: str, error: Exception) -> StorageFailed:
-        """Poisons the storage; raise the answer."""
+        """Poisons the storage, and returns the error to raise."""
         failure = StorageFailed(
-            f"{what} failed: {error}. Nothing more is taken. Cure: see to the disk, then start "
+            f"{what} failed: {error}. Nothing more is accepted. Cure: check the disk, then start "
             "again; the journal is replayed"
         )
         self._poison(failure)

@@ -1,18 +1,16 @@
 """KeyValue on RocksDB, through rocksdict.
 
 RocksDB's own write-ahead log is off: the bookie's journal is that log, and nothing counts as
-durable before `flush`. A batch holds the interpreter while it is applied, so batches stay
-small; flushing runs on a thread. What is deleted is only marked so, until RocksDB compacts it
-away, by itself and soon after a flush; till then each mark costs whoever passes over it. Every
-error leaves as BookieIoError.
+durable before `flush`. A batch holds the interpreter while it is applied, so batches stay small;
+flushing runs on a thread. Deleted pairs are only marked, until RocksDB compacts them away, by
+itself and soon after a flush; until then each mark costs the scans that pass over it. Every error
+is raised as BookieIoError.
 
-Index stores as directories of RocksDB, for tools that put one in another's place.
-
-A RocksDB directory seen through links, so that opening it to read changes nothing in it.
-
-RocksDB itself writes nothing then, but its Python package writes a file of its own at each
-opening, whatever the access: that fails on a file system that is mounted read-only, and may leave
-half a file in the index of a bookie that runs.
+For tools there are index stores as directories that can replace each other, and a view of such a
+directory through links, so that opening it for reading changes nothing in it. RocksDB itself writes
+nothing then, but its Python package writes a file of its own at each opening, whatever the access:
+that fails on a file system that is mounted read-only, and may leave half a file in the index of a
+running bookie.
 """
 
 from __future__ import annotations
@@ -47,7 +45,7 @@ from bookie.storage.index.key_value import INDEX_CURE, IndexUnreadable
 from ledger.errors import BookieIoError, InvalidArgument
 
 _CONFIG_FILE: Final = "rocksdict-config.json"
-"""What the package writes: how keys are encoded."""
+"""A file of the package: how keys are encoded."""
 _LOCK_FILE: Final = "LOCK"
 
 
@@ -72,11 +70,11 @@ class IndexView:
             raise
 
     def named(self, message: str) -> str:
-        """What RocksDB says, with the names that people know."""
+        """Returns a message of RocksDB with the original path in it."""
         return message.replace(self.path, self._path)
 
     def close(self) -> None:
-        """Not before the store is closed: files are opened when they are needed."""
+        """Removes the links. Close the store before: files are opened when they are needed."""
         self._directory.cleanup()
 
 
@@ -86,23 +84,24 @@ MIB = 1 << 20
 _BLOCK_BYTES = 16 * 1024
 _METADATA_BLOCK_BYTES = 16 * 1024
 _MARKS_SKIPPED_MAX = 100
-"""Of deleted pairs, some 20 us, before a look-up asks whether there is anything to be found."""
+"""The number of deleted pairs, some 20 us, after which a look-up checks whether there is anything
+to find."""
 _TOO_MANY_SKIPPED = "Too many internal keys skipped"
 _MARKS_WINDOW, _MARKS_MAX = 4000, 2000
-"""A file with so many marks of deleted pairs among so many records one after the other is
-compacted. To pass over that many takes half a millisecond."""
+"""A file is compacted if this many of as many adjacent records are marks of deleted pairs. Passing
+over that many takes half a millisecond."""
 _IN_USE = ("lock hold by current process", "While lock file")
-"""RocksDB's words for it. Not just "lock": damage is told as "block checksum mismatch"."""
+"""Texts of RocksDB. Not just "lock": damage is reported as "block checksum mismatch"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RocksOptions:
-    """Sizes of one index store. What it may take in memory is about twice their sum."""
+    """Sizes of one index store. Its memory is about twice their sum."""
 
     block_cache_bytes: int = 64 * MIB
     """Parts of the index kept in memory; a run of a thousand entries takes 4 KiB."""
     write_buffer_bytes: int = 32 * MIB
-    """What gathers in memory before RocksDB writes it by itself."""
+    """The amount gathered in memory before RocksDB writes it by itself."""
     files_open_max: int = 500
 
     def __post_init__(self) -> None:
@@ -114,7 +113,7 @@ class RocksOptions:
 
 
 class RocksKeyValue:
-    """A sorted map in the directory `path`, which is made if it does not exist.
+    """A sorted map in the directory `path`, which is created if it does not exist.
 
     Opening and all calls but `flush` are synchronous.
     """
@@ -122,10 +121,10 @@ class RocksKeyValue:
     def __init__(
         self, path: str, options: RocksOptions | None = None, *, is_read_only: bool = False
     ) -> None:
-        """Raises BookieIoError; says so if another process has the directory open.
+        """Raises BookieIoError, with a text of its own if another process has the directory open.
 
-        `is_read_only`: takes no lock, changes and makes nothing; sees what was flushed when it was
-        opened.
+        `is_read_only`: takes no lock, changes and creates nothing; sees what was flushed when it
+        was opened.
         """
         self._path = path
         self._view: IndexView | None = None
@@ -140,8 +139,8 @@ class RocksKeyValue:
         access = AccessType.read_only() if is_read_only else AccessType.read_write()
         try:
             rocks = _rocks_options(options or RocksOptions())
-            # Unless the column family is named, rocksdict opens a directory that exists with the
-            # options it was made with, as far as these were stored: with a block cache of 8 MiB.
+            # Unless the column family is named, rocksdict opens an existing directory with the
+            # options it was created with, as far as these were stored: with a block cache of 8 MiB.
             families = {"default": rocks}
             opened = path if self._view is None else self._view.path
             self._db = Rdict(opened, rocks, column_families=families, access_type=access)
@@ -158,7 +157,7 @@ class RocksKeyValue:
         self._impatient = ReadOptions()
         self._impatient.set_max_skippable_internal_keys(_MARKS_SKIPPED_MAX)
         self._no_wal = WriteOptions()
-        # A property, although the stubs say it is a method.
+        # A property, although the stubs declare it as a method.
         self._no_wal.disable_wal = True  # type: ignore[method-assign, assignment]
 
     @contextmanager
@@ -189,8 +188,8 @@ class RocksKeyValue:
             iterator = self._db.iter(self._impatient)
             iterator.seek_for_prev(key)
             if not iterator.valid() and self._is_given_up(iterator):
-                # Backwards RocksDB knows no bound (rocksdict's lower bound sets the upper one), and
-                # would go on through all that was deleted below: forwards it ends at the key.
+                # Backwards RocksDB has no bound (rocksdict's lower bound sets the upper one), and
+                # would pass through all that was deleted below: forwards it ends at the key.
                 if not self._has_any(lowest, key):
                     return None
                 iterator = self._db.iter()
@@ -205,7 +204,8 @@ class RocksKeyValue:
 
     @staticmethod
     def _is_given_up(iterator: RdictIter) -> bool:
-        """For too many marks of deleted pairs. Raises what else is wrong."""
+        """Returns whether a scan gave up because of too many marks of deleted pairs. Raises other
+        errors."""
         try:
             iterator.status()
         except Exception as error:
@@ -258,7 +258,7 @@ class RocksKeyValue:
             await trio.to_thread.run_sync(self._db.flush)
 
     def close(self) -> None:
-        """Never fails: RocksDB flushes here what nobody counts on, and cannot once one of its
+        """Never fails: RocksDB flushes here what nothing relies on, and cannot once one of its
         background threads has met damage."""
         try:
             with self._mapped("close"):
@@ -270,8 +270,8 @@ class RocksKeyValue:
 
 
 def index_opener(cache_bytes: int, directories: int) -> Callable[[str], RocksKeyValue]:
-    """Opens the index stores of so many ledger directories, which have equal shares of
-    `cache_bytes`."""
+    """Returns a function that opens the index stores of `directories` ledger directories, which
+    have equal shares of `cache_bytes`."""
     options = RocksOptions(block_cache_bytes=cache_bytes // directories)
     return partial(RocksKeyValue, options=options)
 
@@ -291,7 +291,7 @@ def _rocks_options(options: RocksOptions) -> Options:
     table.set_block_size(_BLOCK_BYTES)
     table.set_bloom_filter(10, False)
     # Filters and inner indexes in blocks of their own: whole, those of a million ledgers take
-    # megabytes, fit into no shard of the cache, and are read and verified anew for each lookup.
+    # megabytes, fit into no shard of the cache, and are read and verified again for each lookup.
     table.set_cache_index_and_filter_blocks(True)
     table.set_index_type(BlockBasedIndexType.two_level_index_search())
     table.set_partition_filters(True)
@@ -308,20 +308,21 @@ class RocksStores:
         self._disk = disk
 
     def open(self, path: str, *, is_read_only: bool = False) -> RocksKeyValue:
-        """Makes it if it is not there, unless `is_read_only`. Raises BookieIoError."""
+        """Opens a store, and creates it if it does not exist, unless `is_read_only`. Raises
+        BookieIoError."""
         if is_read_only and not os.path.isdir(path):
             raise BookieIoError(f"index {path} is not there")
         return RocksKeyValue(path, is_read_only=is_read_only)
 
     def open_to_read(self, path: str) -> RocksKeyValue:
-        """Changes nothing. Raises BookieIoError."""
+        """Opens a store without changing anything. Raises BookieIoError."""
         return self.open(path, is_read_only=True)
 
     async def names(self, directory: str) -> list[str]:
         return await self._disk.list_directory(directory)
 
     async def remove(self, path: str) -> None:
-        """With all that is in it; no error if it is not there."""
+        """Removes a store with everything in it; no error if it does not exist."""
 
         def do() -> None:
             if os.path.isdir(path):
@@ -330,6 +331,6 @@ class RocksStores:
         await trio.to_thread.run_sync(do)
 
     async def rename(self, old: str, new: str) -> None:
-        """Durably."""
+        """Renames a store durably."""
         await self._disk.rename(old, new)
         await self._disk.sync_directory(os.path.dirname(new) or ".")

@@ -1,4 +1,4 @@
-"""Checking the journals of a stopped bookie, as a replay would read them, without changing them."""
+"""Checks the journals of a stopped bookie, as a replay would read them, without changing them."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from bookie.core.journal_scan import FileScanner, Group
 from bookie.storage.disk.disk import Disk, File
 from bookie.storage.journal.end_marker import END_FILE
 from bookie.storage.yielding import yield_to_tasks
+from ledger.wire.v2 import ledger_of_add
 
 _CURE = (
-    "bring the file back as it was; or set all directories of this bookie aside, start it empty "
+    "restore the file as it was; or set all directories of this bookie aside, start it empty "
     "under a new id, and let the other copies be replicated"
 )
 
 
 _END_CURE = (
-    "bring the file back as it was; or start the bookie: it takes all ledgers of this journal for "
-    "unknown, and gets what is lost from the other copies"
+    "restore the file as it was; or start the bookie: it treats all ledgers of this journal as "
+    "unknown, and fetches what is lost from the other copies"
 )
 
 
@@ -43,12 +44,12 @@ _FRAMES_PER_STEP = 100
 
 
 class JournalCheck:
-    """One journal directory, from the least of the marks on: what is before is not needed.
+    """Checks one journal directory, from the least of the marks on: what is before is not needed.
 
     Args:
         marks: of the directories that depend on it, by their number; a directory whose marks
-            cannot be read is left out, and then nothing is said about where the journal begins.
-        on_bytes: told how much was read since the last call.
+            cannot be read is left out, and then the beginning of the journal is not checked.
+        on_bytes: called with the bytes read since the last call.
     """
 
     def __init__(
@@ -73,10 +74,10 @@ class JournalCheck:
         self._on_bytes = on_bytes
         self._unseen = {d: mark for d, mark in marks.items() if mark != BEGINNING}
         self._end = BEGINNING
-        """Of the last whole group."""
+        """The end of the last whole group."""
 
     async def run(self) -> None:
-        """Raises OSError only if the directory cannot be listed."""
+        """Runs the check. Raises OSError only if the directory cannot be listed."""
         names = await self._disk.list_directory(self._directory)
         every = [at for name in names if (at := file_id_of(name)) is not None]
         mark = BEGINNING
@@ -98,7 +99,7 @@ class JournalCheck:
             last_sequence = await self._check_file(
                 file_id, start, last_sequence, is_next=is_next, is_last=is_last
             )
-            # After a file that was damaged nothing is expected of the next one.
+            # After a damaged file nothing is expected of the next one.
             is_next = damage == self._report.found[Severity.DAMAGE]
         for directory, unseen in self._unseen.items():
             self._damage(
@@ -106,7 +107,7 @@ class JournalCheck:
                 unseen.offset,
                 f"no group ends at this mark of ledger directory {directory}",
             )
-        if self._report.found[Severity.DAMAGE] == damage_before:  # else its end is not known
+        if self._report.found[Severity.DAMAGE] == damage_before:  # otherwise its end is unknown
             await self._check_end(max(mark, self._end))
 
     async def _check_end(self, found: Mark) -> None:
@@ -117,37 +118,37 @@ class JournalCheck:
         except OSError as error:
             self._damage(END_FILE, None, f"it cannot be read: {error}")
             return
-        told = decode_end(data)
-        # A journal that was killed before its first group may not have said anything yet.
-        if told is None and (data or found != BEGINNING):
+        recorded = decode_end(data)
+        # A journal that was killed before its first group may have no end marker yet.
+        if recorded is None and (data or found != BEGINNING):
             end = f"offset {found.offset} of {file_name(found.file_id)}"
             self._report.add(
                 Finding(
                     severity=Severity.DOUBT,
                     path=f"{self._directory}/{END_FILE}",
-                    what="it is damaged, and only it could tell whether groups are missing at the "
+                    what="it is damaged, and only it could show whether groups are missing at the "
                     f"end of this journal, {end if found != BEGINNING else 'which has no groups'}",
                     cure=_END_FILE_CURE,
                 )
             )
-        if told is not None and told > found:
+        if recorded is not None and recorded > found:
             self._damage(
-                file_name(told.file_id),
-                told.offset,
+                file_name(recorded.file_id),
+                recorded.offset,
                 f"it was acknowledged up to here, and the journal ends at offset {found.offset} of "
                 f"{file_name(found.file_id)}",
                 cure=_END_CURE,
             )
 
     def _check_names(self, ids: list[int], first: int, mark: Mark) -> None:
-        """Every file from the mark on must be there."""
+        """Every file from the mark on must exist."""
         expected = first
         for file_id in ids:
             if file_id > expected:
                 self._damage(file_name(expected), None, "the file is missing")
             expected = file_id + 1
         if not ids and mark != BEGINNING:
-            self._damage(file_name(first), None, "the file is missing, and the mark lies in it")
+            self._damage(file_name(first), None, "the file is missing, and the mark is in it")
 
     async def _check_file(
         self,
@@ -158,7 +159,7 @@ class JournalCheck:
         is_next: bool,
         is_last: bool,
     ) -> int | None:
-        """The last sequence number in it, None if not known."""
+        """Returns the last sequence number in the file, None if it is unknown."""
         name = file_name(file_id)
         self._report.journal_files += 1
         try:
@@ -208,12 +209,12 @@ class JournalCheck:
                     await yield_to_tasks()
                 self._report.journal_frames += 1
                 own = decode_frame(frame)
-                ledger_id = int.from_bytes(frame[28:36], "big") if own is None else own.ledger_id
+                ledger_id = ledger_of_add(frame) if own is None else own.ledger_id
                 if ledger_id % self._journals != self._number:
                     self._damage(
                         name,
                         group.offset,
-                        f"a frame of ledger {ledger_id}, which belongs into journal "
+                        f"a frame of ledger {ledger_id}, which belongs to journal "
                         f"{ledger_id % self._journals} of {self._journals}",
                         cure="disks are mounted in each other's place: mount each where it was",
                     )
@@ -222,7 +223,7 @@ class JournalCheck:
             self._damage(name, group.offset, str(error))
 
     async def _look_at_end(self, file: File, name: str, scanner: FileScanner) -> None:
-        """The last group of all: nothing after it proves that it was durable once."""
+        """Examines the last group of all, after which nothing proves that it was durable once."""
         end = max(scanner.end, BLOCK_BYTES)
         head = decode_group_header(await file.read(end, BLOCK_BYTES), 0)
         if head is not None and head.file_id == scanner.file_id:
@@ -231,9 +232,9 @@ class JournalCheck:
                     severity=Severity.NOTE,
                     path=f"{self._directory}/{name}",
                     offset=end,
-                    what=f"a last group with {head.frames} frames is not whole: power was lost "
-                    "while it was written, and nobody was told of it; or it was damaged later, "
-                    "which cannot be told from that. The next start drops it",
+                    what=f"a last group with {head.frames} frames is incomplete: power was lost "
+                    "while it was written, before it was acknowledged; or it was damaged later, "
+                    "which looks the same. The next start drops it",
                 )
             )
 

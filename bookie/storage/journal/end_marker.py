@@ -1,9 +1,9 @@
-"""The file `END` of a journal directory: up to where the journal has told somebody.
+"""The file `END` of a journal directory: the end of what the journal has acknowledged.
 
 Written after each group, when it is durable, and never synced, so it costs a write of 28 bytes into
-the page cache. It never says more than was there: what it says and replay does not find is lost.
-A process that is killed leaves it as it was; a loss of power may bring back an older one, which
-says less.
+the page cache. It never claims more than was there: what it claims and replay does not find is
+lost. A process that is killed leaves it as it was; a loss of power may restore an older one, which
+claims less.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ END_FILE = "END"
 
 
 async def read_end_marker(disk: Disk, directory: str) -> Mark | None:
-    """None if nothing is known. Raises OSError."""
+    """Returns the recorded end, or None if it is unknown. Raises OSError."""
     try:
         return decode_end(await disk.read_file(f"{directory}/{END_FILE}"))
     except FileNotFoundError:
@@ -28,11 +28,12 @@ async def read_end_marker(disk: Disk, directory: str) -> Mark | None:
 
 
 class EndMarker:
-    """Of a journal that runs. A journal works without it, so what fails here fails nothing."""
+    """The end marker of a running journal. A journal works without it, so an error here fails
+    nothing."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self.lost: Mark | None = None
-        """Up to here was acknowledged, and it is not all there any more."""
+        """The end up to which was acknowledged, if part of that is gone; otherwise None."""
         self._disk = disk
         self._directory = directory
         self._path = f"{directory}/{END_FILE}"
@@ -40,12 +41,12 @@ class EndMarker:
         self._has_failed = False
 
     async def compare(self, found: Mark) -> None:
-        """With the end of what is there. Raises OSError."""
-        told = await read_end_marker(self._disk, self._directory)
-        self.lost = told if told is not None and told > found else None
+        """Compares the marker with the end that replay found. Raises OSError."""
+        recorded = await read_end_marker(self._disk, self._directory)
+        self.lost = recorded if recorded is not None and recorded > found else None
 
     async def begin(self, end: Mark) -> None:
-        """From now on `end` is what it says."""
+        """Records `end` from now on."""
         try:
             try:
                 self._file = await self._disk.open(self._path)
@@ -57,7 +58,7 @@ class EndMarker:
         self._record(self._file, end)
 
     def recording(self, end: Mark) -> partial[None] | None:
-        """To be called, in any thread, when all up to `end` is as durable as was promised."""
+        """Returns what to call, in any thread, when all up to `end` is as durable as promised."""
         if self._file is None or self._has_failed:
             return None
         return partial(self._record, self._file, end)
@@ -69,10 +70,10 @@ class EndMarker:
             self._failed(error)
 
     def _failed(self, error: OSError) -> None:
-        self._has_failed = True  # what it says already stays true
+        self._has_failed = True  # what it claims already stays true
         _log.warning(
-            "the end of a journal is not noted any more path=%s cause=%s. If its last groups are "
-            "lost one day, the bookie will not notice",
+            "the end of a journal is no longer recorded path=%s cause=%s. If its last groups are "
+            "lost, the bookie will not notice",
             self._path,
             error,
         )

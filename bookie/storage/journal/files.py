@@ -1,9 +1,9 @@
-"""The files of one journal directory: the next to write, those still needed, those kept for
-people to look at, those to recycle.
+"""The files of one journal directory: the next to write, those still needed, the backups, and those
+to recycle.
 
-Used by `storage/journal.py` alone. Must never let go of a file that a replay may need, begin
-a file under an id used before, or hand out a file whose name and header are not durable. On a
-full disk it waits for room: until a file is named there is nothing in it that could be in doubt.
+Used by `Journal` and its reader alone. Must never remove a file that a replay may need, begin a
+file under an id used before, or return a file whose name and header are not durable. On a full disk
+it waits for space: until a file is named it contains nothing that could be lost.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from bookie.storage.disk.reserved_space import is_no_space
 _log = logging.getLogger(__name__)
 
 ASK_DISK_S: Final = 0.5
-"""How often a disk without room for the next file is asked: nobody tells when there is some."""
+"""How often a disk without space for the next file is checked: no event announces free space."""
 _SPARE_PREFIX: Final = "spare-"
 _ZEROS: Final = bytes(1 << 20)
 
 
 class JournalFiles:
-    """`find` first, then `begin_next` whenever a file is full. `prepare_spares` runs beside."""
+    """Call `find` first, then `begin_next` whenever a file is full. `prepare_spares` is a task."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class JournalFiles:
         assert files_recycled >= 0, f"files_recycled {files_recycled}"
         assert backups_max >= 0, f"backups_max {backups_max}"
         self.ids: list[int] = []
-        """Of files a replay may need, in order, without a gap."""
+        """The ids of files that a replay may need, in order, without a gap."""
         self._disk = disk
         self._directory = directory
         self._rng = rng
@@ -61,7 +61,7 @@ class JournalFiles:
         self._last_id = 0
         self._current_id = 0
         self._backups_max = backups_max
-        self._backups: deque[str] = deque()  # released and kept as they are, oldest first
+        self._backups: deque[str] = deque()  # trimmed and kept as they are, oldest first
         self._leftovers: list[str] = []
         self._free: deque[str] = deque()  # names of files to write again
         self._spares_made = 0
@@ -94,18 +94,20 @@ class JournalFiles:
         raise JournalCorrupt(path, 0, 0, f"the file is missing ({why})")
 
     async def free_leftovers(self) -> None:
-        """Recycles or removes what `find` saw and no replay needs. Not before it succeeded."""
+        """Recycles or removes what `find` saw and no replay needs. Not allowed before it
+        succeeded."""
         while self._leftovers:
-            name = self._leftovers.pop(0)  # in order, for the newest are kept as backups
+            name = self._leftovers.pop(0)  # in order, because the newest are kept as backups
             if name.startswith(_SPARE_PREFIX):
                 await self._disk.remove(self.path(name))
             else:
                 await self._release(name)
 
     async def begin_next(self, first_sequence: int, group_size: int) -> tuple[File, FileHeader]:
-        """The next file, durably named and begun, with room for a group of `group_size` bytes.
+        """Returns the next file, durably named and begun, with space for a group of `group_size`
+        bytes.
 
-        Waits while the disk has no room for it. Raises OSError for anything else.
+        Waits while the disk has no space for it. Raises OSError for anything else.
         """
         file_id = self._last_id + 1
         path = self.path(file_name(file_id))
@@ -144,22 +146,22 @@ class JournalFiles:
                 if waits_since is None:
                     waits_since = trio.current_time()
                     _log.warning(
-                        "journal waits for room for its next file directory=%s file_bytes=%d "
-                        "cause=%s. Adds and fences wait, reads go on. Cure: free the disk; it "
-                        "then goes on by itself",
+                        "journal waits for space for its next file directory=%s file_bytes=%d "
+                        "cause=%s. Adds and fences wait, reads continue. Cure: free space on the "
+                        "disk; it then continues by itself",
                         self._directory,
                         file_bytes,
                         error,
                     )
-            # A checkpoint may let go of a file meanwhile, or somebody makes room.
+            # Meanwhile a checkpoint may trim a file, or someone may free space.
             await trio.sleep(ASK_DISK_S)
         self._free.popleft()
         if waits_since is not None:
             waited_s = trio.current_time() - waits_since
-            _log.info("journal goes on directory=%s waited_s=%.1f", self._directory, waited_s)
+            _log.info("journal continues directory=%s waited_s=%.1f", self._directory, waited_s)
 
     async def _grow(self, name: str, file_bytes: int) -> None:
-        """A file to be written again may be of an earlier setting, or too small for a group."""
+        """Extends a recycled file, which may be of an earlier setting, or too small for a group."""
         file = await self._disk.open(self.path(name))
         try:
             if file.size < file_bytes:
@@ -173,7 +175,7 @@ class JournalFiles:
             file.close()
 
     async def trim_before(self, mark: Mark) -> None:
-        """Lets go of files that end before `mark`; never of the one being written."""
+        """Trims files that end before `mark`; never the one being written."""
         released: list[str] = []
         while self.ids and self.ids[0] < mark.file_id and self.ids[0] != self._current_id:
             released.append(file_name(self.ids.pop(0)))
@@ -194,13 +196,14 @@ class JournalFiles:
     # --- files of zeros
 
     def ask_spare(self) -> None:
-        """Says that the current file will soon be full. Cheap; may be said often."""
+        """Announces that the current file will soon be full. Cheap; may be called often."""
         if not self._is_spare_asked:
             self._is_spare_asked = True
             self._spare_wanted.set()
 
     async def prepare_spares(self) -> None:
-        """A task: has a file ready, so that beginning it does not wait for zeros to be written."""
+        """A task that prepares a file in advance, so that beginning it does not wait for zeros to
+        be written."""
         while True:
             await self._spare_wanted.wait()
             self._spare_wanted = trio.Event()
@@ -212,8 +215,8 @@ class JournalFiles:
                         pass  # `begin_next` tries again, and fails if it must
 
     async def _make_spare(self) -> None:
-        """A file of zeros. Writing blocks that were written before needs no change of the
-        file system's own tables at each sync, which allocating alone does not spare."""
+        """Creates a file of zeros. Writing to blocks that were written before needs no change of
+        the file system's own tables at each sync; allocating them alone does not avoid that."""
         self._spares_made += 1
         name = f"{_SPARE_PREFIX}{self._spares_made}"
         file = await self._disk.open(self.path(name), is_new=True)

@@ -1,22 +1,21 @@
-"""The journal task: gathered frames, one write, one sync, then the callbacks. Bytes and
-decisions are in its twin `core/journal.py`.
+"""The journal: gathers frames in a group, writes and syncs it at once, then runs the callbacks. The
+bytes and decisions are in `bookie.core.journal`.
 
-Must never run a callback of `on_durable` before its frames are durable, write to a file again
-after a failed write or sync, or say of a group that the ones before it are durable when they are
-not (replay relies on that to tell a torn tail from damage). Nothing here is done per entry.
-
-What gathers for one write of the journal; made and taken by `storage/journal.py`.
+Must never run a callback of `on_durable` before its frames are durable, write to a file again after
+a failed write or sync, or claim that the groups before a group are durable when they are not
+(replay relies on that to distinguish a torn tail from damage). Nothing here is done per entry.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from typing import Final
 
 import trio
 
+from bookie.core.capacity import QueueCapacity
 from bookie.core.journal import (
     BEGINNING,
     COMMIT_NOW,
@@ -31,22 +30,23 @@ from bookie.core.journal import (
     group_bytes,
     group_views,
 )
-from bookie.core.journal_scan import SEQUENCE_UNKNOWN, FileScanner
+from bookie.core.journal_scan import SEQUENCE_UNKNOWN
 from bookie.storage.disk.disk import Disk, File
 from bookie.storage.journal.end_marker import EndMarker
 from bookie.storage.journal.files import JournalFiles
 from bookie.storage.journal.metrics import JournalMetrics, JournalStatistics
 from bookie.storage.journal.page_cache_flush import PageCacheFlush
-from bookie.storage.journal.reader import ReadAhead, UnsyncedTail
+from bookie.storage.journal.reader import JournalReader
+from ledger.runtime.parking import ParkingSlot
 
 
 class CommitGroup:
     """Frames gathered for one write and one sync.
 
-    The hot path appends to `views` received bytes (whole frames, unchanged until durable)
-    and counts them in `nbytes` and `entries`; `on_durable` runs in order after the sync. So does
-    `on_accepted`, but after the write if the journal syncs later: for acknowledgements of adds.
-    A group that was not kicked waits for one that is: what nobody waits for costs no sync.
+    `Journal.queue` fills it: `views` are received bytes (whole frames, unchanged until durable),
+    `on_durable` runs in order after the sync. So does `on_accepted`, but after the write if the
+    journal syncs later: for acknowledgements of adds. A group is committed once it is kicked:
+    frames for which no caller waits cost no sync of their own.
     """
 
     __slots__ = (
@@ -64,7 +64,7 @@ class CommitGroup:
         self.views: list[Buffer] = []
         self.nbytes = 0
         self.overhead_bytes = 0
-        """What waits with the frames takes so much more memory."""
+        """Memory that is held with the frames until they are accepted."""
         self.entries = 0
         self.on_accepted: list[Callable[[], None]] = []
         self.on_durable: list[Callable[[], None]] = []
@@ -73,16 +73,8 @@ class CommitGroup:
 
     @property
     def queued_bytes(self) -> int:
-        """What all of it takes in memory."""
+        """The memory that all of it takes."""
         return self.nbytes + self.overhead_bytes
-
-    def add(self, frame: Buffer, on_durable: Callable[[], None] | None = None) -> None:
-        """One frame, for whoever is not in a hurry."""
-        self.views.append(frame)
-        self.nbytes += len(frame)
-        self.entries += 1
-        if on_durable is not None:
-            self.on_durable.append(on_durable)
 
 
 FILE_BYTES_MAX: Final = 64 << 20
@@ -90,11 +82,11 @@ FILES_RECYCLED: Final = 5
 
 
 class Journal:
-    """The write-ahead log of one journal directory. `replay`, then `run`; once each.
+    """The write-ahead log of one journal directory. Read it with a `reader`, `begin`, then `run`:
+    once each.
 
     `open_group` is replaced whenever it is taken: never keep it over an await. The journal
-    sets no bound on what is queued; look at `queued_bytes` and `queued_callbacks`, and stop
-    reading sockets.
+    enforces no bound on what is queued: `capacity` says when to stop reading sockets.
     """
 
     def __init__(
@@ -112,22 +104,21 @@ class Journal:
     ) -> None:
         """
         Args:
-            rng: gives the salts of files: use `random.SystemRandom()` on a real disk.
+            rng: draws the salts of files: use `random.SystemRandom()` on a real disk.
             file_bytes_max: size of a file before the next is begun.
-            files_recycled: how many released files are kept to be written again, which syncs
+            files_recycled: how many trimmed files are kept for reuse, which syncs
                 twice as fast as new ones.
-            backups_max: how many released files are kept as they are, before that.
+            backups_max: how many trimmed files are kept as they are, before that.
             drops_cache: the system need not keep what is durable in memory.
             flush: when to sync what was written and accepted; None: each group is synced
                 before it is accepted.
         """
         self.open_group = CommitGroup()
+        self.capacity = QueueCapacity()
         self.mark = BEGINNING
-        """End of what is durable. Read it and swap the cache with no await between."""
-        self.replayed = BEGINNING
-        """While `replay` runs: end of the group that it yielded last."""
+        """The end of what is durable. Read it and swap the cache with no await between."""
         self.failure: OSError | None = None
-        """Why the journal is poisoned. From then on kicks are ignored."""
+        """The error that poisoned the journal. From then on kicks are ignored."""
         self._disk = disk
         self.directory = directory
         self._policy = policy or CommitPolicy()
@@ -136,7 +127,7 @@ class Journal:
             disk, directory, rng, file_bytes_max, files_recycled, backups_max
         )
         self.end = EndMarker(disk, directory)
-        """After `replay` look whether it is `lost`; make that known, durably, before `run`."""
+        """After `begin`, check whether its `lost` is set; record that durably before `run`."""
         self._drops_cache = drops_cache
         self._flush: PageCacheFlush | None = None
         if flush is not None:
@@ -146,9 +137,9 @@ class Journal:
         self._is_replayed = False
         self._bytes_in_flight = self._entries_in_flight = 0
         self._accepted: deque[CommitGroup] = deque()  # at most two: callbacks not run yet
-        self._parked: trio.lowlevel.Task | None = None
+        self._committer = ParkingSlot()
         self._is_timing = False
-        self._acknowledger: trio.lowlevel.Task | None = None
+        self._acknowledger = ParkingSlot()
         self._file: File | None = None
         self._header = FileHeader(0, 0, 1)
         self._offset = 0
@@ -159,44 +150,101 @@ class Journal:
 
     @property
     def queued_bytes(self) -> int:
-        """What is not accepted yet, frames and who waits for them, takes so much memory."""
+        """The memory of everything that is not accepted yet: frames, and what waits with them."""
         return self.open_group.queued_bytes + self._bytes_in_flight
 
     @property
     def queued_callbacks(self) -> int:
-        """How many wait for the next group, also those that have no frame in it."""
+        """The number of callbacks that wait for the next group, also of callers without a frame in
+        it."""
         group, flush = self.open_group, self._flush
         waiting = 0 if flush is None else flush.waiting_callbacks
         return len(group.on_durable) + len(group.on_accepted) + waiting
 
     @property
     def is_idle(self) -> bool:
-        """Everything that was ever queued is durable."""
+        """Whether everything that was ever queued is durable."""
         if self.open_group.views or self._bytes_in_flight:
             return False
         return self._flush is None or self._flush.is_idle
 
+    def queue(
+        self,
+        frames: Buffer,
+        entries: int = 1,
+        on_accepted: Callable[[], None] | None = None,
+        *,
+        on_durable: Callable[[], None] | None = None,
+        overhead_bytes: int = 0,
+        is_urgent: bool = True,
+    ) -> None:
+        """Puts whole frames into the open group (hot: called once per chunk of adds).
+
+        Args:
+            frames: must not change until they are durable.
+            entries: how many `frames` holds.
+            on_accepted: called when the frames are written, and synced unless the journal syncs
+                later.
+            on_durable: called when the frames are synced.
+            overhead_bytes: memory that the caller holds until then, beside the frames.
+            is_urgent: False: the frames go with the next group that something urgent is in.
+        """
+        group = self.open_group
+        group.views.append(frames)
+        group.nbytes += len(frames)
+        group.entries += entries
+        group.overhead_bytes += overhead_bytes
+        if on_accepted is not None:
+            group.on_accepted.append(on_accepted)
+        if on_durable is not None:
+            group.on_durable.append(on_durable)
+        capacity = self.capacity
+        if (
+            self._flush is not None
+            or capacity.is_exceeded
+            or group.nbytes + group.overhead_bytes + self._bytes_in_flight > capacity.bytes_max
+            or len(group.on_accepted) + len(group.on_durable) > capacity.callbacks_max
+        ):
+            self._report()
+        if is_urgent:
+            self.kick()
+
     def when_durable(self, done: Callable[[], None]) -> None:
-        """Calls `done` when all that is queued now is durable; at once if nothing is."""
+        """Calls `done` when everything that is queued now is durable; at once if it is."""
         if self.is_idle:
             done()
         else:
-            self.open_group.on_durable.append(done)
-            self.kick()
+            self.with_group(on_durable=done)
+
+    def with_group(
+        self,
+        *,
+        on_accepted: Callable[[], None] | None = None,
+        on_durable: Callable[[], None] | None = None,
+    ) -> None:
+        """Calls one of them as `queue` does, when the open group is accepted or durable, even if it
+        has no frames. What is queued later may still become part of this group."""
+        if on_accepted is not None:
+            self.open_group.on_accepted.append(on_accepted)
+        if on_durable is not None:
+            self.open_group.on_durable.append(on_durable)
+        self._report()
+        self.kick()
 
     def kick(self) -> None:
-        """Says that `open_group` has something that must be synced. Cheap; call it once per
-        chunk. What is added without it goes with the next group that is kicked."""
+        """Requests a commit of `open_group`. Cheap; call it once per chunk."""
         group = self.open_group
         group.is_kicked = True
         if group.queued_at is None:
             group.queued_at = trio.current_time()
         if self._is_timing and not self._policy.is_full(group.nbytes, group.entries):
             return
-        task = self._parked
-        if task is not None:
-            self._parked = None
-            trio.lowlevel.reschedule(task)
+        self._committer.unpark()
+
+    def _report(self) -> None:
+        """Reports what is queued. Called after each change, unless all bounds were kept before and
+        after."""
+        self.capacity.report(self.queued_bytes, self.queued_callbacks)
 
     def statistics(self) -> JournalStatistics:
         return self._metrics.statistics(
@@ -211,30 +259,30 @@ class Journal:
     async def run(self) -> None:
         """Commits groups until cancelled. Raises JournalFailed after the first OSError.
 
-        Cancelling waits for a write under way, but does not commit what is still queued:
-        stopping is crashing.
+        Cancellation waits for a write in progress, but does not commit what is still queued: a stop
+        is a crash.
         """
         assert self._is_replayed, "replay the journal before running it"
         await self.end.begin(self.mark)
         self._files.ask_spare()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._acknowledge)
-            nursery.start_soon(self._files.prepare_spares)
-            if self._flush is not None:
-                nursery.start_soon(self._sync_later, self._flush, nursery.cancel_scope)
-            try:
-                await self._commit_groups()
-                nursery.cancel_scope.cancel()
-            finally:
-                self._parked = None
-                self.end.close()
-                if self._file is not None:
-                    self._file.close()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._acknowledge)
+                nursery.start_soon(self._files.prepare_spares)
+                if self._flush is not None:
+                    nursery.start_soon(self._sync_later, self._flush, nursery.cancel_scope)
+                # A task of its own: otherwise each of its steps would resume every coroutine above
+                # it.
+                nursery.start_soon(self._commit_groups, nursery.cancel_scope)
+        finally:
+            self.end.close()
+            if self._file is not None:
+                self._file.close()
         if self.failure is not None:
             raise JournalFailed(
                 f"journal {self.directory}: writing at offset {self._offset} of "
                 f"{file_name(self._header.file_id)} failed: {self.failure}. Nothing more is "
-                "acknowledged. Cure: see to the disk, then start again; the journal is replayed"
+                "acknowledged. Cure: check the disk, then start again; the journal is replayed"
             ) from self.failure
 
     async def _sync_later(self, flush: PageCacheFlush, running: trio.CancelScope) -> None:
@@ -248,42 +296,45 @@ class Journal:
             flush.close()
 
     def _synced(self, mark: Mark, seconds: float) -> None:
-        """All up to `mark` is durable now; it had been accepted before."""
+        """Records that everything up to `mark`, which had been accepted before, is durable now."""
         self.mark = mark
         self._metrics.synced(seconds)
+        self._report()
 
-    async def _commit_groups(self) -> None:
-        """Returns only when poisoned."""
+    async def _commit_groups(self, running: trio.CancelScope) -> None:
+        """Commits groups until the journal is poisoned, and then cancels `running`."""
         while True:
-            if not self._is_due():
+            if not (self.open_group.is_kicked and self._is_due()):
                 await self._wait_due()
             group = self.open_group
             self.open_group = CommitGroup()
-            self._bytes_in_flight, self._entries_in_flight = group.queued_bytes, group.entries
+            self._bytes_in_flight = group.nbytes + group.overhead_bytes
+            self._entries_in_flight = group.entries
+            if self.capacity.is_exceeded:
+                self._report()
             if group.views:
-                self._metrics.group_begun(self._policy.trigger(group.nbytes, group.entries))
                 try:
                     await self._write(group)
                 except OSError as error:
                     self.failure = error
                     self._accepted.clear()
+                    running.cancel()
                     return
             else:
-                await trio.lowlevel.checkpoint()  # all that was queued before is durable
+                await trio.lowlevel.checkpoint()  # everything that was queued before is durable
             self._bytes_in_flight = self._entries_in_flight = 0
+            if self.capacity.is_exceeded:
+                self._report()
             self._accepted.append(group)
-            if self._is_due():
-                self._wake_acknowledger()  # callbacks run while the disk has the next group
+            if self.open_group.is_kicked and self._is_due():
+                self._acknowledger.unpark()  # callbacks run while the disk writes the next group
             else:
                 self._run_callbacks()
 
     def _is_due(self) -> bool:
-        group = self.open_group
-        if not group.is_kicked:
+        if not self.open_group.is_kicked:
             return False
-        if not self._may_wait:
-            return True
-        return self._due_at() == COMMIT_NOW
+        return not self._may_wait or self._due_at() == COMMIT_NOW
 
     def _due_at(self) -> float:
         group = self.open_group
@@ -293,26 +344,19 @@ class Journal:
         return self._policy.decide(now, queued_at, group.nbytes, group.entries, True)
 
     async def _wait_due(self) -> None:
-        while not self._is_due():
+        """Returns when the open group is due; it must not be due yet."""
+        while True:
             if not self.open_group.is_kicked:
-                await self._park()
+                await self._committer.park()
             else:
                 with trio.move_on_at(self._due_at()):
                     self._is_timing = True
                     try:
-                        await self._park()
+                        await self._committer.park()
                     finally:
                         self._is_timing = False
-
-    async def _park(self) -> None:
-        assert self._parked is None, "the journal runs twice"
-        self._parked = trio.lowlevel.current_task()
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            self._parked = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(abort)
+            if self._is_due():
+                return
 
     async def _write(self, group: CommitGroup) -> None:
         flush, synced_sequence = self._flush, self._sequence
@@ -344,25 +388,16 @@ class Journal:
         else:
             flush.written(end, self._sequence, size)
         waited_s = ended - (started if group.queued_at is None else group.queued_at)
-        self._metrics.group_written(group.entries, size, waited_s, is_late=flush is not None)
-
-    def _wake_acknowledger(self) -> None:
-        task = self._acknowledger
-        if task is not None:
-            self._acknowledger = None
-            trio.lowlevel.reschedule(task)
+        trigger = self._policy.trigger(group.nbytes, group.entries)
+        self._metrics.group_written(
+            group.entries, size, waited_s, trigger=trigger, is_late=flush is not None
+        )
 
     async def _acknowledge(self) -> None:
         """Runs callbacks while the journal task waits for the disk with the next group."""
-
-        def abort(_: object) -> trio.lowlevel.Abort:
-            self._acknowledger = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
         while True:
             self._run_callbacks()
-            self._acknowledger = trio.lowlevel.current_task()
-            await trio.lowlevel.wait_task_rescheduled(abort)
+            await self._acknowledger.park()
 
     def _run_callbacks(self) -> None:
         # One deque for both callers: the order is the order of commits.
@@ -372,6 +407,7 @@ class Journal:
                 on_accepted()
             if self._flush is not None:
                 self._flush.when_synced(group.on_durable)
+                self._report()
                 continue
             for on_durable in group.on_durable:
                 on_durable()
@@ -380,7 +416,7 @@ class Journal:
         started = trio.current_time()
         if self._file is not None:
             if self._flush is not None:
-                await self._flush.wait_synced()  # the next header says with which group it ends
+                await self._flush.wait_synced()  # the next header names its last group
             elif self._drops_cache:
                 await self._file.sync(drops_cache=True)
             self._file.close()
@@ -394,54 +430,28 @@ class Journal:
         self._offset = FIRST_GROUP_OFFSET
 
     async def trim_before(self, mark: Mark) -> None:
-        """Lets go of files that end before `mark`. Call it when `mark` is durable elsewhere."""
+        """Trims files that end before `mark`. Call it when `mark` is durable elsewhere."""
         await self._files.trim_before(mark)
 
     # --- replay
 
-    async def replay(
-        self, from_mark: Mark, nursery: trio.Nursery | None = None
-    ) -> AsyncGenerator[memoryview, None]:
-        """The payload of each group after `from_mark`, in order: frames one after the other.
+    def reader(self, from_mark: Mark) -> JournalReader:
+        """Returns a reader of what the journal holds after `from_mark`; pass it to `begin`
+        afterwards."""
+        return JournalReader(self._disk, self._files, from_mark)
 
-        Holds two reads of 4 MiB or a group; the second only with a `nursery` to read ahead in.
-        Changes no bytes, but removes leftovers. Then `mark` is the end of what was found, made
-        durable. Make a checkpoint of that before you acknowledge anything. Raises JournalCorrupt
-        or OSError: the bookie must not start.
+    async def begin(self, reader: JournalReader) -> None:
+        """Continues where `reader`, which has read everything, ended. Changes no bytes, but removes
+        leftovers. Make a checkpoint of what was read before anything is acknowledged.
+
+        Raises OSError: the bookie must not start.
         """
         assert not self._is_replayed, "the journal was replayed before"
-        last_sequence: int | None = 0 if from_mark == BEGINNING else None
-        self.mark, tail = from_mark, UnsyncedTail(self._disk)
-        await self._files.find(from_mark)
-        for file_id in self._files.ids:
-            file = await self._disk.open(self._files.path(file_name(file_id)))
-            ahead = ReadAhead(file, nursery)
-            try:
-                start = from_mark.offset if file_id == from_mark.file_id else 0
-                scanner = FileScanner(
-                    self._files.path(file_name(file_id)),
-                    file_id,
-                    file.size,
-                    last_sequence=last_sequence,
-                    start=start,
-                    is_next=file_id != self._files.ids[0],
-                )
-                while (wanted := scanner.wanted) is not None:
-                    for group in scanner.feed(await ahead.read(*wanted)):
-                        tail.add(scanner.name, group)
-                        self.replayed = Mark(file_id, group.end)
-                        yield group.payload
-                if scanner.end > start:
-                    # It may have come from the cache of a process that was killed.
-                    await file.sync()
-                    self.mark = Mark(file_id, scanner.end)
-                last_sequence = scanner.last_sequence
-            finally:
-                ahead.close()
-                file.close()
-        await tail.write_again()
+        assert reader.is_done, "the journal was not read to its end"
+        self.mark = reader.end
         await self._files.free_leftovers()
         await self.end.compare(self.mark)
-        # Unknown only if all before the mark is damaged: then go on with one never used.
-        self._sequence = last_sequence if last_sequence is not None else SEQUENCE_UNKNOWN
+        # Unknown only if all before the mark is damaged: then use one that was never used.
+        last = reader.last_sequence
+        self._sequence = last if last is not None else SEQUENCE_UNKNOWN
         self._is_replayed = True

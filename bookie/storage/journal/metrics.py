@@ -1,4 +1,4 @@
-"""What a journal counts for its operators: once per group, never per frame."""
+"""Counts what operators need to know of a journal: once per group, never per frame."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ class JournalStatistics:
     rolls: int
     sync_seconds_max: float
     late_groups: int
-    """Acknowledged before they were synced (`journal_sync_data = false`)."""
+    """Groups acknowledged before they were synced (`journal_sync_data = false`)."""
     unsynced_bytes: int
-    """Of groups in the page cache that losing power could lose, acknowledged or not."""
+    """Bytes of groups in the page cache that a loss of power could lose, acknowledged or not."""
     queued_bytes: int
-    """Of frames that are not accepted yet."""
+    """Bytes of frames that are not accepted yet."""
     queued_entries: int
     mark: Mark
-    """End of what is durable."""
+    """The end of what is durable."""
     sync_seconds: Distribution
-    """Of one write and its sync; of the sync alone where it comes later."""
+    """The time of one write and its sync; of the sync alone where it comes later."""
     add_seconds: Distribution
-    """From the first frame of a group until the group is acknowledged."""
+    """The time from the first frame of a group until the group is acknowledged."""
     group_entries: Distribution
     group_bytes: Distribution
     file_creation_seconds: Distribution
     """How long a group waited for the next file."""
     flushes: dict[Trigger, int]
-    """Groups by what set them going."""
+    """Groups by the trigger of their commit."""
 
 
 class JournalMetrics:
-    """Counters of one journal; its `statistics` freezes them."""
+    """The counters of one journal; `statistics` returns a snapshot."""
 
     def __init__(self) -> None:
         self.syncs = self.rolls = self._late_groups = 0
@@ -52,18 +52,18 @@ class JournalMetrics:
         self._file_creation_seconds = Histogram(SECONDS)
         self._flushes = dict.fromkeys(Trigger, 0)
 
-    def group_begun(self, trigger: Trigger) -> None:
-        """A group goes to the disk."""
-        self._flushes[trigger] += 1
-
     def synced(self, seconds: float) -> None:
-        """What was written is durable."""
+        """Counts a write or a sync after which everything written before is durable."""
         self.syncs += 1
         self._sync_seconds_max = max(self._sync_seconds_max, seconds)
         self._sync_seconds.observe(seconds)
 
-    def group_written(self, entries: int, nbytes: int, add_s: float, *, is_late: bool) -> None:
-        """It is acknowledged now, `add_s` after its first frame. `is_late`: before its sync."""
+    def group_written(
+        self, entries: int, nbytes: int, add_s: float, *, trigger: Trigger, is_late: bool
+    ) -> None:
+        """Counts a group that is acknowledged now, `add_s` after its first frame. `trigger`: why it
+        was committed. `is_late`: it is acknowledged before its sync."""
+        self._flushes[trigger] += 1
         self._groups += 1
         self._entries += entries
         self._bytes += nbytes
@@ -73,7 +73,7 @@ class JournalMetrics:
         self._group_bytes.observe(nbytes)
 
     def file_begun(self, wait_s: float) -> None:
-        """The next file is there, after a wait of so many seconds."""
+        """Counts a new file, for which the journal waited `wait_s`."""
         self.syncs += 1
         self._file_creation_seconds.observe(wait_s)
 

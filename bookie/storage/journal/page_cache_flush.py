@@ -1,8 +1,7 @@
-"""Syncs what a journal wrote and acknowledged without a sync; its twin is
-`core/journal_flush.py`.
+"""Syncs what a journal wrote and acknowledged without a sync.
 
-Used by `storage/journal.py` alone, and only with `journal_sync_data = false`. Must never say that
-a group is durable which was written after the sync began.
+Used by `Journal` alone, and only with `journal_sync_data = false`; `FlushPolicy` decides when. Must
+never report a group as durable that was written after the sync began.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ OnDurable = Callable[[], None]
 
 
 class PageCacheFlush:
-    """What is written and not synced of the current journal file; `run` syncs it."""
+    """The unsynced part of the current journal file; `run` syncs it."""
 
     def __init__(
         self,
@@ -37,34 +36,34 @@ class PageCacheFlush:
         self._on_synced = on_synced
         self._file: File | None = None
         self.unsynced_bytes = 0
-        """Of groups, those that are being synced included."""
+        """Bytes of groups, including those that are being synced."""
         self.synced_sequence = 0
-        """Of the last group that is durable."""
+        """The sequence of the last group that is durable."""
         self._written = (Mark(0, 0), 0)
         self._oldest_at = 0.0
         self._unflushed_bytes = 0  # not taken by a sync yet
         self._waiting: list[OnDurable] = []  # for the next sync
-        self._syncing: list[OnDurable] = []  # for the one under way
+        self._syncing: list[OnDurable] = []  # for the one in progress
         self._is_asked = False
         self._wake = trio.Event()
         self._synced = trio.Event()
 
     @property
     def is_idle(self) -> bool:
-        """All that was written is durable."""
+        """Whether everything that was written is durable."""
         return not self.unsynced_bytes
 
     async def begin_file(self, path: str, synced_sequence: int) -> None:
-        """The journal's file from now on. All of the file before is durable."""
+        """Switches to the journal's next file. Everything in the file before is durable."""
         assert self.is_idle, f"{self.unsynced_bytes} bytes of the file before are not durable"
         self.close()
-        # A second descriptor, for it must not wait behind writes; opened before the first of
-        # them, so that it learns of each that fails later.
+        # A second descriptor, so that it does not wait for writes. It is opened before the first of
+        # them, so that it reports each write error that occurs later.
         self._file = await self._disk.open(path)
         self.synced_sequence = synced_sequence
 
     def written(self, mark: Mark, sequence: int, nbytes: int) -> None:
-        """A group was written, up to `mark`; not synced."""
+        """Records that a group was written, up to `mark`, and not synced."""
         if not self._unflushed_bytes:
             self._oldest_at = trio.current_time()
             self._wake.set()  # from now on there is a time to wait for
@@ -75,7 +74,7 @@ class PageCacheFlush:
             self._wake.set()
 
     def when_synced(self, callbacks: list[OnDurable]) -> None:
-        """Calls them when all that is written now is durable; at once if it is."""
+        """Calls them when everything that is written now is durable; at once if it is."""
         if self.is_idle:
             for callback in callbacks:
                 callback()
@@ -88,7 +87,7 @@ class PageCacheFlush:
 
     @property
     def waiting_callbacks(self) -> int:
-        """How many `when_synced` was given that did not run yet."""
+        """The number of callbacks of `when_synced` that have not run yet."""
         return len(self._waiting) + len(self._syncing)
 
     async def wait_capacity(self) -> None:
@@ -97,7 +96,7 @@ class PageCacheFlush:
             await self._synced.wait()
 
     async def wait_synced(self) -> None:
-        """Returns when all that is written now is durable."""
+        """Returns when everything that is written now is durable."""
         done = trio.Event()
         self.when_synced([done.set])
         await done.wait()
@@ -107,7 +106,7 @@ class PageCacheFlush:
         while True:
             await self._wait_due()
             assert self._file is not None
-            # No await between these: what is written later is not covered by this sync.
+            # No await between these: this sync does not cover what is written later.
             (mark, sequence), nbytes = self._written, self._unflushed_bytes
             self._syncing, self._waiting = self._waiting, []
             self._unflushed_bytes, self._is_asked = 0, False
@@ -115,10 +114,10 @@ class PageCacheFlush:
             await self._file.sync(drops_cache=self._drops_cache)
             self.synced_sequence = sequence
             self.unsynced_bytes -= nbytes
+            done, self._syncing = self._syncing, []
             self._on_synced(mark, trio.current_time() - began)
             self._synced.set()
             self._synced = trio.Event()
-            done, self._syncing = self._syncing, []
             for callback in done:
                 callback()
 

@@ -1,38 +1,40 @@
-"""Reads a journal file from its beginning to its end, one piece ahead of who uses it.
+"""Reads a journal from a mark to its end, before it runs: for replay.
 
-Used for replay: while one piece is taken into the caches, and checkpoints are made of what they
-hold, the disk is busy with the next.
+While one piece is applied to the caches, and checkpoints are made of them, the disk reads the next.
+Must never yield a group twice, or groups out of order.
 
-The last groups of a journal that is replayed: those that none after them says were durable.
-
-After a failed sync the system takes them for written. They are read, and a sync says nothing, but
-only writing them again puts them on the disk; and a checkpoint's mark behind groups that are not
+The last groups, those that no later group proves durable, are written again at the end. After a
+failed sync the system takes them for written: they can be read, and another sync does nothing, so
+only writing them again puts them on the disk; and a checkpoint's mark after groups that are not
 there would be taken for damage. Writing the same bytes leaves each sector as it should be.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Final
 
 import trio
 
-from bookie.core.journal_scan import Group
+from bookie.core.journal import BEGINNING, Mark, file_name
+from bookie.core.journal_scan import FileScanner, Group
 from bookie.storage.disk.disk import Disk, File
+from bookie.storage.journal.files import JournalFiles
 
 PIECE_BYTES: Final = 4 << 20
 
 
 @asynccontextmanager
 async def reading_ahead() -> AsyncIterator[trio.Nursery]:
-    """Where pieces are read. An error of the body leaves as it is, in no group."""
+    """Opens a nursery in which pieces are read. An error of the body is raised as it is, in no
+    group."""
     failure: Exception | None = None
     async with trio.open_nursery() as nursery:
         try:
             yield nursery
-        except Exception as error:  # noqa: BLE001 - raised below, when no read is under way
+        except Exception as error:  # noqa: BLE001 - raised below, when no read is in progress
             failure = error
         nursery.cancel_scope.cancel()
     if failure is not None:
@@ -40,7 +42,7 @@ async def reading_ahead() -> AsyncIterator[trio.Nursery]:
 
 
 class _Piece:
-    """Bytes from `offset` on that are being read, or are here."""
+    """Bytes from `offset` on that are being read, or have been read."""
 
     __slots__ = ("_is_wanted", "_scope", "arrived", "data", "error", "offset")
 
@@ -58,18 +60,19 @@ class _Piece:
         with self._scope:
             try:
                 self.data = await file.read(self.offset, PIECE_BYTES, drops_cache=True)
-            except OSError as error:  # of who asks for these bytes, if anybody does
+            except OSError as error:  # raised to the caller that needs these bytes, if there is one
                 self.error = error
             self.arrived.set()
 
     def give_up(self) -> None:
-        """Nobody will ask, and the file may be closed."""
+        """Drops the piece: no caller will need it, and the file may be closed."""
         self._is_wanted = False
         self._scope.cancel()
 
 
 class ReadAhead:
-    """Answers reads of one file that go forward. Holds two pieces, or more if more is asked."""
+    """Reads one file in ascending order. Holds two pieces, or more if a larger read is
+    requested."""
 
     def __init__(self, file: File, nursery: trio.Nursery | None) -> None:
         """`nursery`: of `reading_ahead`, around all reads; None reads nothing ahead."""
@@ -80,7 +83,7 @@ class ReadAhead:
         self._next: _Piece | None = None  # begins where the last one ends
 
     async def read(self, offset: int, size: int) -> bytes:
-        """`size` bytes or more, fewer only at the end of the file. Raises OSError."""
+        """Returns `size` bytes or more, fewer only at the end of the file. Raises OSError."""
         data, piece = b"", self._next
         if piece is not None and self._last_at <= offset <= piece.offset:
             await piece.arrived.wait()
@@ -98,21 +101,22 @@ class ReadAhead:
         return data
 
     def close(self) -> None:
-        """Before the file is closed: a scan may end before the file does."""
+        """Drops the next piece. Call it before the file is closed: a scan may end before the file
+        does."""
         if self._next is not None:
             self._next.give_up()
             self._next = None
 
 
 class UnsyncedTail:
-    """`add` each group that is read, then `write_again`."""
+    """The last groups that no later group proves durable. `add` each group, then `write_again`."""
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._path = ""
         self._groups: deque[Group] = deque()
-        """One after the other, all in one file: it was durable before the next one was begun. One
-        group, or as many as a journal that syncs late may have written without a sync."""
+        """Adjacent groups, all in one file, because a file is durable before the next one is begun.
+        One group, or as many as a journal that syncs late may have written without a sync."""
 
     def add(self, path: str, group: Group) -> None:
         while self._groups and self._groups[0].sequence <= group.synced_sequence:
@@ -122,7 +126,7 @@ class UnsyncedTail:
         self._path = path
 
     async def write_again(self) -> None:
-        """Makes them durable, whatever syncs before said. Raises OSError."""
+        """Makes the groups durable, whatever earlier syncs reported. Raises OSError."""
         if not self._groups:
             return
         file = await self._disk.open(self._path)
@@ -132,3 +136,59 @@ class UnsyncedTail:
         finally:
             file.close()
         self._groups.clear()
+
+
+class JournalReader:
+    """Reads one journal from a mark on, once: `payloads`, then `Journal.begin`."""
+
+    def __init__(self, disk: Disk, files: JournalFiles, from_mark: Mark) -> None:
+        """`files`: of the journal, not yet searched for."""
+        self.position = self.end = from_mark
+        """The end of the group that was yielded last, and the end of the files that were read."""
+        self.last_sequence: int | None = 0 if from_mark == BEGINNING else None
+        """The sequence of the last group that was read; None if it is unknown."""
+        self.is_done = False
+        """Everything was read, and the end of the journal is durable."""
+        self._disk = disk
+        self._files = files
+        self._from_mark = from_mark
+        self._tail = UnsyncedTail(disk)
+
+    async def payloads(
+        self, nursery: trio.Nursery | None = None
+    ) -> AsyncGenerator[memoryview, None]:
+        """Yields the payload of each group after the mark, in order: frames one after the other.
+
+        Holds two reads of 4 MiB or a group; the second only with a `nursery` to read ahead in.
+        Raises JournalCorrupt or OSError: the bookie must not start.
+        """
+        await self._files.find(self._from_mark)
+        for file_id in self._files.ids:
+            path = self._files.path(file_name(file_id))
+            file = await self._disk.open(path)
+            ahead = ReadAhead(file, nursery)
+            try:
+                start = self._from_mark.offset if file_id == self._from_mark.file_id else 0
+                scanner = FileScanner(
+                    path,
+                    file_id,
+                    file.size,
+                    last_sequence=self.last_sequence,
+                    start=start,
+                    is_next=file_id != self._files.ids[0],
+                )
+                while (wanted := scanner.wanted) is not None:
+                    for group in scanner.feed(await ahead.read(*wanted)):
+                        self._tail.add(scanner.name, group)
+                        self.position = Mark(file_id, group.end)
+                        yield group.payload
+                if scanner.end > start:
+                    # It may have come from the page cache of a process that was killed.
+                    await file.sync()
+                    self.end = Mark(file_id, scanner.end)
+                self.last_sequence = scanner.last_sequence
+            finally:
+                ahead.close()
+                file.close()
+        await self._tail.write_again()
+        self.is_done = True

@@ -1,8 +1,8 @@
-"""Replay: the journals' frames after the marks, back into write caches and ledger states.
+"""Replays the journals' frames after the marks into write caches and ledger states.
 
-Each directory takes what lies after its own mark and nothing else, as if the journal were its own:
-so a ledger that was deleted and forgotten does not come back with frames that are only kept for
-others. Frames may still be replayed twice, and of deleted ledgers; both must do no harm.
+Each directory takes what is after its own mark and nothing else, as if the journal were its own: so
+a ledger that was deleted and forgotten does not return with frames that are only kept for others.
+Frames may still be replayed twice, and of deleted ledgers; both must do no harm.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ledger.errors import BookieIoError
 _add_of = struct.Struct(">8x20sqqq").unpack_from
 _add_head_of = struct.Struct(">iI20xq").unpack_from
 _SEGMENT_BYTES = 4 << 20
-"""Of the cache, for what is replayed: large ones are used again."""
+"""The size of the cache's segments for what is replayed: large ones are reused."""
 
 
 class ReplayTarget:
-    """Where the frames of one ledger directory go."""
+    """The caches into which the frames of one ledger directory are replayed."""
 
     __slots__ = ("cache", "frames", "states")
 
@@ -37,7 +37,7 @@ class ReplayTarget:
         self.cache = cache
         self.states = states
         self.frames = 0
-        """How many were replayed."""
+        """The number of frames replayed."""
 
 
 async def replay_journal(
@@ -48,24 +48,23 @@ async def replay_journal(
     targets: Sequence[ReplayTarget],
     on_progress: Callable[[int], Awaitable[None] | None],
 ) -> None:
-    """Replays journal `number` from the least of `marks`, which are those of the directories that
-    depend on it.
+    """Replays journal `number` from the least mark of the directories that depend on it.
 
     Args:
         targets: of all directories.
-        on_progress: called with the directory after some of its frames, four mebibytes at most or
+        on_progress: called with the directory after some of its frames, at most 4 MiB or
             one frame; what it returns is awaited before the next.
 
     Raises:
-        JournalCorrupt: a file after the least mark is missing or damaged, or the journal ends
-            before one of the marks.
+        JournalCorrupt: a file after the least mark is missing or damaged, or a mark is missing.
         BookieIoError: it is another journal's directory.
         FrameCorrupt, OSError.
     """
     before = min(marks.values())
-    async with reading_ahead() as nursery, aclosing(journal.replay(before, nursery)) as payloads:
+    reader = journal.reader(before)
+    async with reading_ahead() as nursery, aclosing(reader.payloads(nursery)) as payloads:
         async for payload in payloads:
-            end = journal.replayed
+            end = reader.position
             skipped = {d for d, mark in marks.items() if mark >= end}
             _check_between(marks, before, end)
             before = end
@@ -79,7 +78,7 @@ async def replay_journal(
                 if ledger_id % layout.journals != number:
                     raise BookieIoError(
                         f"journal {number} (from 0) of {layout.journals} has a frame of ledger "
-                        f"{ledger_id}, which belongs into journal {ledger_id % layout.journals}: "
+                        f"{ledger_id}, which belongs to journal {ledger_id % layout.journals}: "
                         "disks are mounted in each other's place. Cure: mount each where it was"
                     )
                 directory = ledger_id % layout.directories
@@ -98,12 +97,13 @@ async def replay_journal(
                 waiting = on_progress(directory)
                 if waiting is not None:
                     await waiting
+    await journal.begin(reader)
     _check_between(marks, journal.mark, Mark(1 << 64, 0))
 
 
 def _check_between(marks: Mapping[int, Mark], before: Mark, end: Mark) -> None:
-    """After the group that ends at `before` the one that ends at `end` was found: no directory's
-    mark can lie between them."""
+    """Checks that no directory's mark is between `before` and `end`, the ends of two successive
+    groups."""
     for directory, mark in marks.items():
         if before < mark < end:
             raise JournalCorrupt(
@@ -116,7 +116,8 @@ def _check_between(marks: Mapping[int, Mark], before: Mark, end: Mark) -> None:
 
 
 def _take_stretch(payload: memoryview, start: int, target: ReplayTarget, shards: int) -> int:
-    """Takes ordinary adds of one shard from `start` on, as the add path does; where it stopped."""
+    """Takes ordinary adds of one shard from `start` on, as the add path does; returns where it
+    stopped."""
     length, header, ledger_id = _add_head_of(payload, start)
     cache = target.cache
     segment_no, offset, room = cache.reserve_own(4 + length, _SEGMENT_BYTES)
@@ -156,7 +157,7 @@ def _replay_frame(
         return
     master_key, _, _, lac = _add_of(frame)
     state = states.get(ledger_id) or states.create(ledger_id, master_key)
-    if not state.master_key:  # the index was made again from entry logs, which have no keys
+    if not state.master_key:  # the index was rebuilt from entry logs, which have no keys
         state.master_key = master_key
         states.changed(state)
     if not state.is_deleted:

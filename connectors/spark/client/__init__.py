@@ -1,0 +1,5 @@
+"""The connection of a process to its clusters, shared by Spark's tasks.
+
+client_cache.py caches one client per cluster, lazy_store.py opens the metadata store on first use,
+and quickack.py removes a delay of the kernel at the start of a task.
+"""

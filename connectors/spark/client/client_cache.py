@@ -1,9 +1,8 @@
-"""One LedgerClient per cluster and process, kept between Spark's tasks, used from any thread.
+"""One LedgerClient per cluster and process, cached between Spark's tasks, for use from any thread.
 
-It lives on the background loop that all connections of the process share. A forked process, or
-one whose loop has ended, connects anew by itself; the metadata store is opened by the first
-question asked of it. Must never be pickled with a connection in it: what is pickled is the
-cluster's address.
+The client runs on the background loop that all connections of the process share. A forked process,
+or one whose loop has ended, connects again by itself. The metadata store is opened by the first
+request to it. A connection must never be pickled: only the cluster's address is.
 """
 
 from __future__ import annotations
@@ -21,29 +20,26 @@ import trio
 from connectors.spark.client.lazy_store import LazyStore
 from ledger.client import LedgerClient, wall_ms
 from ledger.errors import InvalidArgument, LedgerClosed
-from ledger.metastore import ledgers_root
-from ledger.metastore.layout import layout_of_uri
+from ledger.metastore import ClusterAddress
 from ledger.options import ClientOptions
-from ledger.runtime.bridge import BackgroundLoop, Call, Held
+from ledger.runtime.bridge import BackgroundLoop, Call, Job, RemoteContext
 from ledger.runtime.network import TcpNetwork
 from ledger.runtime.shared_loop import acquire_loop, release_loop
-from stream.blocking.crossing import Crossing, Holding
+from stream.blocking.bridge import Bridge, BridgedContext
 from stream.bridge.prefetch import Prefetch
-from stream.namespace import Namespace
 
 T = TypeVar("T")
 P = ParamSpec("P")
 
 CONNECTED_MAX = 16
-"""Clusters one process is connected to; for one more, the one not used for longest is let go."""
+"""Clusters one process is connected to. One more disconnects the least recently used one."""
 BATCH_READ_BYTES = 2_000_000
-"""Twice what clients ask for that do not read whole segments: less is done per byte at both ends
-(measured in turns: 18 % less in the client, 30 % less in the bookies)."""
-_NAMESPACES_MAX = 1000
+"""Twice the default, because tasks read whole segments: larger batches cost less CPU per byte
+(measured in interleaved runs: 18 % less in the client, 30 % less in the bookies)."""
 
 
 @asynccontextmanager
-async def _connect(cluster: str) -> AsyncIterator[LedgerClient]:
+async def _connect(cluster: ClusterAddress) -> AsyncIterator[LedgerClient]:
     async with (
         LazyStore(cluster) as store,
         LedgerClient(
@@ -51,8 +47,8 @@ async def _connect(cluster: str) -> AsyncIterator[LedgerClient]:
             TcpNetwork(),
             rng=random.SystemRandom(),
             now_ms=wall_ms,
-            root=ledgers_root(cluster),
-            layout=layout_of_uri(cluster),
+            root=cluster.root,
+            layout=cluster.layout,
             options=ClientOptions(batch_read_bytes=BATCH_READ_BYTES),
         ) as client,
     ):
@@ -60,16 +56,15 @@ async def _connect(cluster: str) -> AsyncIterator[LedgerClient]:
 
 
 class _Connection:
-    """A client on the loop, from `open` to `close`."""
+    """A connected client on the loop, until `close`."""
 
-    def __init__(self, cluster: str) -> None:
+    def __init__(self, cluster: ClusterAddress) -> None:
         self.loop: BackgroundLoop = acquire_loop()
-        self.crossing = Crossing(self.loop)
-        self.namespaces: dict[str, Namespace] = {}
+        self.bridge = Bridge(self.loop)
         self._scopes: dict[trio.CancelScope, None] = {}
-        """Around what runs here. The loop may go on: others use it too."""
-        self._held = Held(self.loop, lambda: _connect(cluster), Crossing.wake)
-        self._holding = Holding(self.crossing, self._held)
+        """Scopes of the running calls. The loop may outlive them: other connections share it."""
+        self._held = RemoteContext(self.loop, lambda: _connect(cluster), Bridge.wake)
+        self._holding = BridgedContext(self.bridge, self._held)
         try:
             self.client = self._holding.__enter__()
         except BaseException:
@@ -81,7 +76,7 @@ class _Connection:
         return not (self.loop.is_forked or self.loop.ended.is_set() or self._held.left.is_set)
 
     async def guarded(self, work: Callable[[], Awaitable[T]]) -> T:
-        """What `work` gives. Raises LedgerClosed if the connection is closed meanwhile."""
+        """Runs `work` and returns its result. Raises LedgerClosed if the connection is closed."""
         with trio.CancelScope() as scope:
             self._scopes[scope] = None
             try:
@@ -91,11 +86,11 @@ class _Connection:
         raise LedgerClosed("the connection was closed while this ran")
 
     def close(self) -> None:
-        """Soon, without waiting for it."""
+        """Closes the connection soon. Does not wait."""
         try:
-            self.crossing.post(self._cancel_all)
+            self.bridge.post(Job(self._cancel_all))
         except LedgerClosed:
-            pass  # the loop has ended, and with it what ran there
+            pass  # the loop has ended, and all its tasks with it
         self._holding.drop()
         release_loop(self.loop)
 
@@ -104,11 +99,11 @@ class _Connection:
             scope.cancel()
 
 
-class Running(Generic[T]):
-    """An async function begun by `KeptCluster.start`."""
+class BackgroundCall(Generic[T]):
+    """An async function that `ClusterClient.start` has started."""
 
-    def __init__(self, crossing: Crossing, call: Call[T]) -> None:
-        self._crossing = crossing
+    def __init__(self, bridge: Bridge, call: Call[T]) -> None:
+        self._bridge = bridge
         self._call = call
 
     @property
@@ -116,33 +111,34 @@ class Running(Generic[T]):
         return self._call.is_set
 
     def cancel(self) -> None:
-        """Ends it soon; does not wait. Safe in any thread, and twice."""
+        """Cancels the function soon. Does not wait. Safe from any thread, and safe to repeat."""
         try:
-            self._crossing.post(self._call.cancel)
+            self._bridge.post(Job(self._call.cancel))
         except LedgerClosed:
-            pass  # its loop has ended, or it was left behind by a fork
+            pass  # its loop has ended, or belongs to the parent of a fork
 
     def result(self) -> T:
-        """Waits for its end; what it returned, or raises what it raised."""
-        self._crossing.wait(self._call)
+        """Waits for the end of the function; returns its result or raises its error."""
+        self._bridge.wait(self._call)
         return self._call.result()
 
 
-class KeptCluster:
-    """A cluster as this process is connected to it. Made by `kept`; may be pickled.
+class ClusterClient:
+    """The connection of this process to a cluster. Made by `cached_cluster`; may be pickled.
 
-    Async functions are called with the client before their own arguments, in the thread of the
-    background loop. They must not block it.
+    Async functions get the client before their own arguments and run in the thread of the
+    background loop, which they must not block.
     """
 
-    def __init__(self, cluster: str) -> None:
-        self.cluster = cluster
+    def __init__(self, address: ClusterAddress) -> None:
+        self.cluster = address.uri
+        self._address = address
         self._lock = threading.Lock()
         self._connection: _Connection | None = None
         self._used_s = 0.0
 
-    def __reduce__(self) -> tuple[Callable[[str], KeptCluster], tuple[str]]:
-        return kept, (self.cluster,)
+    def __reduce__(self) -> tuple[Callable[[str], ClusterClient], tuple[str]]:
+        return cached_cluster, (self.cluster,)
 
     def run(
         self,
@@ -150,10 +146,10 @@ class KeptCluster:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
-        """Awaits `function(client, ...)` and returns or raises what it did, as it was raised.
+        """Awaits `function(client, ...)`; returns its result or raises its error unchanged.
 
-        From any thread but the loop's own. Ctrl-C cancels it there. `fail_after` of
-        `stream.blocking` bounds the wait. Raises TooManyRequests when 10,000 calls are under way.
+        May be called from any thread but the loop's own. Ctrl-C cancels the call. `fail_after` of
+        `stream.blocking` bounds the wait. Raises TooManyRequests if 10,000 calls are in flight.
         """
         while True:
             connection = self._connected()
@@ -166,26 +162,26 @@ class KeptCluster:
                 return connection.guarded(lambda: function(connection.client, *args, **kwargs))
 
             try:
-                return connection.crossing.call(begin)
+                return connection.bridge.call(begin)
             except LedgerClosed:
                 if begun or connection.is_alive:
-                    raise  # what has begun is never done twice
+                    raise  # a function that has started is never run again
 
     def start(
         self,
         function: Callable[Concatenate[LedgerClient, P], Awaitable[T]],
         *args: P.args,
         **kwargs: P.kwargs,
-    ) -> Running[T]:
-        """Begins `function(client, ...)` on the loop and does not wait for it."""
+    ) -> BackgroundCall[T]:
+        """Starts `function(client, ...)` on the loop and does not wait for its end."""
         connection = self._connected()
         call = Call(
             connection.loop,
             lambda: connection.guarded(lambda: function(connection.client, *args, **kwargs)),
-            Crossing.wake,
+            Bridge.wake,
         )
-        connection.crossing.post(call.start)
-        return Running(connection.crossing, call)
+        connection.bridge.post(Job(call.start))
+        return BackgroundCall(connection.bridge, call)
 
     def iterate(
         self,
@@ -195,36 +191,36 @@ class KeptCluster:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Generator[T, None, None]:
-        """The items of `begin(client, ...)`, pulled on the loop ahead of this thread.
+        """Yields the items of `begin(client, ...)`, which the loop fetches ahead of this thread.
 
-        At most `bytes_max` wait here, and beside them one item. Raises what the iterator raises;
-        closing this one, or dropping it, ends that one.
+        Buffers at most `bytes_max` and one more item. Raises what the iterator raises. Closing or
+        dropping the generator ends the iterator.
         """
         connection = self._connected()
-        crossing = connection.crossing
+        bridge = connection.bridge
         items = begin(connection.client, *args, **kwargs)
 
         async def pull(_: None) -> T | None:
             return await anext(items, None)
 
-        ahead = Prefetch[T, None](pull, size_of, crossing.post, crossing.wake, bytes_max=bytes_max)
+        ahead = Prefetch[T, None](pull, size_of, bridge.post, bridge.wake, bytes_max=bytes_max)
 
         async def run() -> None:
             try:
                 await connection.guarded(ahead.run)
             except LedgerClosed:
-                pass  # whoever takes the items is told by them
+                pass  # the consumer of the items gets the error
             finally:
                 if isinstance(items, AsyncGenerator):
                     with trio.CancelScope(shield=True):
                         await items.aclose()
 
-        crossing.ask(lambda: connection.loop.start_task(run))
+        bridge.ask(lambda: connection.loop.start_task(run))
         try:
             while True:
                 fetched = ahead.head()
                 if fetched is None:
-                    crossing.wait(ahead.want(None))
+                    bridge.wait(ahead.want(None))
                     continue
                 ahead.pop()
                 if fetched.error is not None:
@@ -234,27 +230,16 @@ class KeptCluster:
                 yield fetched.item
         finally:
             try:
-                crossing.post(ahead.close)
+                bridge.post(Job(ahead.close))
             except LedgerClosed:
                 pass  # it ended with its loop
 
     def post(self, job: Callable[[], object]) -> None:
-        """Has a plain function run in the thread of the loop soon. It must raise nothing."""
-        self._connected().crossing.post(job)
-
-    def namespace(self, name: str) -> Namespace:
-        """A namespace over the kept client, for use in functions that `run` and `start` call."""
-        connection = self._connected()
-        namespaces = connection.namespaces
-        namespace = namespaces.get(name)
-        if namespace is None:
-            if len(namespaces) >= _NAMESPACES_MAX:
-                namespaces.clear()
-            namespace = namespaces[name] = Namespace(connection.client, name)
-        return namespace
+        """Schedules a plain function in the thread of the loop. It must not raise."""
+        self._connected().bridge.post(Job(job))
 
     def disconnect(self) -> None:
-        """Lets go of the connections; the next call makes new ones. What runs fails."""
+        """Closes the connections. Running calls fail; the next call connects again."""
         with self._lock:
             connection, self._connection = self._connection, None
         if connection is not None:
@@ -267,7 +252,7 @@ class KeptCluster:
 
     @property
     def used_s(self) -> float:
-        """When it was used last, monotonic."""
+        """The time of the last use, monotonic."""
         return self._used_s
 
     def _connected(self) -> _Connection:
@@ -275,58 +260,57 @@ class KeptCluster:
         connection = self._connection
         if connection is not None and connection.is_alive:
             return connection
-        _make_room(self)
+        _evict_idle(self)
         with self._lock:
             connection = self._connection
             if connection is None or not connection.is_alive:
                 if connection is not None and not connection.loop.is_forked:
                     connection.close()
                 self._connection = None
-                connection = self._connection = _Connection(self.cluster)
+                connection = self._connection = _Connection(self._address)
             return connection
 
     def after_fork(self) -> None:
-        """In the child: a thread that was not copied may have held the lock."""
+        """Resets the object in the child: a thread that was not copied may have held the lock."""
         self._lock = threading.Lock()
         self._connection = None
 
 
 _guard = threading.Lock()
-_kept: dict[str, KeptCluster] = {}
+_clusters: dict[str, ClusterClient] = {}
 
 
-def kept(cluster: str) -> KeptCluster:
-    """The cluster at this address, e.g. "sqlite:///var/lib/cluster.db"; connects when first used.
+def cached_cluster(cluster: str) -> ClusterClient:
+    """Returns the client of the cluster at this address, e.g. "sqlite:///var/lib/cluster.db".
 
-    Raises InvalidArgument for an address nobody can serve.
+    It connects on its first use. Raises InvalidArgument for an address that no store serves.
     """
     if cluster.partition(":")[0].lower() == "memory":
         raise InvalidArgument(
             f"cluster address {cluster!r}: a cluster in memory cannot be shared by Spark's "
-            "processes. Cure: sqlite:///path/cluster.db or zk://host:2181/ledgers"
+            "processes. Cure: use sqlite:///path/cluster.db or zk://host:2181/ledgers"
         )
-    ledgers_root(cluster)
-    layout_of_uri(cluster)
+    address = ClusterAddress.parse(cluster)
     with _guard:
-        found = _kept.get(cluster)
+        found = _clusters.get(cluster)
         if found is None:
-            found = _kept[cluster] = KeptCluster(cluster)
+            found = _clusters[cluster] = ClusterClient(address)
         return found
 
 
-def _make_room(newcomer: KeptCluster) -> None:
+def _evict_idle(newcomer: ClusterClient) -> None:
     with _guard:
-        others = [k for k in _kept.values() if k is not newcomer and k.is_connected]
+        others = [k for k in _clusters.values() if k is not newcomer and k.is_connected]
     others.sort(key=lambda each: each.used_s)
     for each in others[: max(0, len(others) + 1 - CONNECTED_MAX)]:
         each.disconnect()
 
 
-def _forget_in_child() -> None:
+def _reset_in_child() -> None:
     global _guard
     _guard = threading.Lock()
-    for each in _kept.values():
+    for each in _clusters.values():
         each.after_fork()
 
 
-os.register_at_fork(after_in_child=_forget_in_child)
+os.register_at_fork(after_in_child=_reset_in_child)

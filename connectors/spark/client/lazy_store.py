@@ -1,8 +1,8 @@
-"""LazyStore: a metadata store that is opened by the first question it is asked.
+"""LazyStore: a metadata store that is opened by the first request to it.
 
-A worker that only reads sealed segments asks none: hundreds of executors then are no sessions of
-the metadata store. Must never hide an error of opening: whoever asks meets it, and the next one
-tries again.
+A worker that only reads sealed segments makes no request, so that hundreds of executors open no
+sessions of the metadata store. An error of opening must never be hidden: the request that caused
+it raises it, and the next request tries again.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Self
 import trio
 
 from ledger.errors import LedgerClosed, LedgerError
-from ledger.metastore import open_store
+from ledger.metastore import ClusterAddress, open_store
 from ledger.metastore.base import ANY_VERSION, Change, MetadataStore, Node
 
 
 class LazyStore:
-    """A `MetadataStore`, of the cluster at this address. An `async with` object."""
+    """The `MetadataStore` of the cluster at this address. An `async with` object."""
 
-    def __init__(self, cluster: str) -> None:
+    def __init__(self, cluster: ClusterAddress) -> None:
         self._cluster = cluster
         self._nursery_manager = trio.open_nursery()
         self._nursery: trio.Nursery | None = None
@@ -31,7 +31,7 @@ class LazyStore:
 
     @property
     def is_opened(self) -> bool:
-        """Whether anything was asked yet, and the store was there."""
+        """Whether a request has opened the store."""
         return self._store is not None
 
     async def __aenter__(self) -> Self:
@@ -48,7 +48,7 @@ class LazyStore:
         await self._nursery_manager.__aexit__(None, None, None)
 
     async def aclose(self) -> None:
-        """Ends the session, if there is one."""
+        """Ends the session, if one is open."""
         nursery, self._nursery, self._store = self._nursery, None, None
         if nursery is not None:
             nursery.cancel_scope.cancel()
@@ -69,7 +69,10 @@ class LazyStore:
     async def _hold(
         self, *, task_status: trio.TaskStatus[LedgerError | None] = trio.TASK_STATUS_IGNORED
     ) -> None:
-        """A session begins and ends in one task: this one."""
+        """Opens the store, and keeps it open until this task is cancelled.
+
+        A session must begin and end in the same task.
+        """
         try:
             async with open_store(self._cluster) as self._store:
                 task_status.started(None)

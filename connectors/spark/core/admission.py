@@ -1,8 +1,8 @@
-"""How much of each stream goes into the next micro-batch, where limits do not let all of it in.
+"""Decides how much of each stream the next micro-batch reads when limits do not admit everything.
 
-Fair over streams: the one that gets least gets as much as can be (max-min), and what cannot be
-divided goes to each in turn. Never over a limit, but for one record that is larger than the limit
-of bytes by itself. Time comes in as argument.
+Division is fair (max-min): the smallest quota is as large as possible, and a remainder that cannot
+be divided goes to the streams in turn. Quotas must never exceed a limit, except for one record
+that is larger than the limit of bytes by itself. Time is an argument.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one micro-batch over all streams; None: no such limit.
+    """The limits of one micro-batch over all streams; None means no limit.
 
-    With `records_min` a micro-batch waits until there are so many records, but no longer than
-    `delay_ms_max` since the one before.
+    With `records_min` a micro-batch waits for that number of records, but no longer than
+    `delay_ms_max` after the previous one.
     """
 
     records_max: int | None = None
@@ -26,7 +26,7 @@ class Limits:
     delay_ms_max: int = 0
 
     def is_due(self, records: int, waited_ms: int) -> bool:
-        """Whether so many records are reason enough to begin."""
+        """Returns whether a micro-batch of this number of records should begin now."""
         if records == 0:
             return False
         return self.records_min is None or (
@@ -38,21 +38,23 @@ NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
-    """What is to be read of a stream: at least one record. `next_bytes` are of the first one, as
-    far as that is known."""
+class Backlog:
+    """The unread part of a stream: at least one record.
+
+    `next_bytes` is the size of the first record, or an estimate if it is not known.
+    """
 
     records: int
     nbytes: int
     next_bytes: int
 
     def __post_init__(self) -> None:
-        assert self.records > 0, f"{self.records} records are waiting"
+        assert self.records > 0, f"a backlog of {self.records} records"
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    """At most so many records, which have at most so many bytes; None: as many as they have."""
+class Quota:
+    """The most records, and the most bytes, to read of a stream; `nbytes` None means no limit."""
 
     records: int
     nbytes: int | None
@@ -60,45 +62,45 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """What each stream may give; those that may give nothing now are left out.
+    """The quota of each stream; streams from which nothing is read now are left out.
 
-    `first` may give a record even if it is larger than all that is allowed: else nothing ever
-    went on. `turn` is the stream to begin with the next time.
+    One record of the stream `first` is admitted even if it exceeds the limit: otherwise a query
+    would never make progress. `turn` is the stream to begin with in the next micro-batch.
     """
 
-    shares: Mapping[str, Share]
+    quotas: Mapping[str, Quota]
     first: str
     turn: str
 
 
-def admit(waiting: Mapping[str, Waiting], limits: Limits, turn: str = "") -> Admission:
-    """Divides the limits among the streams. `waiting` is not empty."""
-    names = _in_turn(sorted(waiting), turn)
-    wanted = [waiting[name] for name in names]
+def admit(backlogs: Mapping[str, Backlog], limits: Limits, turn: str = "") -> Admission:
+    """Divides the limits among the streams. `waiting` must not be empty."""
+    names = _in_turn(sorted(backlogs), turn)
+    wanted = [backlogs[name] for name in names]
     records = [each.records for each in wanted]
     shared = _Division(records, len(names))
     if limits.records_max is not None:
-        shared = fair([0] * len(names), records, limits.records_max)
+        shared = divide_fairly([0] * len(names), records, limits.records_max)
         records = shared.parts
     nbytes: list[int] | None = None
     if limits.bytes_max is not None:
         floors = [min(max(1, each.next_bytes), max(1, each.nbytes)) for each in wanted]
-        by_bytes = fair(floors, [max(1, each.nbytes) for each in wanted], limits.bytes_max)
+        by_bytes = divide_fairly(floors, [max(1, each.nbytes) for each in wanted], limits.bytes_max)
         nbytes = by_bytes.parts
         if limits.records_max is None:
             shared = by_bytes
-    shares: dict[str, Share] = {}
+    quotas: dict[str, Quota] = {}
     unserved: str | None = None
     for index, name in enumerate(names):
         bytes_part = None if nbytes is None else nbytes[index]
         if records[index] and bytes_part != 0:
-            shares[name] = Share(records[index], bytes_part)
+            quotas[name] = Quota(records[index], bytes_part)
         elif index == 0:
-            shares[name] = Share(1, bytes_part)
+            quotas[name] = Quota(1, bytes_part)
         elif unserved is None:
             unserved = name
     following = names[shared.turn % len(names)]
-    return Admission(shares, names[0], following if unserved is None else unserved)
+    return Admission(quotas, names[0], following if unserved is None else unserved)
 
 
 def _in_turn(names: list[str], turn: str) -> list[str]:
@@ -108,18 +110,20 @@ def _in_turn(names: list[str], turn: str) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Division:
-    """Parts in the order of the wishes; `turn` is behind the last that got some of what could
-    not be divided."""
+    """Parts in the order of the demands.
+
+    `turn` is the index after the last part that got one unit of the indivisible remainder.
+    """
 
     parts: list[int]
     turn: int
 
 
-def fair(floors: Sequence[int], wishes: Sequence[int], total: int) -> _Division:
-    """Divides `total` so that the smallest part is as large as can be, then the next one.
+def divide_fairly(floors: Sequence[int], demands: Sequence[int], total: int) -> _Division:
+    """Divides `total` so that the smallest part is as large as possible, then the next one.
 
-    A part is 0, or from its floor to its wish (which is no less). Where `total` is too little for
-    all floors the first ones get theirs, up to the first for whom it is not enough.
+    A part is 0, or between its floor and its demand, which is at least the floor. If `total` does
+    not suffice for all floors, the first parts get theirs, up to the first that does not fit.
     """
     served, left = 0, total
     while served < len(floors) and floors[served] <= left:
@@ -127,23 +131,26 @@ def fair(floors: Sequence[int], wishes: Sequence[int], total: int) -> _Division:
         served += 1
     if served < len(floors):
         return _Division([*floors[:served], *[0] * (len(floors) - served)], served)
-    level, left = _level(floors, wishes, left)
-    parts = [min(max(level, low), high) for low, high in zip(floors, wishes, strict=True)]
+    level, left = _level(floors, demands, left)
+    parts = [min(max(level, low), high) for low, high in zip(floors, demands, strict=True)]
     turn = 0
-    for index, wish in enumerate(wishes):
-        if left and parts[index] == level < wish:
+    for index, demand in enumerate(demands):
+        if left and parts[index] == level < demand:
             parts[index] += 1
             left -= 1
             turn = index + 1
     return _Division(parts, turn)
 
 
-def _level(floors: Sequence[int], wishes: Sequence[int], left: int) -> tuple[int, int]:
-    """The highest level to which all parts between floor and wish can be raised, and what is left
-    then; that is less than there are parts at this level, unless all wishes are met."""
+def _level(floors: Sequence[int], demands: Sequence[int], left: int) -> tuple[int, int]:
+    """Returns the highest level to which all parts can be raised, and the remainder.
+
+    Each part stays between its floor and its demand. The remainder is smaller than the number of
+    parts at this level, unless all demands are met.
+    """
     steps = sorted(
-        [(low, 1) for low, high in zip(floors, wishes, strict=True) if low < high]
-        + [(high, -1) for low, high in zip(floors, wishes, strict=True) if low < high]
+        [(low, 1) for low, high in zip(floors, demands, strict=True) if low < high]
+        + [(high, -1) for low, high in zip(floors, demands, strict=True) if low < high]
     )
     level, growing = 0, 0
     for height, change in steps:

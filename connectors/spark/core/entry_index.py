@@ -1,8 +1,8 @@
-"""What is known of a segment's entries, and where in it a sequence or a byte lies.
+"""A sparse index of a segment's entries, which finds the record with a sequence or a byte offset.
 
-Finding a place asks for headers of entries, one after the other; what was learned is remembered, so
-that the places of consecutive micro-batches cost a header or two. Answers are exact to the record.
-Must never ask for an entry it knows, nor ask without end.
+A search requests headers of entries, one after the other. They are added to the index, so that the
+searches of consecutive micro-batches cost a header or two. Results are exact to the record. A
+search must never request an entry that is in the index, nor continue without end.
 """
 
 from __future__ import annotations
@@ -14,21 +14,23 @@ from operator import attrgetter
 
 from ledger.errors import MetadataCorrupt
 
-LANDMARKS_MAX = 128
-"""Of one segment. Those least far along are forgotten first: a query goes forward."""
+INDEXED_ENTRIES_MAX = 128
+"""Entries in the index of one segment. The lowest are dropped first: a query moves forward."""
 
 
-class By(enum.Enum):
-    """What a place is searched by."""
+class SearchKey(enum.Enum):
+    """The value by which a record is searched."""
 
     SEQUENCE = "sequence"
     BYTES = "bytes"
 
 
 @dataclass(frozen=True, slots=True)
-class Landmark:
-    """An entry: the sequence of its first record, how many it has, bytes stored in its segment
-    before it, and its own."""
+class IndexedEntry:
+    """An entry: the sequence of its first record, its number of records, and its bytes.
+
+    `bytes_before` are stored before the entry in its segment, `nbytes` are its own.
+    """
 
     entry: int
     first_sequence: int
@@ -38,19 +40,22 @@ class Landmark:
     append_time_ms: int
 
     def bytes_at(self, slot: int) -> int:
-        """Bytes stored before the record in this slot, of which each has an equal share."""
+        """Returns the bytes before the record in this slot; records share an entry's equally."""
         return self.bytes_before + self.nbytes * slot // self.count
 
-    def slot_of(self, by: By, target: int) -> int:
-        """Of the last record that begins at or before `target`, which is in this entry."""
-        if by is By.SEQUENCE:
+    def slot_of(self, key: SearchKey, target: int) -> int:
+        """Returns the slot of the last record that begins at or before `target`.
+
+        `target` must be in this entry.
+        """
+        if key is SearchKey.SEQUENCE:
             return target - self.first_sequence
         return ((target - self.bytes_before + 1) * self.count - 1) // self.nbytes
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Before a record of a segment, or behind its last one."""
+class SegmentOffset:
+    """The offset of a record in a segment, or the end after its last record."""
 
     entry: int
     slot: int
@@ -58,25 +63,25 @@ class Place:
     nbytes: int
 
 
-class Landmarks:
-    """The landmarks of one segment, whose records are numbered from `first_sequence`."""
+class SparseIndex:
+    """The indexed entries of one segment, whose records are numbered from `first_sequence`."""
 
     def __init__(self, first_sequence: int) -> None:
-        self._known: list[Landmark] = []
-        self._begin = Place(0, 0, first_sequence, 0)
+        self._known: list[IndexedEntry] = []
+        self._begin = SegmentOffset(0, 0, first_sequence, 0)
         self._end = self._begin
 
     @property
-    def end(self) -> Place:
-        """Behind the last record known to be confirmed."""
+    def end(self) -> SegmentOffset:
+        """The offset after the last record that is known to be confirmed."""
         return self._end
 
     def end_at(self, entries: int, next_sequence: int, nbytes: int) -> None:
-        """The segment has so many entries, as far as they are confirmed; never fewer than before.
+        """Sets the end of the confirmed entries. It must never move back.
 
-        Raises MetadataCorrupt if it had more.
+        Raises MetadataCorrupt if more entries were confirmed before.
         """
-        end = Place(entries, 0, next_sequence, nbytes)
+        end = SegmentOffset(entries, 0, next_sequence, nbytes)
         if entries < self._end.entry:
             raise MetadataCorrupt(
                 f"a segment ends at entry {entries} and sequence {next_sequence}, but "
@@ -84,42 +89,42 @@ class Landmarks:
             )
         self._end = end
 
-    def add(self, landmark: Landmark) -> None:
-        """Remembers it; the segment has at least this entry."""
-        index = bisect_right(self._known, landmark.entry, key=attrgetter("entry"))
-        if not index or self._known[index - 1].entry != landmark.entry:
-            insort(self._known, landmark, key=attrgetter("entry"))
-            if len(self._known) > LANDMARKS_MAX:
+    def add(self, entry: IndexedEntry) -> None:
+        """Adds an entry, which is confirmed, to the index."""
+        index = bisect_right(self._known, entry.entry, key=attrgetter("entry"))
+        if not index or self._known[index - 1].entry != entry.entry:
+            insort(self._known, entry, key=attrgetter("entry"))
+            if len(self._known) > INDEXED_ENTRIES_MAX:
                 del self._known[0]
-        behind = _behind(landmark)
+        behind = _behind(entry)
         if behind.entry > self._end.entry:
             self._end = behind
 
-    def at(self, entry: int) -> Landmark | None:
-        """This entry, if it is known."""
+    def at(self, entry: int) -> IndexedEntry | None:
+        """Returns this entry, or None if it is not in the index."""
         index = bisect_right(self._known, entry, key=attrgetter("entry"))
         found = self._known[index - 1] if index else None
         return found if found is not None and found.entry == entry else None
 
-    def find(self, by: By, target: int, tries: int = 0) -> Place | int:
-        """The last place whose sequence, or bytes before it, are no more than `target`.
+    def find(self, key: SearchKey, target: int, tries: int = 0) -> SegmentOffset | int:
+        """Returns the last offset whose sequence, or bytes before it, do not exceed `target`.
 
-        `target` is between begin and end. An int is an entry that must be added first; `tries` is
-        how often this was so. The second of two tries halves what is left, so that entries of
-        very different size cost no more than a few more.
+        `target` must be between begin and end. If the result is an int, this entry must be added
+        before the next try; `tries` counts these results. The search interpolates and bisects in
+        turn, so that entries of very different sizes cost only a few more tries.
         """
-        low, high = self._between(by, target)
-        if isinstance(low, Landmark):
-            slot = low.slot_of(by, target)
-            return Place(low.entry, slot, low.first_sequence + slot, low.bytes_at(slot))
-        value, limit = _value(low, by), _value(high, by)
+        low, high = self._between(key, target)
+        if isinstance(low, IndexedEntry):
+            slot = low.slot_of(key, target)
+            return SegmentOffset(low.entry, slot, low.first_sequence + slot, low.bytes_at(slot))
+        value, limit = _value(low, key), _value(high, key)
         if target == value or low.entry >= high.entry:
             return low
         if target == limit:
             return high
         if not value < target < limit:
             raise MetadataCorrupt(
-                f"{by.value} {target} is not in entries {low.entry}..{high.entry - 1}, which "
+                f"{key.value} {target} is not in entries {low.entry}..{high.entry - 1}, which "
                 f"have {value}..{limit - 1}"
             )
         entries = high.entry - low.entry
@@ -128,20 +133,24 @@ class Landmarks:
         guess = low.entry + (target - value) * entries // (limit - value)
         return min(guess, high.entry - 1)
 
-    def _between(self, by: By, target: int) -> tuple[Landmark | Place, Place]:
-        """The entry that has `target`, if it is known; else the last place known at or before it,
-        and the first one behind."""
-        key = _first_sequence if by is By.SEQUENCE else _bytes_before
-        index = bisect_right(self._known, target, key=key)
+    def _between(
+        self, key: SearchKey, target: int
+    ) -> tuple[IndexedEntry | SegmentOffset, SegmentOffset]:
+        """Returns the indexed entry that holds `target`, if any, and its end.
+
+        Otherwise returns the last known offset at or before `target` and the first one after it.
+        """
+        value_of = _first_sequence if key is SearchKey.SEQUENCE else _bytes_before
+        index = bisect_right(self._known, target, key=value_of)
         low, high = self._begin, self._end
         if index:
             before = self._known[index - 1]
             low = _behind(before)
-            if target < _value(low, by):
+            if target < _value(low, key):
                 return before, low
         if index < len(self._known):
             behind = self._known[index]
-            high = Place(behind.entry, 0, behind.first_sequence, behind.bytes_before)
+            high = SegmentOffset(behind.entry, 0, behind.first_sequence, behind.bytes_before)
         return low, high
 
 
@@ -149,14 +158,14 @@ _first_sequence = attrgetter("first_sequence")
 _bytes_before = attrgetter("bytes_before")
 
 
-def _behind(landmark: Landmark) -> Place:
-    return Place(
-        landmark.entry + 1,
+def _behind(entry: IndexedEntry) -> SegmentOffset:
+    return SegmentOffset(
+        entry.entry + 1,
         0,
-        landmark.first_sequence + landmark.count,
-        landmark.bytes_before + landmark.nbytes,
+        entry.first_sequence + entry.count,
+        entry.bytes_before + entry.nbytes,
     )
 
 
-def _value(place: Place, by: By) -> int:
-    return place.sequence if by is By.SEQUENCE else place.nbytes
+def _value(offset: SegmentOffset, key: SearchKey) -> int:
+    return offset.sequence if key is SearchKey.SEQUENCE else offset.nbytes

@@ -1,8 +1,8 @@
-"""What the filters of a query say about where its rows can be: bounds on time, sequence and stream.
+"""Derives bounds on time, sequence and stream from the filters of a query.
 
-Pure. Bounds leave out segments and entries that hold no matching row; rows inside are Spark's to
-filter, except where a bound is exact. Must never leave out a row that matches: what is not
-understood bounds nothing.
+Bounds exclude segments and entries that hold no matching row. Spark filters the rows inside them,
+except where a bound is exact. Must never exclude a row that matches: a filter that is not
+understood bounds nothing. Pure.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ _LOW, _HIGH = -(1 << 63), (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """Whole numbers from `low` to `high`, both included; none if `low` is above `high`."""
+class BoundSpan:
+    """The integers from `low` to `high`, both included; empty if `low` is above `high`."""
 
     low: int = _LOW
     high: int = _HIGH
 
-    def __and__(self, other: Span) -> Span:
-        return Span(max(self.low, other.low), min(self.high, other.high))
+    def __and__(self, other: BoundSpan) -> BoundSpan:
+        return BoundSpan(max(self.low, other.low), min(self.high, other.high))
 
     def meets(self, low: int, high: int) -> bool:
-        """Whether any of low..high is in it."""
+        """Returns whether the span and low..high have a number in common."""
         return max(low, self.low) <= min(high, self.high)
 
     @property
@@ -39,12 +39,12 @@ class Span:
         return self.low != _LOW or self.high != _HIGH
 
 
-ALL = Span()
+ALL = BoundSpan()
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One pushed filter: `column` `operator` `values`, free of Spark's classes.
+    """One pushed filter: `column` `operator` `values`, without classes of Spark.
 
     Operators: "=", "<", "<=", ">", ">=", "in", "prefix", "not null".
     """
@@ -56,15 +56,15 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Where rows can be. Times are milliseconds.
+    """The bounds within which rows can match. Times are milliseconds.
 
-    `streams` are names "ns/stream" and `partitions` numbers, None: any. `has_event_time` says
-    that rows without an event time do not match.
+    `streams` are names "ns/stream" and `partitions` are numbers; None means any. If
+    `has_event_time` is set, rows without an event time do not match.
     """
 
-    sequence: Span = ALL
-    append_ms: Span = ALL
-    event_ms: Span = ALL
+    sequence: BoundSpan = ALL
+    append_ms: BoundSpan = ALL
+    event_ms: BoundSpan = ALL
     has_event_time: bool = False
     streams: frozenset[str] | None = None
     stream_prefix: str = ""
@@ -72,7 +72,7 @@ class Bounds:
 
     @property
     def bounds_entries(self) -> bool:
-        """Whether entries of a segment that may match must be looked at one by one."""
+        """Whether the entries of a segment must be checked one by one."""
         return (
             self.sequence.is_bounded
             or self.append_ms.is_bounded
@@ -88,7 +88,10 @@ class Bounds:
         return self.partitions is None or partition in self.partitions
 
     def may_be_in_segment(self, segment: Segment) -> bool:
-        """By the metadata of the segment; what it does not tell excludes nothing."""
+        """Returns whether a row of the segment may match, judged by its metadata.
+
+        Values that the metadata does not have exclude nothing.
+        """
         if segment.is_open:
             return self.sequence.meets(segment.first_sequence, _HIGH)
         if not self.sequence.meets(segment.first_sequence, segment.next_sequence - 1):
@@ -97,12 +100,12 @@ class Bounds:
             segment.first_time_ms, segment.last_time_ms
         ):
             return False
-        # -1 is also what a segment has whose end was found by recovery: it tells nothing.
-        is_told = segment.event_min_ms != -1 or segment.event_max_ms != -1
-        return not is_told or self.event_ms.meets(segment.event_min_ms, segment.event_max_ms)
+        # A segment that was sealed by recovery has -1, too: its times are not known.
+        is_known = segment.event_min_ms != -1 or segment.event_max_ms != -1
+        return not is_known or self.event_ms.meets(segment.event_min_ms, segment.event_max_ms)
 
     def may_be_in_entry(self, header: EntryHeader, append_time_ms: int) -> bool:
-        """By an entry's header; its sequences are looked at by `slots`."""
+        """Returns whether a row of the entry may match by time; `slots` checks sequences."""
         if not self.append_ms.meets(append_time_ms, append_time_ms):
             return False
         if not self.has_event_time:
@@ -112,21 +115,26 @@ class Bounds:
         )
 
     def slots(self, first_sequence: int, count: int) -> tuple[int, int]:
-        """Of an entry's records, numbered from `first_sequence`: the first slot in bounds, and
-        the one behind the last."""
+        """Returns the first slot in bounds, and the one after the last, of an entry's records.
+
+        The records are numbered from `first_sequence`.
+        """
         first = min(max(0, self.sequence.low - first_sequence), count)
         return first, max(first, min(count, self.sequence.high - first_sequence + 1))
 
 
 NO_BOUNDS = Bounds()
-_NOTHING = Span(1, 0)
+_NOTHING = BoundSpan(1, 0)
 
 
-def bounded(bounds: Bounds, comparison: Comparison) -> tuple[Bounds, bool]:
-    """`bounds` with one more condition, and whether they say all of it: nothing to filter then."""
+def narrow(bounds: Bounds, comparison: Comparison) -> tuple[Bounds, bool]:
+    """Returns `bounds` narrowed by one filter, and whether they express it exactly.
+
+    An exact filter need not be evaluated again.
+    """
     column, values = comparison.column, comparison.values
     if column in ("event_time", "append_time"):
-        return _time_bounded(bounds, comparison), False
+        return _narrow_time(bounds, comparison), False
     if column == "sequence" and all(_is_whole(value) for value in values):
         span = _span(comparison, values)
         if span is None:
@@ -136,11 +144,11 @@ def bounded(bounds: Bounds, comparison: Comparison) -> tuple[Bounds, bool]:
     if column == "partition" and all(_is_whole(value) for value in values):
         if comparison.operator not in ("=", "in"):
             return bounds, False
-        known = _met(bounds.partitions, values)
+        known = _intersection(bounds.partitions, values)
         return replace(bounds, partitions=known), True
     if column == "stream" and all(isinstance(value, str) for value in values):
         if comparison.operator in ("=", "in"):
-            return replace(bounds, streams=_met(bounds.streams, values)), True
+            return replace(bounds, streams=_intersection(bounds.streams, values)), True
         if comparison.operator == "prefix":
             prefix = max(bounds.stream_prefix, values[0], key=len)
             if prefix.startswith(bounds.stream_prefix) and prefix.startswith(values[0]):
@@ -151,14 +159,14 @@ def bounded(bounds: Bounds, comparison: Comparison) -> tuple[Bounds, bool]:
 
 
 def bounds_of(comparisons: Iterable[Comparison]) -> Bounds:
-    """What all of them together say."""
+    """Returns the bounds that follow from all these filters together."""
     bounds = NO_BOUNDS
     for comparison in comparisons:
-        bounds, _ = bounded(bounds, comparison)
+        bounds, _ = narrow(bounds, comparison)
     return bounds
 
 
-def _time_bounded(bounds: Bounds, comparison: Comparison) -> Bounds:
+def _narrow_time(bounds: Bounds, comparison: Comparison) -> Bounds:
     is_event = comparison.column == "event_time"
     if comparison.operator == "not null":
         return replace(bounds, has_event_time=bounds.has_event_time or is_event)
@@ -168,33 +176,33 @@ def _time_bounded(bounds: Bounds, comparison: Comparison) -> Bounds:
         span_us = _span(comparison, tuple(time for time in times if time is not None))
     if span_us is None:
         return bounds
-    # To the next millisecond outwards: rows have no finer times.
+    # Rounded outwards to milliseconds: rows have no finer times.
     low = span_us.low if span_us.low == _LOW else span_us.low // 1000
     high = span_us.high if span_us.high == _HIGH else -(-span_us.high // 1000)
-    span = Span(low, high)
+    span = BoundSpan(low, high)
     if is_event:
         return replace(bounds, event_ms=bounds.event_ms & span, has_event_time=True)
     return replace(bounds, append_ms=bounds.append_ms & span)
 
 
-def _span(comparison: Comparison, values: tuple[int, ...]) -> Span | None:
+def _span(comparison: Comparison, values: tuple[int, ...]) -> BoundSpan | None:
     match comparison.operator:
         case "=":
-            return Span(values[0], values[0])
+            return BoundSpan(values[0], values[0])
         case "<":
-            return Span(high=values[0] - 1)
+            return BoundSpan(high=values[0] - 1)
         case "<=":
-            return Span(high=values[0])
+            return BoundSpan(high=values[0])
         case ">":
-            return Span(low=values[0] + 1)
+            return BoundSpan(low=values[0] + 1)
         case ">=":
-            return Span(low=values[0])
+            return BoundSpan(low=values[0])
         case "in":
-            return Span(min(values), max(values)) if values else _NOTHING
+            return BoundSpan(min(values), max(values)) if values else _NOTHING
     return None
 
 
-def _met(known: frozenset[Any] | None, values: Collection[Any]) -> frozenset[Any]:
+def _intersection(known: frozenset[Any] | None, values: Collection[Any]) -> frozenset[Any]:
     return frozenset(values) if known is None else known & frozenset(values)
 
 
@@ -203,7 +211,7 @@ def _is_whole(value: object) -> bool:
 
 
 def _us_of(value: object) -> int | None:
-    """Microseconds of a timestamp; None for what is none."""
+    """Returns a timestamp with a zone as microseconds; None for any other value."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         return None
     return (value - _EPOCH) // _US

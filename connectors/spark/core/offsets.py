@@ -1,8 +1,8 @@
-"""Spark's offsets of streams: how far a query has read each of them, as a readable dict.
+"""Spark's offsets of streams: how far a query has read each stream, as a readable dict.
 
-Answers for the form that Spark stores in its checkpoint; it is read by later releases, so what is
-there never changes its meaning. A stream that is not in the offsets was not begun. Must never take
-a foreign dict for one of ours.
+Defines the JSON that Spark stores in its checkpoint. Later releases read it, so that a field must
+never change its meaning. A stream that is not in the offsets has not been started. A dict of
+another source must never be accepted.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ class StreamOffset:
     """The first record of a stream that was not read, whether it is written yet or not.
 
     It is at `slot` of `entry` of `segment`; `sequence` is its number in the stream. `nbytes` are
-    stored before it in its segment, where a record counts its share of its entry. `begin` is the
-    sequence where reading this stream began. `created_ms` tells a stream from another one that
-    was made under its name later.
+    stored before it in its segment, where each record counts an equal share of its entry. `begin`
+    is the sequence where reading this stream began. `created_ms` distinguishes the stream from a
+    later one of the same name.
 
-    `gone_ms` is there while the stream lies in the trash since then, and may come back: what had
-    not been read of it was told as a loss. It goes on here if it does.
+    `gone_ms` is set while the stream is in the trash: the time of its deletion. Its unread records
+    have been reported as lost. If the stream is restored, reading continues here.
     """
 
     segment: int
@@ -45,17 +45,18 @@ class StreamOffset:
 
 
 def is_one_reading(start: StreamOffset, end: StreamOffset) -> bool:
-    """Whether both are of one stream, and of one reading of it.
+    """Returns whether both offsets are of the same stream and of the same start of reading it.
 
-    Spark does not keep where a query began: for its first micro-batch it asks for the initial
-    offset once more after it has stored the end, and again after each restart. "The last ten
-    records", or the first that retention has left, are others by then; the end knows better.
+    Spark does not store where a query began: for the first micro-batch it asks for the initial
+    offset again after it has stored the end, and again after each restart. By then "the last ten
+    records", or the first ones that retention has kept, are different records; the stored end
+    holds the original begin.
     """
     return start.created_ms == end.created_ms and start.begin == end.begin
 
 
 def advances(start: StreamOffset | None, end: StreamOffset) -> bool:
-    """Whether anything is to be read of a stream before `end`; None: it begins with this."""
+    """Returns whether records are to be read before `end`; `start` None: the stream is new."""
     if start is None or not is_one_reading(start, end):
         return end.begin < end.sequence
     return start.sequence < end.sequence
@@ -66,7 +67,7 @@ _FIELDS = tuple(field.name for field in fields(StreamOffset) if field.name != _O
 
 
 class Offsets(Mapping[str, StreamOffset]):
-    """Offsets by the full name of the stream ("ns/clicks", "ns/clicks#2"), in its order."""
+    """Offsets by the full name of the stream ("ns/clicks", "ns/clicks#2"), sorted by name."""
 
     def __init__(self, streams: Mapping[str, StreamOffset]) -> None:
         self._streams = {name: streams[name] for name in sorted(streams)}
@@ -85,7 +86,7 @@ class Offsets(Mapping[str, StreamOffset]):
         return f"Offsets({shown}{', ...' if len(self) > 20 else ''})"
 
     def to_json(self) -> dict[str, Any]:
-        """The dict that Spark stores."""
+        """Returns the dict that Spark stores."""
         return {
             "version": VERSION,
             "streams": {name: _written(offset) for name, offset in self._streams.items()},
@@ -93,9 +94,9 @@ class Offsets(Mapping[str, StreamOffset]):
 
     @classmethod
     def from_json(cls, document: object) -> Offsets:
-        """Reads what `to_json` made, in this release or an earlier one.
+        """Reads a dict that `to_json` made, in this release or an earlier one.
 
-        Raises InvalidArgument for anything else, saying what is wrong with it.
+        Raises InvalidArgument, with the reason, for anything else.
         """
         if not isinstance(document, dict) or "streams" not in document:
             raise _foreign(f"{str(document)[:200]!r} has no streams")

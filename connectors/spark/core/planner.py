@@ -1,13 +1,11 @@
-"""What Spark's tasks read: ranges of segments, cut so that tasks have about the same bytes.
+"""Plans what Spark's tasks read: ranges of segments, cut so that tasks get about the same bytes.
 
-Shared by batches and micro-batches. A range is cut between entries only, where it would be if its
-entries were of one size: nothing is asked of a bookie to plan. Must never leave out a record, nor
-give one to two tasks.
+Batches and micro-batches are planned alike. A range is cut between entries only, as if all its
+entries had the same size, so that planning needs no request to a bookie. Must never leave out a
+record, nor assign one to two tasks.
 
-Which replica each range of a plan is read from first, so that tasks do not queue at one bookie.
-
-Ledgers list their bookies in orders of their own: the same place in two ensembles may be the same
-bookie. Pure; a choice is never more than advice, any replica can answer.
+ReplicaBalancer chooses the replica that each range is read from first, so that tasks do not queue
+at one bookie. The choice is advice: any replica can answer. Pure.
 """
 
 from __future__ import annotations
@@ -25,9 +23,9 @@ from stream.core.position import Position
 class SegmentRange:
     """Records of one segment: entries `first_entry` to `last_entry`, both included.
 
-    Of the first entry those from `first_slot` on, of the last one those before `end_slot` (None:
-    all). `stream` is the full name, of a partition "ns/clicks#2". `nbytes` are stored in it,
-    roughly.
+    The range begins at `first_slot` of the first entry and ends before `end_slot` of the last one
+    (None: at its end). `stream` is the full name, of a partition "ns/clicks#2". `nbytes` is the
+    approximate size of the range.
     """
 
     stream: str
@@ -50,15 +48,15 @@ class SegmentRange:
 
 
 Task = tuple[SegmentRange, ...]
-"""What one task reads, in order."""
+"""The ranges that one task reads, in order."""
 
 
 def ranges_between(
     name: str, stream: StreamMetadata, start: StreamOffset, end: StreamOffset
 ) -> list[SegmentRange]:
-    """The records of a stream from `start` on and before `end`, by segment.
+    """Returns the records of a stream from `start` on and before `end`, by segment.
 
-    Both are of this stream, and behind what was truncated.
+    Both offsets must be of this stream and available, that is, not truncated.
     """
     found: list[SegmentRange] = []
     if end.sequence <= start.sequence:
@@ -93,11 +91,11 @@ def plan(
     tasks_min: int = 1,
     task_bytes_min: int = 0,
 ) -> list[Task]:
-    """Tasks that together read exactly these ranges, in their order.
+    """Returns tasks that together read exactly these ranges, in their order.
 
-    As many as it takes for each to have about `task_bytes_max` at most, and at least `tasks_min`;
-    but rather fewer than tasks of less than `task_bytes_min`, and never more than entries. Small
-    ranges share a task.
+    There are enough tasks for each to read about `task_bytes_max` or less, and at least
+    `tasks_min`, but fewer if tasks would otherwise be smaller than `task_bytes_min`, and never
+    more than there are entries. Small ranges share a task.
     """
     assert task_bytes_max > 0, f"tasks of at most {task_bytes_max} bytes"
     assert tasks_min > 0, f"at least {tasks_min} tasks"
@@ -109,39 +107,42 @@ def plan(
     tasks: list[Task] = []
     task: list[SegmentRange] = []
     left_bytes = total
-    room = _share(total, wanted)
+    budget = _ceil_divide(total, wanted)
     for whole in ranges:
         left: SegmentRange | None = whole
         while left is not None:
             part: SegmentRange | None = left
             if len(tasks) + 1 < wanted:
-                part, left = _cut(left, room, may_be_none=bool(task))
+                part, left = _cut(left, budget, may_be_none=bool(task))
             else:
                 left = None
             if part is not None:
                 task.append(part)
-                room -= part.nbytes
+                budget -= part.nbytes
                 left_bytes -= part.nbytes
-            if len(tasks) + 1 < wanted and (left is not None or room <= 0):
+            if len(tasks) + 1 < wanted and (left is not None or budget <= 0):
                 tasks.append(tuple(task))
                 task = []
-                room = _share(left_bytes, wanted - len(tasks))
+                budget = _ceil_divide(left_bytes, wanted - len(tasks))
     if task:
         tasks.append(tuple(task))
     return tasks
 
 
-def _share(nbytes: int, tasks: int) -> int:
+def _ceil_divide(nbytes: int, tasks: int) -> int:
     return -(-nbytes // tasks) if tasks else nbytes
 
 
 def _cut(
-    whole: SegmentRange, room: int, *, may_be_none: bool
+    whole: SegmentRange, budget: int, *, may_be_none: bool
 ) -> tuple[SegmentRange | None, SegmentRange | None]:
-    """The part of about `room` bytes, and the rest; the part has an entry if it may not be none."""
-    if whole.nbytes <= room:
+    """Cuts a range into a part of about `budget` bytes and the rest.
+
+    The part has at least one entry, or is None if it `may_be_none`.
+    """
+    if whole.nbytes <= budget:
         return whole, None
-    entries = (2 * max(0, room) * whole.entries + whole.nbytes) // (2 * whole.nbytes)
+    entries = (2 * max(0, budget) * whole.entries + whole.nbytes) // (2 * whole.nbytes)
     if not may_be_none:
         entries = max(1, entries)
     if entries >= whole.entries:
@@ -156,22 +157,25 @@ def _cut(
     )
 
 
-class ReplicaTurns:
-    """Gives out turns for the ranges of one plan; remembers how many bytes each bookie serves.
+class ReplicaBalancer:
+    """Chooses replicas for the ranges of one plan; counts the bytes that each bookie serves.
 
-    Bounded by the bookies that the ledgers of the plan name.
+    Ledgers list their bookies in different orders: the same index in two ensembles may be the
+    same bookie. Memory is bounded by the number of bookies in the plan.
     """
 
     def __init__(self) -> None:
         self._bytes: dict[str, int] = {}
 
-    def turn(self, metadata: LedgerMetadata, first_entry: int, nbytes: int, preferred: int) -> int:
-        """The turn, 0 to write quorum - 1, for a range of so many stored bytes.
+    def choose(
+        self, metadata: LedgerMetadata, first_entry: int, nbytes: int, preferred: int
+    ) -> int:
+        """Returns the replica, 0 to write quorum - 1, for a range of `nbytes` stored bytes.
 
-        Where every bookie of the ensemble holds every entry: that of the bookie with the fewest
-        bytes so far, counted from `preferred` where several have. A ledger that is striped
-        spreads each range by itself: `preferred`, which is counted round. Of a range in several
-        fragments the first one decides.
+        If every bookie of the ensemble holds every entry, this is the replica on the bookie with
+        the fewest bytes so far, or the first such one from `preferred` on. A striped ledger
+        spreads each range over its bookies anyway: the result is `preferred`, modulo the write
+        quorum. For a range in several fragments the first fragment decides.
         """
         served = self._bytes
         quorum = metadata.write_quorum
@@ -181,7 +185,7 @@ class ReplicaTurns:
             for bookie in bookies:
                 served[bookie] = served.get(bookie, 0) + nbytes // len(bookies)
             return preferred
-        turns = ((preferred + i) % quorum for i in range(quorum))
-        turn = min(turns, key=lambda each: served.get(bookies[each], 0))
-        served[bookies[turn]] = served.get(bookies[turn], 0) + nbytes
-        return turn
+        candidates = ((preferred + i) % quorum for i in range(quorum))
+        replica = min(candidates, key=lambda each: served.get(bookies[each], 0))
+        served[bookies[replica]] = served.get(bookies[replica], 0) + nbytes
+        return replica

@@ -1,7 +1,7 @@
-"""How far queries are behind: read from the progress that Spark reports, kept by a listener.
+"""The lag of queries, read from the progress that Spark reports; LagListener keeps the last one.
 
-The source puts it into the query's progress as `sources[].latestOffset`; nothing here asks the
-cluster or Spark for anything. What other sources of a query report is passed over.
+The source reports its lag in the query's progress as `sources[].latestOffset`. Sends no request to
+the cluster or to Spark. Reports of other sources are ignored.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _ENDED_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What the streams of a query hold behind the micro-batch of this progress."""
+    """The records that the streams of a query hold after the last micro-batch."""
 
     records: int
     nbytes: int
     """Stored bytes of these records."""
     seconds: float
-    """Age of the oldest of them; 0 without any."""
+    """Age of the oldest of them; 0 if there are none."""
     lost_records: int
-    """Gone before they could be read, since the query started (failOnDataLoss=false)."""
+    """Deleted before they were read, since the query started (failOnDataLoss=false)."""
     records_by_stream: Mapping[str, int]
-    """By full name, "demo/clicks#2"; those without any are not there."""
+    """By full name, "demo/clicks#2"; without streams that have none."""
 
 
 def lag_of(progress: Mapping[str, Any] | None) -> Lag | None:
-    """The lag in a `StreamingQueryProgress`, such as `query.lastProgress`, or in its JSON as dict.
+    """Returns the lag in a `StreamingQueryProgress`, such as `query.lastProgress`, or in its dict.
 
-    All sources of the format "ledgerstream" together; None if there is none that reported, or no
-    progress yet.
+    Adds up all sources of the format "ledgerstream". Returns None if none of them has reported,
+    or if there is no progress yet.
     """
     if progress is None:
         return None
@@ -59,7 +59,7 @@ def lag_of(progress: Mapping[str, Any] | None) -> Lag | None:
     for end, latest in found:
         read = end.get("streams", {})
         for name, each in latest["streams"].items():
-            # A stream that was not begun, or another one of its name was.
+            # Otherwise reading has not begun, or an earlier stream of this name was read.
             is_begun = name in read and read[name]["created_ms"] == each["created_ms"]
             records = each["sequence"] - (read[name]["sequence"] if is_begun else each["begin"])
             if records > 0:
@@ -75,7 +75,7 @@ def lag_of(progress: Mapping[str, Any] | None) -> Lag | None:
 
 
 def _report(source: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Where the micro-batch ended, and what the source said of the streams then."""
+    """Returns the end of the micro-batch, and the report of the source on its streams."""
     latest = _json(source.get("latestOffset"))
     if latest is None or "lag" not in latest or "streams" not in latest:
         return None
@@ -83,7 +83,7 @@ def _report(source: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]] 
 
 
 def _json(text: Any) -> dict[str, Any] | None:
-    """Spark shows offsets as JSON, as text of it, or as text that is none."""
+    """Returns a dict, or None: Spark shows offsets as objects, as JSON text, or as other text."""
     if isinstance(text, str):
         try:
             text = json.loads(text)
@@ -94,21 +94,21 @@ def _json(text: Any) -> dict[str, Any] | None:
 
 @dataclass(slots=True)
 class QueryMetrics:
-    """A query as its last progress showed it."""
+    """The metrics of a query, from its last progress."""
 
     query_id: str
     name: str | None = None
     batch_id: int = -1
     records_read: int = 0
-    """Since the listener was added, of all sources of the query."""
+    """Since the listener was added, over all sources of the query."""
     records_per_s: float = 0.0
-    """Processed, in the last micro-batch that had any."""
+    """Processed per second in the last micro-batch that was not empty."""
     batch_ms: int = 0
-    """What the last micro-batch took."""
+    """Duration of the last micro-batch."""
     lag: Lag | None = None
     is_running: bool = True
     error: str | None = field(default=None)
-    """What ended it."""
+    """The error that ended the query."""
 
 
 class LagListener(StreamingQueryListener):
@@ -119,13 +119,18 @@ class LagListener(StreamingQueryListener):
         self._queries: dict[str, QueryMetrics] = {}
 
     def metrics(self) -> dict[str, QueryMetrics]:
-        """By the query's name, or its id where it has none; of ended ones the last hundred. What
-        is returned changes with the next progress."""
+        """Returns the metrics by the query's name, or its id if it has no name.
+
+        The last hundred queries that have ended are kept. Each next progress updates the objects.
+        """
         with self._lock:
             return {each.name or each.query_id: each for each in self._queries.values()}
 
     def exposition(self) -> str:
-        """The running queries in Prometheus' text format, to be served by the application."""
+        """Returns the metrics of running queries in Prometheus' text format.
+
+        The application has to serve them.
+        """
         queries = [each for each in self.metrics().values() if each.is_running]
         lines = []
         for name, kind, text, value in _EXPOSED:
@@ -155,7 +160,7 @@ class LagListener(StreamingQueryListener):
             query.lag = lag_of(json.loads(progress.json)) or query.lag
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing was read: what the last progress showed still holds."""
+        """Does nothing: no records were read, so that the last progress is still valid."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         with self._lock:
@@ -167,7 +172,7 @@ class LagListener(StreamingQueryListener):
                 del self._queries[key]
 
     def _query(self, query_id: str) -> QueryMetrics:
-        """The newest comes last; a query that is started anew is a running one again."""
+        """Returns the metrics of a query, marked as running; new queries are added at the end."""
         query = self._queries.setdefault(query_id, QueryMetrics(query_id))
         query.is_running = True
         return query
@@ -187,7 +192,7 @@ _EXPOSED: tuple[tuple[str, str, str, Callable[[QueryMetrics], float | None]], ..
         lambda query: None if query.lag is None else query.lag.seconds,
     ),
     (
-        "ledgerstream_spark_lost_records_total", "counter", "Gone before they could be read.",
+        "ledgerstream_spark_lost_records_total", "counter", "Deleted before they were read.",
         lambda query: None if query.lag is None else query.lag.lost_records,
     ),
     (

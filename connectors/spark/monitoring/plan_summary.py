@@ -1,6 +1,6 @@
-"""What a batch is going to read, in one line on stderr: told where Spark plans it.
+"""Prints what a batch is going to read, in one line on stderr of the process that plans it.
 
-Says nothing unless the option `progress` does, or somebody looks at the driver's terminal.
+Prints nothing unless the option `progress` asks for it, or the driver's stderr is a terminal.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from connectors.spark.options.options import TERMINAL_VARIABLE, ReadOptions
 from stream.core.units import size_text
 
 
-def tell_plan(options: ReadOptions, tasks: Sequence[Task]) -> None:
-    """One line on stderr: how much a batch is going to read; if the option `progress` says so."""
+def print_plan(options: ReadOptions, tasks: Sequence[Task]) -> None:
+    """Prints one line on stderr: how much a batch is going to read, if `progress` allows it."""
     is_terminal = bool(os.environ.get(TERMINAL_VARIABLE)) or sys.stderr.isatty()
     if options.progress == "true" or (options.progress == "auto" and is_terminal):
         print(plan_text(options, tasks), file=sys.stderr, flush=True)
 
 
 def plan_text(options: ReadOptions, tasks: Sequence[Task]) -> str:
-    """ "ledgerstream: 3 streams, 12 segments, 512 MiB in 16 tasks: demo/clicks-*"."""
+    """Returns "ledgerstream: 3 streams, 12 segments, 512 MiB in 16 tasks: demo/clicks-*"."""
     ranges = [each for task in tasks for each in task]
     streams = {each.stream for each in ranges}
     segments = {(each.stream, each.segment.number) for each in ranges}

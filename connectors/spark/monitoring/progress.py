@@ -1,7 +1,7 @@
-"""What somebody at a terminal sees of a batch while it runs: a bar of its tasks, what they took.
+"""Shows the progress of Spark's tasks on a terminal, and their duration at the end.
 
-What is going to be read is known where Spark plans, and told there (plan_line.py). Asks Spark's own
-status tracker, in a thread of the driver; shows nothing where nobody looks.
+Polls Spark's own status tracker in a thread of the driver. Shows nothing if the output is no
+terminal. The summary of what will be read is printed by the process that plans (plan_summary.py).
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ if TYPE_CHECKING:
     from pyspark import StatusTracker
     from pyspark.sql import SparkSession
 
-_LOOK_S = 0.25
+_REFRESH_S = 0.25
 _BAR_WIDTH = 30
 _STAGES_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
-    """What is none of the block's: stages that ran when it began, and jobs up to the newest."""
+class BaselineStages:
+    """The stages and jobs to leave out: those that started before the block."""
 
     stages: frozenset[int] = frozenset()
     newest_job: int = -1
 
     @classmethod
-    def of(cls, tracker: StatusTracker) -> Earlier:
+    def of(cls, tracker: StatusTracker) -> BaselineStages:
         jobs = tracker.getJobIdsForGroup()
         return cls(frozenset(tracker.getActiveStageIds()), max(jobs, default=-1))
 
 
 @dataclass(slots=True)
-class Watch:
-    """The tasks that Spark ran since the block began, as far as they were seen."""
+class ProgressWatch:
+    """The tasks that Spark has run since the block began, as far as they were observed."""
 
     begun_s: float = field(default_factory=time.monotonic)
     stages: dict[int, tuple[int, int, int]] = field(default_factory=dict)
-    """By stage: tasks, of these done, attempts that failed."""
+    """By stage: tasks, completed tasks, failed attempts."""
 
     @property
     def tasks(self) -> int:
@@ -74,14 +74,17 @@ class Watch:
         stages = count_text(len(self.stages), "stage")
         return f"{count_text(self.tasks_done, 'task')} of {stages} in {self._elapsed()}{failed}"
 
-    def look(self, tracker: StatusTracker, earlier: Earlier) -> None:
-        """Takes note of the stages that are running, and of what became of those seen before."""
+    def update(self, tracker: StatusTracker, earlier: BaselineStages) -> None:
+        """Reads the state of running stages, and of all stages observed before."""
         running = [stage for stage in tracker.getActiveStageIds() if stage not in earlier.stages]
         self._note(tracker, {*self.stages, *running})
 
-    def look_back(self, tracker: StatusTracker, earlier: Earlier) -> None:
-        """The same at the end; also stages too short to be met running, of jobs in no group."""
-        self.look(tracker, earlier)
+    def finish(self, tracker: StatusTracker, earlier: BaselineStages) -> None:
+        """Reads the final state, also of stages that were too short to be observed running.
+
+        Covers jobs without a group.
+        """
+        self.update(tracker, earlier)
         for job in tracker.getJobIdsForGroup():
             info = tracker.getJobInfo(job) if job > earlier.newest_job else None
             if info is not None:
@@ -100,27 +103,27 @@ class Watch:
 @contextmanager
 def watching(
     spark: SparkSession, *, progress: bool | None = None, file: TextIO | None = None
-) -> Iterator[Watch]:
-    """Shows a bar of Spark's tasks while the block runs, and a line with what they took behind it.
+) -> Iterator[ProgressWatch]:
+    """Shows a bar of Spark's tasks while the block runs, and a summary line at its end.
 
-    With Spark Connect there is nothing to see: a client is not told of tasks.
+    Shows nothing with Spark Connect, whose clients get no information on tasks.
 
     Args:
-        progress: True or False; None: if `file` is a terminal.
-        file: where it is shown, stderr if not given.
+        progress: whether to show the progress; None: if `file` is a terminal.
+        file: the output, stderr by default.
     """
-    watch = Watch()
+    watch = ProgressWatch()
     shown = sys.stderr if file is None else file
     if is_remote(spark) or not (shown.isatty() if progress is None else progress):
         yield watch
         return
     tracker = spark.sparkContext.statusTracker()
-    earlier = Earlier.of(tracker)
+    earlier = BaselineStages.of(tracker)
     is_over = threading.Event()
 
     def show() -> None:
-        while not is_over.wait(_LOOK_S):
-            watch.look(tracker, earlier)
+        while not is_over.wait(_REFRESH_S):
+            watch.update(tracker, earlier)
             if watch.stages and shown.isatty():
                 print(f"\r{watch.bar()}\x1b[K", end="", file=shown, flush=True)
 
@@ -131,7 +134,7 @@ def watching(
     finally:
         is_over.set()
         thread.join()
-        watch.look_back(tracker, earlier)
+        watch.finish(tracker, earlier)
         if shown.isatty():
             print("\r\x1b[K", end="", file=shown)
         print(watch.summary(), file=shown, flush=True)

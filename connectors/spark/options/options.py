@@ -1,7 +1,7 @@
-"""Spark's options (text by text) as typed, frozen values: `ReadOptions` and `WriteOptions`.
+"""Parses Spark's options, which are text, into typed, frozen `ReadOptions` and `WriteOptions`.
 
-Pure: the environment is an argument. Whatever is wrong is an InvalidArgument that names the option,
-its value and the accepted forms. An unknown option is an error, never ignored.
+Every error is an InvalidArgument that names the option, its value and the accepted forms. An
+unknown option must never be ignored. Pure: the environment is an argument.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import TypeVar
 
 from connectors.spark.options import values
 from connectors.spark.options.table import (
-    OF_SPARK,
     READ_OPTIONS,
+    SPARK_OPTIONS,
     WRITE_OPTIONS,
+    AppliesTo,
     Option,
-    Where,
     check_no_table,
     nearest,
 )
@@ -29,28 +29,28 @@ from stream.core.stream_patterns import StreamPatterns, is_pattern
 
 CLUSTER_VARIABLE = "LEDGERSTREAM_CLUSTER"
 TASKS_VARIABLE = "LEDGERSTREAM_SPARK_TASKS"
-"""`register(spark)` hands Spark's default parallelism to the processes that plan in it."""
+"""Environment variable by which `register(spark)` passes Spark's default parallelism."""
 
 TERMINAL_VARIABLE = "LEDGERSTREAM_SPARK_TERMINAL"
-"""Set by it if somebody looks at the driver's stderr."""
+"""Environment variable that `register(spark)` sets if the driver's stderr is a terminal."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which streams are meant: full names and patterns, "demo/clicks", "demo/click-*"."""
+    """The selected streams: full names and patterns, "demo/clicks", "demo/click-*"."""
 
     streams: tuple[str, ...] = ()
     patterns: tuple[str, ...] = ()
 
     def by_namespace(self) -> dict[str, StreamPatterns]:
-        """The names and patterns of each namespace, to be matched against its listing."""
-        words: dict[str, list[str]] = {}
-        for word in (*self.streams, *self.patterns):
-            namespace, _, stream = word.partition("/")
-            words.setdefault(namespace, []).append(stream)
-        return {namespace: StreamPatterns(words[namespace]) for namespace in words}
+        """Returns the names and patterns of each namespace, to be matched against its listing."""
+        found: dict[str, list[str]] = {}
+        for name in (*self.streams, *self.patterns):
+            namespace, _, stream = name.partition("/")
+            found.setdefault(namespace, []).append(stream)
+        return {namespace: StreamPatterns(found[namespace]) for namespace in found}
 
     def __str__(self) -> str:
         return ", ".join((*self.streams, *self.patterns))
@@ -58,13 +58,13 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """A place in each stream: what holds for all, and what holds for some by full name."""
+    """A position in each stream: one for all streams, and others by full name."""
 
     everywhere: Start
     named: Mapping[str, Start]
 
     def of(self, stream: str) -> Start:
-        """The place in "demo/clicks#2": its own, that of "demo/clicks", or that of all."""
+        """Returns the position of a stream, or of its base stream, or the general one."""
         base = stream.partition("#")[0]
         return self.named.get(stream, self.named.get(base, self.everywhere))
 
@@ -78,12 +78,12 @@ class ReadOptions:
     ending: Positions
     """The first record that is not read (batch only)."""
     columns: tuple[str, ...] | None = None
-    """As the option names them; None: all. What counts is the schema Spark hands over."""
+    """The columns of the option, None means all. The schema that Spark passes takes precedence."""
     max_bytes_per_task: int = 128 << 20
     min_tasks: int | None = None
-    """As the option says."""
+    """The value of the option."""
     default_tasks: int = 1
-    """Spark's default parallelism, if it is known."""
+    """Spark's default parallelism, 1 if it is not known."""
     max_records_per_trigger: int | None = None
     max_bytes_per_trigger: int | None = None
     min_records_per_trigger: int | None = None
@@ -102,22 +102,23 @@ class ReadOptions:
         *,
         is_streaming: bool | None,
     ) -> ReadOptions:
-        """Raises InvalidArgument.
+        """Parses the options of a read. Raises InvalidArgument.
 
         Args:
-            options: as Spark hands them over; the case of names means nothing.
+            options: as Spark passes them; the case of names is ignored.
             environment: for the defaults of `cluster` and `minTasks`.
-            is_streaming: `spark.readStream` rather than `spark.read`; None: not known yet, what
-                depends on it is not judged.
+            is_streaming: `spark.readStream` rather than `spark.read`; None: not known yet, so
+                that rules which depend on it are not checked.
         """
-        given = _Given(options, READ_OPTIONS, "read", is_streaming=is_streaming)
+        given = _GivenOptions(options, READ_OPTIONS, "read", is_streaming=is_streaming)
         default_start: Start = LATEST if is_streaming else EARLIEST
         minimum = given.get("minRecordsPerTrigger", values.count)
         maximum = given.get("maxRecordsPerTrigger", values.count)
         if minimum is not None and maximum is not None and minimum > maximum:
             raise InvalidArgument(
-                f"option minRecordsPerTrigger={minimum} is over maxRecordsPerTrigger={maximum}: "
-                f"no micro-batch could have both. Lower the minimum"
+                f"option minRecordsPerTrigger={minimum} exceeds "
+                f"maxRecordsPerTrigger={maximum}: no micro-batch can satisfy both. Lower the "
+                f"minimum"
             )
         tasks = environment.get(TASKS_VARIABLE, "")
         selection = _selection(given)
@@ -140,7 +141,7 @@ class ReadOptions:
             progress=given.value("progress", _progress, "auto"),
             push_filters=given.value("pushFilters", values.flag, False),
         )
-        _check_places(options_read, is_batch=is_streaming is False)
+        _check_positions(options_read, is_batch=is_streaming is False)
         return options_read
 
 
@@ -149,11 +150,11 @@ class WriteOptions:
     cluster: str
     is_streaming: bool
     stream: str | None = None
-    """Full name of the target of rows that name none."""
+    """Full name of the target of rows that name no stream."""
     namespace: str | None = None
-    """What bare names in the `stream` column are in."""
+    """The namespace of bare names in the `stream` column."""
     sink_id: str | None = None
-    """Streaming only; None: the id of the query, which tasks put into their messages."""
+    """Streaming only; None means the id of the query, which tasks send with their messages."""
     txn_app_id: str | None = None
     txn_version: int | None = None
     sort_within_batch: tuple[str, ...] = ()
@@ -165,8 +166,11 @@ class WriteOptions:
     def parse(
         cls, options: Mapping[str, str], environment: Mapping[str, str], *, is_streaming: bool
     ) -> WriteOptions:
-        """The same as for reading: `is_streaming` is `df.writeStream` rather than `df.write`."""
-        given = _Given(options, WRITE_OPTIONS, "write", is_streaming=is_streaming)
+        """Parses the options of a write; `is_streaming` is `df.writeStream`, not `df.write`.
+
+        Raises InvalidArgument.
+        """
+        given = _GivenOptions(options, WRITE_OPTIONS, "write", is_streaming=is_streaming)
         txn_app_id = given.get("txnAppId", _sink_name)
         txn_version = given.get("txnVersion", values.version)
         if (txn_app_id is None) != (txn_version is None):
@@ -175,7 +179,7 @@ class WriteOptions:
                 present, missing = missing, present
             raise InvalidArgument(
                 f"option {present}={given.text(present)!r} is given without {missing}: both "
-                f"together name a write that is to be done once"
+                f"together identify a write that is done once"
             )
         return cls(
             cluster=given.cluster(environment),
@@ -192,8 +196,8 @@ class WriteOptions:
         )
 
 
-class _Given:
-    """The options that were given, known ones only, by their lower-case names."""
+class _GivenOptions:
+    """The given options by their lower-case names. An unknown one is refused."""
 
     def __init__(
         self,
@@ -208,7 +212,7 @@ class _Given:
         names = [option.name for option in table]
         check_no_table(self._texts)
         for name in options:
-            if name.lower() in OF_SPARK:
+            if name.lower() in SPARK_OPTIONS:
                 continue
             option = self._table.get(name.lower())
             if option is None:
@@ -219,7 +223,7 @@ class _Given:
                     f"Options are {', '.join(names)}"
                 )
             if is_streaming is not None:
-                _check_where(option, self._texts[name.lower()], verb, is_streaming=is_streaming)
+                _check_applies(option, self._texts[name.lower()], verb, is_streaming=is_streaming)
 
     def text(self, name: str) -> str | None:
         return self._texts.get(name.lower())
@@ -247,18 +251,18 @@ class _Given:
         cluster = (self.text("cluster") or environment.get(CLUSTER_VARIABLE, "")).strip()
         if not cluster:
             raise InvalidArgument(
-                f"option cluster is missing, and {CLUSTER_VARIABLE} is not in the environment of "
-                f"Spark's driver (where a session runs already, it counts from register(spark) "
-                f"on): give {self._table['cluster'].forms}"
+                f"option cluster is missing, and {CLUSTER_VARIABLE} is not set in the environment "
+                f"of Spark's driver (a running session reads it at register(spark)): give "
+                f"{self._table['cluster'].forms}"
             )
         return cluster
 
     def stream(self) -> str | None:
-        """The one stream of `stream` or of the path."""
+        """Returns the single stream of the option `stream` or of the path."""
         if self.text("stream") is not None and self.text("path") is not None:
             raise InvalidArgument(
                 f"option stream={self.text('stream')!r} and the path {self.text('path')!r} both "
-                f"name a stream: give one of them"
+                f"name a stream: give only one of them"
             )
         found = self.get("stream", values.stream_name)
         return self.get("path", values.stream_name) if found is None else found
@@ -269,31 +273,34 @@ class _Given:
         return Positions(default if everywhere is None else everywhere, named)
 
 
-def _check_where(option: Option, text: str, verb: str, *, is_streaming: bool) -> None:
-    if option.where is Where.ALWAYS or (option.where is Where.STREAMING) == is_streaming:
+def _check_applies(option: Option, text: str, verb: str, *, is_streaming: bool) -> None:
+    if (
+        option.applies_to is AppliesTo.ALWAYS
+        or (option.applies_to is AppliesTo.STREAMING) == is_streaming
+    ):
         return
     here, there = f"{verb}Stream", verb
     if not is_streaming:
         here, there = there, here
     instead = {
-        "endingPosition": "; a query is stopped, or ends by trigger(availableNow=True)",
-        "sinkId": "; a batch write is named by txnAppId and txnVersion",
-        "txnAppId": "; Spark numbers the batches, and sinkId names the sink",
-        "txnVersion": "; Spark numbers the batches, and sinkId names the sink",
+        "endingPosition": "; stop the query, or use trigger(availableNow=True)",
+        "sinkId": "; a batch write is identified by txnAppId and txnVersion",
+        "txnAppId": "; Spark numbers the batches, and sinkId identifies the sink",
+        "txnVersion": "; Spark numbers the batches, and sinkId identifies the sink",
     }.get(option.name, "")
     raise InvalidArgument(
         f"option {option.name}={text!r} has no meaning in {here}, only in {there}{instead}"
     )
 
 
-def _selection(given: _Given) -> Selection:
+def _selection(given: _GivenOptions) -> Selection:
     named = [name for name in ("stream", "path", "paths", "streams", "streamPattern")
              if given.text(name) is not None]  # fmt: skip
     if len(named) != 1:
         what = f"{' and '.join(named)} are given" if named else "no stream is named"
         raise InvalidArgument(
             f"{what}: give exactly one of the options stream (NAMESPACE/STREAM, also as "
-            f'load("NAMESPACE/STREAM")), streams (several by comma) and streamPattern'
+            f'load("NAMESPACE/STREAM")), streams (separated by commas) and streamPattern'
         )
     if named[0] in ("stream", "path"):
         stream = given.stream()
@@ -311,24 +318,24 @@ def _selection(given: _Given) -> Selection:
 
 
 def _stream_names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(values.stream_name(word) for word in _words(text)))
+    return tuple(dict.fromkeys(values.stream_name(item) for item in _list_items(text)))
 
 
-def _words(text: str) -> tuple[str, ...]:
-    return values.words(text)
+def _list_items(text: str) -> tuple[str, ...]:
+    return values.list_items(text)
 
 
 def _patterns(text: str) -> tuple[str, ...]:
     found = []
-    for word in _words(text):
-        namespace, slash, pattern = word.partition("/")
+    for item in _list_items(text):
+        namespace, slash, pattern = item.partition("/")
         if not slash or not pattern:
-            raise InvalidArgument(f"{word!r}: write NAMESPACE/PATTERN, like demo/click-*")
+            raise InvalidArgument(f"{item!r}: write NAMESPACE/PATTERN, like demo/click-*")
         if is_pattern(namespace):
-            raise InvalidArgument(f"{word!r}: only the stream may be a pattern, not the namespace")
+            raise InvalidArgument(f"{item!r}: only the stream may be a pattern, not the namespace")
         check_name(namespace, "namespace")
         StreamPatterns(pattern)
-        found.append(word)
+        found.append(item)
     return tuple(dict.fromkeys(found))
 
 
@@ -355,39 +362,39 @@ def _sink_name(text: str) -> str:
 def _entry_bytes(text: str) -> int:
     size = values.size_bytes(text)
     if size > BODY_BYTES_MAX:
-        raise InvalidArgument(f"is over {BODY_BYTES_MAX} bytes, the most an entry may have")
+        raise InvalidArgument(f"exceeds {BODY_BYTES_MAX} bytes, the limit of an entry")
     return size
 
 
-def _check_places(options: ReadOptions, *, is_batch: bool) -> None:
-    """What is sure to read nothing, or names a stream that is not read, was not meant."""
+def _check_positions(options: ReadOptions, *, is_batch: bool) -> None:
+    """Refuses positions with which nothing would be read, and those of streams not selected."""
     read = set(options.selection.streams)
-    for name, places in (
+    for name, positions in (
         ("startingPosition", options.starting),
         ("endingPosition", options.ending),
     ):
         if not options.selection.patterns:
-            strange = [each for each in places.named if each.partition("#")[0] not in
+            foreign = [each for each in positions.named if each.partition("#")[0] not in
                        {stream.partition("#")[0] for stream in read}]  # fmt: skip
-            if strange:
+            if foreign:
                 raise InvalidArgument(
-                    f"option {name} gives a place in {strange[0]}, which is not read. Read are: "
-                    f"{options.selection}"
+                    f"option {name} gives a position in {foreign[0]}, which is not selected. "
+                    f"Selected: {options.selection}"
                 )
     if is_batch:
         for name in ("", *options.starting.named, *options.ending.named):
             start, end = options.starting.of(name), options.ending.of(name)
             if values.is_behind(start, end):
                 raise InvalidArgument(
-                    f"option startingPosition{f' of {name}' if name else ''} is behind "
+                    f"option startingPosition{f' of {name}' if name else ''} is after "
                     f"endingPosition ({start} and {end}): a batch would read nothing"
                 )
         if LATEST in (options.starting.everywhere, *options.starting.named.values()):
             raise InvalidArgument(
-                "option startingPosition='latest': a batch ends there, it would read nothing. "
+                "option startingPosition='latest': a batch ends there and would read nothing. "
                 "Use end=N for the last N records"
             )
         if EARLIEST in (options.ending.everywhere, *options.ending.named.values()):
             raise InvalidArgument(
-                "option endingPosition='earliest': a batch begins there, it would read nothing"
+                "option endingPosition='earliest': a batch begins there and would read nothing"
             )

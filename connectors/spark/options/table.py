@@ -1,6 +1,6 @@
 """Every option of the connector: name, default, accepted forms, meaning, and where it applies.
 
-Error messages and the tables of docs/spark.md are made from it; reading the values is options.py.
+Error messages and the tables of docs/spark.md are generated from it; options.py parses the values.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from connectors.spark.options.values import nearest as nearest
 from ledger.errors import InvalidArgument
 
 
-class Where(enum.Enum):
+class AppliesTo(enum.Enum):
     ALWAYS = ""
     BATCH = "batch"
     STREAMING = "streaming"
@@ -24,82 +24,84 @@ class Where(enum.Enum):
 class Option:
     name: str
     default: str
-    """As people write it; empty: none."""
+    """As users write it; empty means that there is no default."""
     forms: str
     meaning: str
-    where: Where = Where.ALWAYS
+    applies_to: AppliesTo = AppliesTo.ALWAYS
 
 
 _SIZE = "a size: 64m, 64MiB, 500MB or a number of bytes"
-_COUNT = "a whole number, 1 or more"
+_COUNT = "an integer, 1 or more"
 _FLAG = "true or false"
 _CLUSTER = Option(
     "cluster",
     "`LEDGERSTREAM_CLUSTER` of the driver's environment",
     "a cluster URI: sqlite:///path/cluster.db or zk://host:2181/ledgers",
-    "where the metadata of the cluster is; executors must reach it and the bookies too",
+    "where the metadata of the cluster is; executors must reach it, and the bookies",
 )
 
 READ_OPTIONS = (
     _CLUSTER,
-    Option("stream", "", STREAM_FORM, "one stream; `load(\"demo/clicks\")` says the same"),
+    Option("stream", "", STREAM_FORM, "one stream; `load(\"demo/clicks\")` means the same"),
     Option("streams", "", "demo/clicks,demo/views or a JSON list", "several streams"),
     Option(
-        "streamPattern", "", "demo/click-*, several by comma; `*`, `?` and `[...]` in the stream",
-        "all streams whose names match; a running query takes up new ones, and partitions that "
-        "are added, from their beginning",
+        "streamPattern", "",
+        "demo/click-*, separated by commas; `*`, `?` and `[...]` in the stream",
+        "all streams whose names match; a running query reads new streams, and added partitions, "
+        "from their beginning",
     ),
     Option(
         "startingPosition", "earliest; streaming: latest",
         f'{START_FORMS}; or JSON {{"demo/clicks": FORM, "*": FORM}}',
-        "where reading begins; a query with a Spark checkpoint goes on where it was",
+        "where reading begins; a query with a Spark checkpoint resumes from it",
     ),
     Option(
         "endingPosition", "latest", f'{START_FORMS}; or JSON {{"demo/clicks": FORM, "*": FORM}}',
-        "where reading ends: the first record that is not read", Where.BATCH,
+        "where reading ends: the first record that is not read any more", AppliesTo.BATCH,
     ),
     Option(
         "columns", "all", "names separated by commas, or a JSON list",
-        "the columns of the DataFrame; what is not named is not built",
+        "the columns of the DataFrame; other columns are not built",
     ),
-    Option("maxBytesPerTask", "128m", _SIZE, "a task reads about so much at most"),
+    Option("maxBytesPerTask", "128m", _SIZE, "the approximate maximum that one task reads"),
     Option(
         "minTasks", "Spark's default parallelism after `register(spark)`, else 1", _COUNT,
-        "what there is to read is cut into so many pieces at least, of whole entries; the default "
-        "makes none of less than 256 KiB of a micro-batch",
+        "the minimum number of tasks; a task reads whole entries. With the default, a task of a "
+        "micro-batch is not smaller than 256 KiB",
     ),
     Option(
         "maxRecordsPerTrigger", "no limit", _COUNT,
-        "a micro-batch has so many records at most, shared out fairly over the streams",
-        Where.STREAMING,
+        "the maximum number of records of a micro-batch, divided fairly among the streams",
+        AppliesTo.STREAMING,
     ),
     Option(
-        "maxBytesPerTrigger", "no limit", _SIZE, "the same in bytes, to the entry",
-        Where.STREAMING,
+        "maxBytesPerTrigger", "no limit", _SIZE,
+        "the maximum size of a micro-batch, divided in the same way",
+        AppliesTo.STREAMING,
     ),
     Option(
         "minRecordsPerTrigger", "1", _COUNT,
-        "a micro-batch waits for so many records, but not longer than `maxTriggerDelay`",
-        Where.STREAMING,
+        "a micro-batch waits for this number of records, but not longer than `maxTriggerDelay`",
+        AppliesTo.STREAMING,
     ),
     Option(
         "maxTriggerDelay", "15m", "a duration: 10s, 1m30s, 500ms or a number of milliseconds",
-        "how long `minRecordsPerTrigger` may wait", Where.STREAMING,
+        "how long a micro-batch waits for `minRecordsPerTrigger`", AppliesTo.STREAMING,
     ),
     Option(
         "failOnDataLoss", "true", _FLAG,
-        "records that were to be read and are gone: an error that says which (true), or go on "
-        "with the first there is and count them (false)",
+        "what happens if unread records were deleted: the query fails with an error that names "
+        "them (true), or continues at the first available record and counts them (false)",
     ),
     Option(
         "pushFilters", "false", _FLAG,
-        "take filters that Spark pushes down; only for a DataFrame that is used once, because "
-        "Spark would read it the second time with the filters of the first", Where.BATCH,
+        "accept filters that Spark pushes down; only for a DataFrame that is used once, because "
+        "Spark would apply the filters of the first use to the second", AppliesTo.BATCH,
     ),
-    Option("rowsPerBatch", "262144", _COUNT, "rows of one Arrow batch at most"),
+    Option("rowsPerBatch", "262144", _COUNT, "the maximum number of rows of an Arrow batch"),
     Option(
         "progress", "auto", "auto, true or false",
-        "a summary of what is read, on stderr; auto: if that is a terminal", Where.BATCH,
+        "print a summary of what is read on stderr; auto: if it is a terminal", AppliesTo.BATCH,
     ),
 )  # fmt: skip
 
@@ -108,42 +110,44 @@ WRITE_OPTIONS = (
     Option("stream", "", STREAM_FORM,
            "the target of rows whose `stream` column is null or missing"),
     Option("namespace", "", "a namespace, like demo",
-           "what a bare name in the `stream` column is in"),
+           "the namespace of bare names in the `stream` column"),
     Option(
         "sinkId", "the query's id", "letters, digits, '.', '_' and '-'",
-        "under which name the last batch is kept in the metadata of the cluster; of one query "
-        "only", Where.STREAMING,
+        "the name under which the cluster's metadata records the last batch; must belong to one "
+        "query only", AppliesTo.STREAMING,
     ),
     Option(
         "txnAppId", "", "letters, digits, '.', '_' and '-'",
-        "with `txnVersion`: this write is done once, however often it is tried", Where.BATCH,
+        "with `txnVersion`: the write is done exactly once, however often it is retried",
+        AppliesTo.BATCH,
     ),
     Option(
-        "txnVersion", "", "a whole number, 0 or more",
-        "grows from write to write of one `txnAppId`; in foreachBatch the number of the batch",
-        Where.BATCH,
+        "txnVersion", "", "an integer, 0 or more",
+        "must increase with each write of a `txnAppId`; in foreachBatch the number of the batch",
+        AppliesTo.BATCH,
     ),
     Option(
-        "sortWithinBatch", "", "event_time, key, value; several by comma",
-        "the records of a batch stand in the stream in this order, over all tasks",
+        "sortWithinBatch", "", "event_time, key, value; separated by commas",
+        "the columns by which the records of a batch are sorted, over all tasks",
     ),
-    Option("createStreams", "false", _FLAG, "make a stream that is missing; else it is an error"),
-    Option("entryBytes", "1m", _SIZE, "records are sent in entries of about so much"),
+    Option("createStreams", "false", _FLAG,
+           "whether to create missing streams; otherwise they are an error"),
+    Option("entryBytes", "1m", _SIZE, "the approximate size of the entries that hold the records"),
     Option(
         "maxLedgersPerTask", "256", _COUNT,
-        "a task may write to so many streams; more is an error",
+        "the maximum number of streams that one task may write to; more is an error",
     ),
 )  # fmt: skip
 
 
 def check_no_table(names: Collection[str]) -> None:
-    """Raises InvalidArgument for the options (in lower case) of a table of Spark's catalog."""
+    """Raises InvalidArgument for the options (in lower case) of a table in Spark's catalog."""
     if "provider" in names and any(name.startswith("option.") for name in names):
         raise InvalidArgument(
-            "streams cannot be tables of Spark's catalog: Spark hands over no options when such a "
+            "streams cannot be tables of Spark's catalog: Spark passes no options when such a "
             "table is read. Cure: CREATE TEMPORARY VIEW name USING ledgerstream OPTIONS (...)"
         )
 
 
-OF_SPARK = frozenset({"path", "paths", "checkpointlocation", "queryname"})
-"""What Spark passes on to a source or sink though it is meant for Spark itself."""
+SPARK_OPTIONS = frozenset({"path", "paths", "checkpointlocation", "queryname"})
+"""Options for Spark itself, which Spark also passes to a source or sink."""

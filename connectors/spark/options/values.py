@@ -1,7 +1,7 @@
-"""Single values of options: one function per kind of value, from Spark's text to a typed value.
+"""Parses single values of options: one function per kind of value, from Spark's text.
 
-Knows no option by name. A value that cannot be read raises InvalidArgument saying what would be
-right; the caller adds the option's name.
+Knows no option by name. A value that cannot be parsed raises InvalidArgument with the accepted
+form; the caller adds the option's name.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ START_FORMS = (
 _SPARK_SIZE = re.compile(r"(\d{1,15})\s*([kmgt])", re.ASCII | re.IGNORECASE)
 _POWER = {"k": 10, "m": 20, "g": 30, "t": 40}
 _NO_MILLISECONDS = range(10**7, 10**10)
-"""Nothing was appended in early 1970: these are seconds, or a date without dashes."""
+"""No record was appended in early 1970: such a number is seconds, or a date without dashes."""
 _TIMES = ("time=", "event-time=")
 
 
 def stream_name(text: str) -> str:
-    """ "demo/clicks", checked; what is around it is stripped."""
+    """Returns a full name "demo/clicks", checked and stripped of white space."""
     namespace, slash, stream = text.strip().partition("/")
     if not slash or not stream:
-        raise InvalidArgument("a stream has two names, with a slash between")
+        raise InvalidArgument("a stream has two names, separated by a slash")
     return f"{check_name(namespace, 'namespace')}/{check_name(stream)}"
 
 
-def words(text: str) -> tuple[str, ...]:
-    """A list separated by commas, or a JSON list of strings; without the empty ones."""
+def list_items(text: str) -> tuple[str, ...]:
+    """Parses a list separated by commas, or a JSON list of strings; drops empty items."""
     if text.lstrip().startswith("["):
         try:
             listed = json.loads(text)
         except ValueError as error:
-            raise InvalidArgument(f"begins like a JSON list, but is none: {error}") from None
-        if not all(isinstance(word, str) for word in listed):
+            raise InvalidArgument(f"begins like a JSON list, but is not one: {error}") from None
+        if not all(isinstance(item, str) for item in listed):
             raise InvalidArgument("a JSON list must hold strings only")
     else:
         listed = text.split(",")
-    found = tuple(word.strip() for word in listed if word.strip())
+    found = tuple(item.strip() for item in listed if item.strip())
     if not found:
         raise InvalidArgument("the list is empty")
     return found
 
 
 def start(text: str) -> Start:
-    """All that `stream.parse_start` reads, and times in ISO 8601 (UTC if they name no zone)."""
+    """Parses what `stream.parse_start` accepts, and times in ISO 8601 (UTC without a zone)."""
     word = text.strip()
     for prefix in _TIMES:
         rest = word.removeprefix(prefix)
@@ -63,7 +63,7 @@ def start(text: str) -> Start:
                 return parse_start(f"{prefix}{_milliseconds(rest)}")
             if prefix == "time=" and int(rest[:20]) in _NO_MILLISECONDS:
                 raise InvalidArgument(
-                    f"{rest} milliseconds are a time in 1970: write seconds as {rest}000, and a "
+                    f"{rest} milliseconds is a time in 1970: write seconds as {rest}000, and a "
                     f"date as 2026-01-31"
                 )
     if word.lower() in ("earliest", "latest") or ":" in word or "=" in word:
@@ -71,7 +71,7 @@ def start(text: str) -> Start:
             return parse_start(word)
         except InvalidArgument as error:
             raise InvalidArgument(str(error).partition(": use ")[0]) from None
-    raise InvalidArgument(f"{word[:80]!r} is no place in a stream")
+    raise InvalidArgument(f"{word[:80]!r} is no position in a stream")
 
 
 def _milliseconds(text: str) -> int:
@@ -79,7 +79,7 @@ def _milliseconds(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise InvalidArgument(
-            f"{text!r} is no time: write milliseconds since 1970, or 2026-01-31T12:00:00Z"
+            f"{text!r} is not a time: write milliseconds since 1970, or 2026-01-31T12:00:00Z"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -90,22 +90,22 @@ def _milliseconds(text: str) -> int:
 
 
 def starts(text: str) -> tuple[Start | None, dict[str, Start]]:
-    """One form for all streams, or JSON `{"demo/clicks": form, "*": form}`.
+    """Parses one form for all streams, or JSON `{"demo/clicks": form, "*": form}`.
 
     Returns:
-        What holds for all that are not named (None: nothing was said), and the named.
+        The position for streams that are not named (None: not given), and those by name.
     """
     if not text.lstrip().startswith("{"):
         return start(text), {}
     try:
         given = json.loads(text)
     except ValueError as error:
-        raise InvalidArgument(f"begins like a JSON object, but is none: {error}") from None
+        raise InvalidArgument(f"begins like a JSON object, but is not one: {error}") from None
     found: dict[str, Start] = {}
     everywhere: Start | None = None
     for name, form in given.items():
         if not isinstance(form, str):
-            raise InvalidArgument(f"{name!r}: {form!r} is no text")
+            raise InvalidArgument(f"{name!r}: {form!r} is not a string")
         if name == "*":
             everywhere = start(form)
         else:
@@ -114,7 +114,7 @@ def starts(text: str) -> tuple[Start | None, dict[str, Start]]:
 
 
 def is_behind(start: Start, end: Start) -> bool:
-    """Whether nothing can be between them in any stream; places of two kinds may be anywhere."""
+    """Returns whether `start` is after `end` in every stream; different kinds are not compared."""
     match start, end:
         case (Position(), Position()):
             return start > end
@@ -128,12 +128,12 @@ def is_behind(start: Start, end: Start) -> bool:
 
 
 def size_bytes(text: str) -> int:
-    """ "64m" (binary, as in Spark's settings), "64MiB", "500MB", or bytes. At least 1."""
+    """Parses "64m" (binary, as in Spark's settings), "64MiB", "500MB", or bytes; at least 1."""
     spark = _SPARK_SIZE.fullmatch(text.strip())
     try:
         size = int(spark[1]) << _POWER[spark[2].lower()] if spark else parse_size_bytes(text)
     except InvalidArgument:
-        raise InvalidArgument("is no size") from None
+        raise InvalidArgument("is not a size") from None
     if size < 1:
         raise InvalidArgument("must be at least 1 byte")
     return size
@@ -143,22 +143,22 @@ def duration_ms(text: str) -> int:
     try:
         return parse_duration_ms(text)
     except InvalidArgument:
-        raise InvalidArgument("is no duration") from None
+        raise InvalidArgument("is not a duration") from None
 
 
 def count(text: str) -> int:
-    """A whole number, 1 or more; `_` may separate digits."""
+    """Parses an integer, 1 or more; `_` may separate digits."""
     word = text.strip().replace("_", "")
     if not (word.isascii() and word.isdigit() and len(word) <= 18 and int(word) >= 1):
-        raise InvalidArgument("must be a whole number, 1 or more")
+        raise InvalidArgument("must be an integer, 1 or more")
     return int(word)
 
 
 def version(text: str) -> int:
-    """A whole number, 0 or more."""
+    """Parses an integer, 0 or more."""
     word = text.strip()
     if not (word.isascii() and word.isdigit() and len(word) <= 18):
-        raise InvalidArgument("must be a whole number, 0 or more")
+        raise InvalidArgument("must be an integer, 0 or more")
     return int(word)
 
 
@@ -177,20 +177,20 @@ def one_of(text: str, accepted: tuple[str, ...]) -> str:
 
 
 def known(text: str, columns: tuple[str, ...]) -> tuple[str, ...]:
-    """Some of these columns, each once."""
-    found = tuple(word.lower() for word in words(text))
-    for word in found:
-        if word not in columns:
-            meant = nearest(word, list(columns))
-            hint = f", did you mean {meant}?" if meant else ""
-            raise InvalidArgument(f"no column {word!r}{hint} Columns are {', '.join(columns)}")
+    """Parses a list of columns out of these; each may be named once."""
+    found = tuple(item.lower() for item in list_items(text))
+    for name in found:
+        if name not in columns:
+            meant = nearest(name, list(columns))
+            hint = f", did you mean {meant}?" if meant else "."
+            raise InvalidArgument(f"no column {name!r}{hint} Columns are {', '.join(columns)}")
     if len(set(found)) != len(found):
         raise InvalidArgument("a column is named twice")
     return found
 
 
 def nearest(word: str, names: list[str]) -> str | None:
-    """The one of `names` that was most likely meant, whatever its case."""
+    """Returns the most similar of `names`, regardless of case, or None."""
     by_lower = {name.lower(): name for name in names}
     found = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[found[0]] if found else None

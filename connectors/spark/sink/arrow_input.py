@@ -1,8 +1,7 @@
-"""The columns a sink is handed, each made into the one Arrow type that is written.
+"""Converts the columns that a sink receives to the Arrow types that are written.
 
-Answers for which types a column may have and for errors that name column, row and cure. Buffers
-are shared where they can be; there is no Python per row. What comes out is encoded by
-arrow_write.py.
+Defines the types that a column may have, and reports errors with column, row and cure. Shares
+buffers where possible. Must never run Python per row. arrow_write.py encodes the result.
 """
 
 from __future__ import annotations
@@ -28,38 +27,38 @@ _PAIR: Final = pa.struct([("name", pa.string()), ("value", pa.binary())])
 
 
 def input_rows(batch: pa.RecordBatch, first_row: int = 0) -> pa.RecordBatch:
-    """The columns of a batch that the sink takes, each in the one type that is written.
+    """Returns the columns of a batch, each converted to the type that is written.
 
     `value` and `key` become binary, `event_time` int64 (ms since 1970, rounded down), `headers`
-    a list of (name, value) without nulls, `stream` string, `partition` int32. Columns that are
-    missing, or wholly of Arrow's null type, are left out. Shares buffers where it can.
-    `first_row` is the number of the first row in its task, for messages.
+    a list of (name, value) without nulls, `stream` string, `partition` int32. Columns of Arrow's
+    null type are left out. Shares buffers where possible. `first_row` is the number of the first
+    row in its task, for messages.
 
-    Raises InvalidArgument naming column, type, row and cure.
+    Raises InvalidArgument with column, type, row and cure.
     """
     columns: dict[str, Any] = {}
     for name, array in zip(batch.schema.names, batch.columns, strict=True):
         make = _INPUTS.get(name)
         if make is None:
             raise InvalidArgument(
-                f"column {name!r} has no place in a record; a sink takes the columns "
+                f"column {name!r} is not part of a record; a sink accepts the columns "
                 f"{', '.join(INPUT_COLUMNS)}. Cure: select() those"
             )
         if name in columns:
-            raise InvalidArgument(f"column {name!r} is there twice. Cure: select() it once")
+            raise InvalidArgument(f"column {name!r} is given twice. Cure: select() it once")
         if not pa.types.is_null(array.type):
             columns[name] = make(name, array, first_row)
     if VALUE not in columns:
         raise InvalidArgument(
-            "no column 'value' (binary or string): it is what a record holds. Cure: "
-            "selectExpr('to_json(struct(*)) AS value'), or whatever the bytes shall be"
+            "there is no column 'value' (binary or string), the payload of a record. Cure: "
+            "selectExpr('to_json(struct(*)) AS value'), or another encoding"
         )
     value = columns[VALUE]
     if value.null_count:
         raise InvalidArgument(
             f"column 'value' is null in row {first_row + _first_null(value):,} of the task "
-            f"(and in {value.null_count - 1:,} more of this batch); a record has a value, which "
-            "may be empty. Cure: where('value IS NOT NULL'), or coalesce(value, lit(b''))"
+            f"(and in {value.null_count - 1:,} more of this batch); a record must have a value, "
+            "which may be empty. Cure: where('value IS NOT NULL'), or coalesce(value, lit(b''))"
         )
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
@@ -68,16 +67,16 @@ def _first_null(array: pa.Array) -> int:
     return int(pc.index(pc.is_null(array), True).as_py())
 
 
-def _binary(name: str, array: pa.Array, first_row: int) -> pa.Array:
+def _as_binary(name: str, array: pa.Array, first_row: int) -> pa.Array:
     kind = array.type
     if pa.types.is_binary(kind):
         return array
     if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
-        return _from_large(name, array)
+        return _narrow_offsets(name, array)
     if pa.types.is_dictionary(kind):
-        return _binary(name, array.dictionary_decode(), first_row)
+        return _as_binary(name, array.dictionary_decode(), first_row)
     if pa.types.is_run_end_encoded(kind):
-        return _binary(name, pc.run_end_decode(array), first_row)
+        return _as_binary(name, pc.run_end_decode(array), first_row)
     if (
         pa.types.is_string(kind)
         or pa.types.is_string_view(kind)
@@ -91,8 +90,8 @@ def _binary(name: str, array: pa.Array, first_row: int) -> pa.Array:
     )
 
 
-def _from_large(name: str, array: pa.Array) -> pa.Array:
-    """64-bit offsets as 32-bit ones from 0; the bytes are shared."""
+def _narrow_offsets(name: str, array: pa.Array) -> pa.Array:
+    """Converts 64-bit offsets to 32-bit offsets from 0; shares the bytes."""
     validity, offsets, data = array.buffers()
     count = len(array)
     if count == 0 or offsets is None:
@@ -117,7 +116,7 @@ def _event_time(name: str, array: pa.Array, first_row: int) -> pa.Array:
         try:
             return array.cast(pa.int64())
         except pa.ArrowInvalid as error:
-            raise InvalidArgument(f"column {name!r}: {error}; it is ms since 1970") from None
+            raise InvalidArgument(f"column {name!r}: {error}; it holds ms since 1970") from None
     if not pa.types.is_timestamp(kind):
         raise InvalidArgument(
             f"column {name!r} is {kind}; it must be a timestamp, or a long of milliseconds since "
@@ -163,13 +162,13 @@ def _headers(name: str, array: pa.Array, first_row: int) -> pa.Array:
     zero = pa.array([0], pa.int32())
     bounds = pa.concat_arrays([zero, pc.cumulative_sum(lengths.cast(pa.int32()))])
     try:
-        texts = _binary(f"{name}.name", names, first_row).cast(pa.string())
+        texts = _as_binary(f"{name}.name", names, first_row).cast(pa.string())
     except pa.ArrowInvalid:
         raise InvalidArgument(
-            f"column {name!r}: a header's name is no UTF-8 text, in a row from {first_row:,} to "
+            f"column {name!r}: the name of a header is not UTF-8, in a row from {first_row:,} to "
             f"{first_row + len(array) - 1:,} of the task"
         ) from None
-    content = _binary(f"{name}.value", values, first_row)
+    content = _as_binary(f"{name}.value", values, first_row)
     return pa.ListArray.from_arrays(
         bounds, pa.StructArray.from_arrays([texts, content], fields=list(_PAIR))
     )
@@ -214,8 +213,8 @@ def _partition(name: str, array: pa.Array, first_row: int) -> pa.Array:
 
 
 _INPUTS: Final = {
-    VALUE: _binary,
-    KEY: _binary,
+    VALUE: _as_binary,
+    KEY: _as_binary,
     EVENT_TIME: _event_time,
     HEADERS: _headers,
     STREAM: _stream,

@@ -1,8 +1,8 @@
-"""Arrow rows in, the payload of one stream entry out; columns are copied as buffers.
+"""Encodes Arrow rows as payloads of stream entries; columns are copied as buffers.
 
-Answers for the same bytes that `stream.core.entry.encoder` makes of the same records, and for how
-rows are cut into entries. Must never run Python per row. Rows come from arrow_input.py; the
-reading half is arrow_read.py.
+Produces the same bytes as `stream.core.entry.encoder` for the same records, and decides how rows
+are cut into entries. Must never run Python per row. arrow_input.py prepares the rows;
+source/arrow_read.py is the counterpart for reading.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from stream.core.entry.sizes import RECORD_OVERHEAD_BYTES
 
 
 def _offsets(array: pa.Array) -> memoryview:
-    """The offsets of an array of variable length, from its first item on."""
+    """Returns the offsets of an array of variable length, from its first item on."""
     if not len(array):
         return memoryview(bytes(4)).cast("i")
     return memoryview(array.buffers()[1]).cast("i")[array.offset :]
 
 
 class RowSizes:
-    """How many bytes rows take in an entry; a question costs the same however many rows."""
+    """Computes how many bytes rows take in an entry, in constant time for any range of rows."""
 
     __slots__ = ("_binaries", "_headers", "_row_bytes", "count")
 
@@ -49,7 +49,7 @@ class RowSizes:
         self.count: int = rows.num_rows
         names = set(rows.schema.names)
         self._binaries = [_offsets(rows.column(name)) for name in (VALUE, KEY) if name in names]
-        # An offset or a time, and a whole byte for what says whether it is null.
+        # An offset or a time, and a whole byte for its validity bit.
         self._row_bytes = 4 + 5 * (KEY in names) + 9 * (EVENT_TIME in names)
         self._headers: tuple[memoryview, ...] | None = None
         if HEADERS in names:
@@ -61,11 +61,11 @@ class RowSizes:
             self._row_bytes += 4
 
     def between(self, first: int, stop: int) -> int:
-        """Bytes of the columns of these rows, less padding."""
+        """Returns the bytes of these rows' columns, without padding."""
         return self.records_between(first, stop) + self._row_bytes * (stop - first)
 
     def records_between(self, first: int, stop: int) -> int:
-        """Bytes of the records alone, counted as `stream.core.entry.sizes` does."""
+        """Returns the bytes of these records, counted as by `stream.core.entry.sizes`."""
         size = 0
         for offsets in self._binaries:
             size += offsets[stop] - offsets[first]
@@ -77,15 +77,15 @@ class RowSizes:
         return size
 
     def first_over(self, first: int, stop: int, bytes_max: int) -> int | None:
-        """The first of these rows whose record is larger than `bytes_max`."""
+        """Returns the first of these rows whose record is larger than `bytes_max`, or None."""
         if self.records_between(first, stop) <= bytes_max:
             return None
-        # Only rows that together are larger than one record may be are ever looked at singly.
+        # Rows are checked one by one only if together they exceed the limit of one record.
         between = self.records_between
         return next((row for row in range(first, stop) if between(row, row + 1) > bytes_max), None)
 
     def cuts(self, entry_bytes: int) -> Iterator[tuple[int, int]]:
-        """Ranges of rows for entries of about equal size, of `entry_bytes` at most or one row."""
+        """Yields ranges of rows for entries of similar size: at most `entry_bytes`, or one row."""
         first, count = 0, self.count
         while first < count:
             left = self.between(first, count)
@@ -107,13 +107,13 @@ class RowSizes:
 # ---- entries
 
 
-class _Body:
-    """The pieces of a body in order, each buffer begun at a multiple of 8 bytes."""
+class _BodyBuffers:
+    """The buffers of a body in order, each aligned to 8 bytes."""
 
     __slots__ = ("nbytes", "pieces")
 
     def __init__(self) -> None:
-        self.pieces: list[Any] = [b""]  # the header's place
+        self.pieces: list[Any] = [b""]  # reserved for the header
         self.nbytes = 0
 
     def add(self, piece: Any) -> None:
@@ -124,7 +124,7 @@ class _Body:
         self.nbytes += len(piece)
 
     def add_offsets(self, array: pa.Array, count: int) -> tuple[int, int]:
-        """count + 1 offsets, from 0; returns what they were at both ends."""
+        """Adds count + 1 offsets, shifted to begin at 0; returns the first and last original."""
         offsets = _offsets(array)
         low, high = offsets[0], offsets[count]
         if low == 0:
@@ -165,7 +165,7 @@ class _Body:
         return FLAG_KEYS | FLAG_KEY_VALIDITY
 
     def add_event_times(self, times: pa.Array) -> tuple[int, int, int]:
-        """Flags, the lowest and the highest time."""
+        """Adds the times; returns the flags, the lowest and the highest time."""
         nulls = times.null_count
         if nulls == len(times):
             return 0, -1, -1
@@ -198,13 +198,13 @@ def encode_rows(
     append_time_ms: int,
     compression: Compression = Compression.NONE,
 ) -> bytes:
-    """The payload of one entry holding all these rows, which `input_rows` made.
+    """Returns the payload of one entry that holds all these rows, which `input_rows` made.
 
-    Sequences count from the begin of the segment. The same bytes as `entry_encoder.encode` makes
-    of the same records. Raises InvalidArgument for too many rows or bytes;
-    CompressionUnavailable.
+    Sequences count from the beginning of the segment. The bytes are those that
+    `stream.core.entry.encoder.encode` makes of the same records. Raises InvalidArgument for too
+    many rows or bytes; CompressionUnavailable.
     """
-    return b"".join(_pieces(rows, first_sequence, append_time_ms, compression))
+    return b"".join(_payload_parts(rows, first_sequence, append_time_ms, compression))
 
 
 def encode_frame(
@@ -214,13 +214,15 @@ def encode_frame(
     append_time_ms: int,
     compression: Compression = Compression.NONE,
 ) -> bytearray:
-    """The same behind FRAME_ROOM_BYTES, for `LedgerWriter.append_frame_nowait`: the one copy of
-    the rows that is made on their way to the sockets."""
-    pieces = _pieces(rows, first_sequence, append_time_ms, compression)
+    """Returns the same payload after FRAME_ROOM_BYTES, for `LedgerWriter.append_frame_nowait`.
+
+    This is the only copy of the rows between Spark and the sockets.
+    """
+    pieces = _payload_parts(rows, first_sequence, append_time_ms, compression)
     return bytearray().join([bytes(FRAME_ROOM_BYTES), *pieces])
 
 
-def _pieces(
+def _payload_parts(
     rows: pa.RecordBatch, first_sequence: int, append_time_ms: int, compression: Compression
 ) -> list[bytes]:
     count = rows.num_rows
@@ -228,7 +230,7 @@ def _pieces(
         raise InvalidArgument(f"an entry holds 1 to {RECORDS_PER_ENTRY_MAX} records, not {count}")
     flags = FLAG_SEQUENCE_IN_SEGMENT
     event_min = event_max = -1
-    body = _Body()
+    body = _BodyBuffers()
     names: Sequence[str] = rows.schema.names
     body.add_binary(rows.column(VALUE))
     if KEY in names:
@@ -243,5 +245,5 @@ def _pieces(
         first_sequence=first_sequence, append_time_ms=append_time_ms,
         event_range_ms=(event_min, event_max),
     )  # fmt: skip
-    assert sum(map(len, pieces)) == size, f"an entry of {size} bytes has others"
+    assert sum(map(len, pieces)) == size, f"the parts of an entry are not its {size} bytes"
     return pieces

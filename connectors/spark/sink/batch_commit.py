@@ -1,13 +1,14 @@
-"""What the driver does with the ledgers of a batch's tasks: commits them, or gives them up.
+"""Commits or discards the ledgers of a batch's tasks, on the driver.
 
-Answers for the order of ledgers in each stream, and for streams that are made on the way. That a
-batch is committed once is decided in stream/sinks/sinks.py.
+Decides the order of ledgers in each stream, and creates missing streams. stream/sinks/sinks.py
+guarantees that a batch is committed once.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from connectors.spark.sink.routing import look_up, parse_target
@@ -16,29 +17,34 @@ from connectors.spark.sink.sort_order import SortOrder
 from connectors.spark.sink.task_ledgers import SinkBatch, TaskLedger
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
-from stream.namespace import Namespace
+from stream.core.metadata.streams import StreamMetadata
+from stream.core.names import check_new_name
+from stream.errors import StreamExists
 from stream.sinks.sinks import BatchCommit, commit_batch, discard_ledgers, is_committed
+from stream.store.streams import StreamStore
 
 if TYPE_CHECKING:
-    from connectors.spark.client.client_cache import KeptCluster
+    from connectors.spark.client.client_cache import ClusterClient
     from connectors.spark.options.options import WriteOptions
 
 _log = logging.getLogger(__name__)
 
 
-def make_target(kept: KeptCluster, name: str) -> None:
-    """Makes a plain stream of this full name, unless there is one.
+def make_target(cluster: ClusterClient, name: str) -> None:
+    """Creates a plain stream with this full name, unless it exists.
 
     Raises NoSuchNamespace, TooManyStreams, MetadataUnavailable.
     """
     target = parse_target(name, None)
-    if kept.run(look_up, target, may_be_missing=True).is_missing:
-        kept.run(_make_streams, [(target.namespace, target.stream)])
+    if cluster.run(look_up, target, may_be_missing=True).is_missing:
+        cluster.run(_make_streams, [(target.namespace, target.stream)])
 
 
 async def _make_streams(client: LedgerClient, names: Sequence[tuple[str, str]]) -> None:
     for namespace, stream in names:
-        await Namespace(client, namespace).ensure_stream(stream)
+        metadata = StreamMetadata(name=check_new_name(stream), created_ms=client.now_ms())
+        with suppress(StreamExists):
+            await StreamStore(client.store).create_stream(namespace, metadata)
 
 
 async def commit_task_ledgers(
@@ -52,11 +58,11 @@ async def commit_task_ledgers(
 ) -> BatchCommit:
     """Makes the ledgers segments of their streams, once for this sink and batch.
 
-    A batch without ledgers is committed too: an older one is refused from then on. Raises as
-    `stream.sinks.sinks.commit_batch`.
+    A batch without ledgers is committed, too: older batches are refused from then on. Raises what
+    `stream.sinks.sinks.commit_batch` raises.
     """
     chosen = [each.ledger for each in ledgers]
-    if options.sort_within_batch and not await _is_there(client, sink_id, batch_id):
+    if options.sort_within_batch and not await _is_committed(client, sink_id, batch_id):
         order = SortOrder(options.sort_within_batch)
         batch = SinkBatch(sink_id, batch_id, "merged by the driver")
         chosen = await in_total_order(client, ledgers, order, batch, options.entry_bytes)
@@ -75,7 +81,7 @@ async def commit_task_ledgers(
     return done
 
 
-async def _is_there(client: LedgerClient, sink_id: str | None, batch_id: int | None) -> bool:
+async def _is_committed(client: LedgerClient, sink_id: str | None, batch_id: int | None) -> bool:
     if sink_id is None:
         return False
     return await is_committed(client, (), sink_id=sink_id, batch_id=batch_id)
@@ -88,7 +94,10 @@ async def discard_task_ledgers(
     sink_id: str | None,
     batch_id: int | None,
 ) -> int:
-    """Deletes those that no stream has; returns how many. Raises MetadataUnavailable."""
+    """Deletes the ledgers that are in no stream; returns their number.
+
+    Raises MetadataUnavailable.
+    """
     return await discard_ledgers(
         client, [each.ledger for each in ledgers], sink_id=sink_id, batch_id=batch_id
     )

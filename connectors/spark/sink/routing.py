@@ -1,7 +1,7 @@
-"""Which stream or partition each row of a sink goes to; rows of one target keep their order.
+"""Routes each row of a sink to its stream or partition; rows of one target keep their order.
 
-Answers for the columns `stream` and `partition`, and for keys: they go where an ordinary
-`PartitionedWriter` sends them. Arrow groups the rows; Python runs once per distinct name or key.
+Evaluates the columns `stream`, `partition` and `key`; a key is routed as by a `PartitionedWriter`.
+Arrow groups the rows; Python must run only once per distinct name or key.
 """
 
 from __future__ import annotations
@@ -37,8 +37,10 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TargetStream:
-    """A stream as the metadata has it now. `partitions` is None for a plain one; `is_missing`:
-    it will be made, plain, when the batch is committed."""
+    """The metadata of a target. `partitions` is None for a plain stream.
+
+    A stream that `is_missing` is created, as a plain stream, when the batch is committed.
+    """
 
     policy: NamespaceMetadata
     partitions: int | None = None
@@ -46,7 +48,7 @@ class TargetStream:
 
 
 def parse_target(name: str, namespace: str | None) -> Target:
-    """ "demo/clicks", or "clicks" with a namespace. Raises InvalidArgument."""
+    """Parses "demo/clicks", or "clicks" with a namespace. Raises InvalidArgument."""
     found, slash, stream = name.partition("/")
     if not slash:
         if namespace is None:
@@ -59,7 +61,10 @@ def parse_target(name: str, namespace: str | None) -> Target:
 
 
 async def look_up(client: LedgerClient, target: Target, *, may_be_missing: bool) -> TargetStream:
-    """How the target is written. Raises NoSuchNamespace, NoSuchStream, MetadataUnavailable."""
+    """Reads the metadata of a target.
+
+    Raises NoSuchNamespace, NoSuchStream, MetadataUnavailable.
+    """
     policy, _ = await StreamStore(client.store).read_namespace(target.namespace)
     try:
         node = await client.store.get(stream_path(target.namespace, target.stream))
@@ -80,7 +85,10 @@ async def look_up(client: LedgerClient, target: Target, *, may_be_missing: bool)
     partition = parse_partition(target.stream)
     if partition is not None:
         whole = f"{target.namespace}/{partition.stream}"
-        cure = f"name the stream ({whole}), and create it with so many partitions if it has fewer"
+        cure = (
+            f"name the stream itself ({whole}), and check that it has more than "
+            f"{partition.partition} partitions"
+        )
     raise NoSuchStream(
         f"there is no stream {target.stream!r} in namespace {target.namespace!r}. Cure: {cure}"
     )
@@ -90,11 +98,10 @@ class Router:
     """Splits rows by target. One per task.
 
     Args:
-        default: where rows without a stream go; None: each must name one.
-        namespace: what bare names in the column `stream` are in.
-        describe: asked once for each stream that rows name.
-        turn: which partition has the first turn for rows without a key; tasks begin at different
-            ones.
+        default: the target of rows without a stream; None: each row must name one.
+        namespace: the namespace of bare names in the column `stream`.
+        describe: returns the metadata of a target.
+        turn: the first partition for rows without a key; tasks begin with different ones.
     """
 
     def __init__(
@@ -114,9 +121,9 @@ class Router:
     def split(
         self, rows: pa.RecordBatch, first_row: int = 0
     ) -> Iterator[tuple[Target, TargetStream, pa.RecordBatch]]:
-        """The rows of each target, with the columns of a record alone.
+        """Yields the rows of each target, with the columns of a record only.
 
-        `first_row` is the number of the first one in the task, for messages. Raises
+        `first_row` is the number of the first row in the task, for messages. Raises
         InvalidArgument, and what `describe` raises.
         """
         for target, group in self._by_stream(rows, first_row):
@@ -130,7 +137,7 @@ class Router:
             yield self._target_of(None, first_row), rows
             return
         column = rows.column(STREAM).dictionary_encode(null_encoding="encode")
-        # A stream may be named in several ways: in full, without its namespace, not at all.
+        # Several values name the same stream: its full name, its bare name, or null.
         codes: dict[Target, int] = {}
         numbers = [
             codes.setdefault(self._target_of(name, first_row), len(codes))
@@ -182,12 +189,12 @@ class Router:
             wrong = low if low < first else high
             legal = f"{first}" if count == 1 else f"{first} to {first + count - 1}"
             raise InvalidArgument(
-                f"a row from {first_row:,} on names partition {wrong} of stream {target}; legal "
-                f"is {legal}, or null for the partition of its key"
+                f"a row from {first_row:,} on names partition {wrong} of stream {target}; valid: "
+                f"{legal}, or null for the partition of its key"
             )
 
     def _routed(self, target: Target, partitions: int, rows: pa.RecordBatch) -> pa.Array:
-        """A partition for each row: by its key, or the one whose turn it is in this batch."""
+        """Returns a partition for each row: by its key, or else the next one in turn."""
         routes = self._routes.get(target)
         if routes is None or routes.partitions != partitions:
             routes = self._routes[target] = Routes(partitions)
@@ -207,7 +214,7 @@ class Router:
 
 
 def grouped(rows: pa.RecordBatch, codes: pa.Array) -> Iterator[tuple[int, pa.RecordBatch]]:
-    """The rows of each code (int32, without nulls), in their order."""
+    """Yields the rows of each code (int32, without nulls), in their order."""
     if not rows.num_rows:
         return
     ends = pc.min_max(codes)

@@ -1,6 +1,6 @@
-"""Whether a DataFrame can be written: its columns and types, checked before a query begins.
+"""Checks the columns and types of a DataFrame before a query that writes it begins.
 
-What the Arrow columns of a task are checked for again is in arrow_input.py.
+arrow_input.py checks the Arrow columns of each task again.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ if TYPE_CHECKING:
 
 
 def check_sink_schema(schema: StructType, options: WriteOptions) -> None:
-    """Raises InvalidArgument naming the column, its type, what it must be, and a cure."""
+    """Raises InvalidArgument with the column, its type, the accepted types, and a cure."""
     names = [field.name for field in schema]
     for name in names:
         if name not in SINK_COLUMNS:
             raise InvalidArgument(
-                f"column {name!r} has no place in a record. A sink takes "
+                f"column {name!r} is not part of a record. A sink accepts "
                 f"{'; '.join(f'{n} ({kind})' for n, kind in SINK_COLUMNS.items())}. Cure: select "
                 "those, e.g. selectExpr('to_json(struct(*)) AS value')"
             )
     if len(set(names)) != len(names):
-        raise InvalidArgument(f"a column is there twice: {', '.join(names)}. Cure: select it once")
+        raise InvalidArgument(f"a column is given twice: {', '.join(names)}. Cure: select it once")
     if "value" not in names:
         raise InvalidArgument(
-            f"there is no column 'value' ({SINK_COLUMNS['value']}): it is what a record holds. "
-            "Cure: selectExpr('to_json(struct(*)) AS value'), or whatever the bytes shall be"
+            f"there is no column 'value' ({SINK_COLUMNS['value']}), the payload of a record. "
+            "Cure: selectExpr('to_json(struct(*)) AS value'), or another encoding"
         )
     for field in schema:
         if not _fits(field.name, field.dataType):
@@ -41,14 +41,14 @@ def check_sink_schema(schema: StructType, options: WriteOptions) -> None:
             )
     if options.stream is None and "stream" not in names:
         raise InvalidArgument(
-            "nothing says to which stream. Cure: the option stream (NAMESPACE/STREAM), or a "
-            "column 'stream'"
+            "no target stream is given. Cure: the option stream (NAMESPACE/STREAM), or a column "
+            "'stream'"
         )
     for name in options.sort_within_batch:
         if name not in names:
             raise InvalidArgument(
-                f"option sortWithinBatch names column {name!r}, which is not written; columns are "
-                f"{', '.join(names)}"
+                f"option sortWithinBatch names column {name!r}, which is not written; the columns "
+                f"are {', '.join(names)}"
             )
 
 
@@ -80,7 +80,7 @@ def _are_headers(kind: DataType) -> bool:
     fields = kind.elementType.fields
     return (
         len(fields) == 2
-        # Kafka's source calls it "key".
+        # Headers of Spark's Kafka source have a "key" instead of a "name".
         and fields[0].name in ("name", "key")
         and fields[1].name == "value"
         and isinstance(fields[0].dataType, text)
@@ -91,7 +91,7 @@ def _are_headers(kind: DataType) -> bool:
 _CURES = {
     "value": "CAST(value AS STRING), to_json(...), to_avro(...)",
     "key": "CAST(key AS STRING)",
-    "event_time": "CAST(event_time AS TIMESTAMP); a timestamp_ntz names no instant",
+    "event_time": "CAST(event_time AS TIMESTAMP); a timestamp_ntz is not a point in time",
     "headers": "map_entries, transform(...), or leave it out",
     "partition": "CAST(partition AS INT)",
     "stream": "CAST(stream AS STRING)",

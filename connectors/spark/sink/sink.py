@@ -1,9 +1,9 @@
 """The exactly-once sink: tasks write ledgers of their own, the driver commits all of a batch.
 
-Answers for when a batch is in its streams: when `commit` returned, all of it, once for its (sink,
-batch), in one metadata transaction (stream/sinks/sinks.py). Objects here are pickled to tasks and
-back: they hold options and numbers, never a connection. Must never delete a ledger without having
-looked whether a stream has it.
+When `commit` has returned, the whole batch is in its streams, once per (sink, batch), by a single
+metadata transaction (stream/sinks/sinks.py). The objects are pickled to tasks and back: they hold
+options and numbers, never a connection. Must never delete a ledger without checking that no stream
+has it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from connectors.spark.client.client_cache import kept
-from connectors.spark.client.quickack import acknowledge_at_once
-from connectors.spark.error_messages import plain_errors
+from connectors.spark.client.client_cache import cached_cluster
+from connectors.spark.client.quickack import set_quickack
+from connectors.spark.error_messages import errors_without_traceback
 from connectors.spark.sink.batch_commit import (
     commit_task_ledgers,
     discard_task_ledgers,
@@ -43,13 +43,13 @@ _log = logging.getLogger(__name__)
 
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
-"""Local properties of a streaming query's tasks. The id stays over a restart from the same Spark
-checkpoint."""
+"""Local properties of a streaming query's tasks. The id is the same after a restart from the same
+Spark checkpoint."""
 
 
 @dataclass(frozen=True)
 class TaskCommit(WriterCommitMessage):
-    """What a task tells the driver. `query_id` and `batch_id` are None in a batch write."""
+    """The message of a task to the driver. `query_id` and `batch_id` are None in a batch write."""
 
     ledgers: tuple[TaskLedger, ...]
     partition: int = -1
@@ -61,24 +61,24 @@ class TaskCommit(WriterCommitMessage):
         return sum(each.ledger.end.records for each in self.ledgers)
 
 
-@plain_errors
+@errors_without_traceback
 class _Sink:
-    """What batch and streaming writers have in common."""
+    """The common part of batch and streaming writers."""
 
     def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
-        """On the driver: what cannot be written ends here, before any task.
+        """Checks on the driver, before any task starts, that the rows can be written.
 
-        Raises InvalidArgument; with `createStreams` what making a stream raises.
+        Raises InvalidArgument; with `createStreams` what creating a stream raises.
         """
         assert not overwrite, "the data source refuses it"
         check_sink_schema(schema, options)
         self.options = options
         if options.create_streams and options.stream is not None:
-            make_target(kept(options.cluster), options.stream)
+            make_target(cached_cluster(options.cluster), options.stream)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
-        """In a task: writes its rows to ledgers of its own, durable and closed."""
-        acknowledge_at_once()
+        """Writes the rows of a task to ledgers of its own, which are then durable and closed."""
+        set_quickack()
         options = self.options
         context = TaskContext.get()
         query_id = batch_id = None
@@ -96,12 +96,12 @@ class _Sink:
                 batch_id = None if number is None else int(number)
         sink_id, sink_batch = self._names(query_id, batch_id)
         batch = SinkBatch(sink_id, sink_batch, attempt)
-        writer = TaskWriter(kept(options.cluster), options, batch, turn=partition)
+        writer = TaskWriter(cached_cluster(options.cluster), options, batch, turn=partition)
         ledgers = writer.write(iterator)
         return TaskCommit(tuple(ledgers), partition, query_id, batch_id)
 
     def _names(self, query_id: str | None, batch_id: int | None) -> tuple[str | None, int | None]:
-        """Sink and batch: both, or none of them for a write that is named by nothing."""
+        """Returns the ids of sink and batch, or two Nones for a write without an identity."""
         options = self.options
         if not options.is_streaming:
             return options.txn_app_id, options.txn_version
@@ -113,7 +113,7 @@ class _Sink:
         ledgers = _in_order(commits)
         if not ledgers and sink_id is None:
             return
-        done = kept(self.options.cluster).run(
+        done = cached_cluster(self.options.cluster).run(
             commit_task_ledgers, ledgers, self.options,
             sink_id=sink_id, batch_id=sink_batch, origin=self._origin(commits),
         )  # fmt: skip
@@ -124,7 +124,7 @@ class _Sink:
         )  # fmt: skip
 
     def _origin(self, commits: Sequence[TaskCommit]) -> str:
-        """What the sink's name stands for: one that stands for another too loses its rows."""
+        """Returns what the sink's id belongs to: a second owner of the id would lose its rows."""
         if not self.options.is_streaming:
             return f"a write to {self.options.stream or 'the streams its rows name'}"
         query_ids = [commit.query_id for commit in commits if commit.query_id is not None]
@@ -136,11 +136,11 @@ class _Sink:
             return
         sink_id, sink_batch = self._identity(commits, batch_id)
         try:
-            count = kept(self.options.cluster).run(
+            count = cached_cluster(self.options.cluster).run(
                 discard_task_ledgers, ledgers, sink_id=sink_id, batch_id=sink_batch
             )
         except LedgerError as error:
-            # Spark reports why the batch failed; what stays is found by the janitor.
+            # Spark reports why the batch failed; the janitor finds the remaining ledgers.
             _log.warning(
                 "sink=%s batch=%s: ledgers of the failed batch are left to the janitor: %s",
                 sink_id, sink_batch, error,
@@ -153,55 +153,60 @@ class _Sink:
     ) -> tuple[str | None, int | None]:
         query_ids = {commit.query_id for commit in commits if commit.query_id is not None}
         if len(query_ids) > 1:
-            raise InvalidArgument(f"the messages of one batch are of the queries {query_ids}")
+            raise InvalidArgument(f"the messages of one batch are from the queries {query_ids}")
         sink_id, sink_batch = self._names(next(iter(query_ids), None), batch_id)
         if self.options.is_streaming and sink_id is None and any(c.ledgers for c in commits):
             raise InvalidArgument(
-                f"batch {batch_id}: its tasks were not told the id of the query, so that it could "
-                "be committed twice. Cure: the option sinkId, a name of your own for this sink"
+                f"batch {batch_id}: its tasks did not receive the id of the query, so that it "
+                "could be committed twice. Cure: the option sinkId, a name of your own for this "
+                "sink"
             )
-        strange = {c.batch_id for c in commits if c.batch_id not in (None, batch_id)}
-        if strange:
-            raise InvalidArgument(f"batch {batch_id} has messages of the batches {strange}")
+        others = {c.batch_id for c in commits if c.batch_id not in (None, batch_id)}
+        if others:
+            raise InvalidArgument(f"batch {batch_id} has messages of the batches {others}")
         return sink_id, sink_batch
 
 
-def _told(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommit]:
+def _task_commits(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommit]:
     return [message for message in messages if isinstance(message, TaskCommit)]
 
 
 def _in_order(commits: Sequence[TaskCommit]) -> list[TaskLedger]:
-    """By partition: rows of a batch that Spark has sorted stay so."""
+    """Returns the ledgers ordered by partition, to keep the order of rows that Spark has sorted."""
     ordered = sorted(commits, key=lambda commit: commit.partition)
     return [ledger for commit in ordered for ledger in commit.ledgers]
 
 
-@plain_errors
+@errors_without_traceback
 class LedgerstreamWriter(_Sink, DataSourceArrowWriter):
     """`df.write.format("ledgerstream").mode("append")`."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Puts all rows into their streams. With txnAppId and txnVersion only if that version, or
-        a later one, is not there yet."""
-        self._commit(_told(messages), None)
+        """Adds all rows to their streams.
+
+        With txnAppId and txnVersion, only if neither this version nor a later one is committed.
+        """
+        self._commit(_task_commits(messages), None)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Deletes what the tasks wrote, as far as no stream has it: a commit may have failed after
-        it was done."""
-        self._abort(_told(messages), None)
+        """Deletes the ledgers of the tasks that are in no stream.
+
+        Some may be: a commit can fail after it has taken effect.
+        """
+        self._abort(_task_commits(messages), None)
 
 
-@plain_errors
+@errors_without_traceback
 class LedgerstreamStreamWriter(_Sink, DataSourceStreamArrowWriter):
     """`df.writeStream.format("ledgerstream")`."""
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """Puts the batch into its streams; without effect if it is there already.
+        """Adds the batch to its streams; has no effect if it is committed already.
 
         Raises CommitOutOfOrder for a batch before the last one.
         """
-        self._commit(_told(messages), batchId)
+        self._commit(_task_commits(messages), batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        """As that of a batch write."""
-        self._abort(_told(messages), batchId)
+        """Deletes the ledgers of the tasks that are in no stream, as for a batch write."""
+        self._abort(_task_commits(messages), batchId)

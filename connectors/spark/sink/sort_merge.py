@@ -1,8 +1,8 @@
-"""Total order inside a batch: the sorted ledgers of its tasks are put in order, or merged.
+"""Sorts a whole batch: the sorted ledgers of its tasks are ordered, or merged if they overlap.
 
-Ledgers whose ranges do not overlap are only put in order. Others are merged into fresh ones, entry
-by entry: memory is bounded by a few entries of each ledger merged at once, whatever the batch's
-size. Runs on the driver before the commit; must never change or delete a ledger of a task.
+Ledgers whose ranges do not overlap are only ordered. Others are merged into new ledgers, entry by
+entry: memory is bounded by a few entries of each ledger merged at once, whatever the size of the
+batch. Runs on the driver before the commit. Must never change or delete a ledger of a task.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from connectors.spark.sink.arrow_input import EVENT_TIME, HEADERS, KEY, VALUE
 from connectors.spark.sink.arrow_write import RowSizes, encode_rows
 from connectors.spark.sink.routing import Target
 from connectors.spark.sink.sort_order import Key, SortOrder
-from connectors.spark.sink.task_ledgers import LedgerFacts, SinkBatch, TaskLedger, make_ledger
+from connectors.spark.sink.task_ledgers import SegmentTotals, SinkBatch, TaskLedger, make_ledger
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.reading.reader import LedgerReader
@@ -32,21 +32,20 @@ from stream.store.streams import StreamStore
 _log = logging.getLogger(__name__)
 
 MERGED_AT_ONCE_MAX = 16
-"""Ledgers read side by side; more are merged in rounds."""
+"""Ledgers that are merged at once; more are merged in rounds."""
 _ROOM_BYTES = 4096
 
 
 def overlapping(ledgers: Sequence[TaskLedger]) -> list[list[TaskLedger]]:
-    """Ledgers in groups, in which they keep their order: each group is wholly before the next one,
-    and cannot be split.
+    """Returns groups of overlapping ledgers; each group sorts completely before the next one.
 
-    Of two ledgers that have the same key, one at its end and the other one at its beginning, the
-    first one is before the second if it comes before it here, too.
+    Ledgers keep their order in a group, and no group can be split further. If one ledger ends with
+    the key with which another begins, they do not overlap if the first is also the first here.
     """
     groups: list[list[tuple[int, TaskLedger]]] = []
     end: Key | None = None
     last = -1
-    """Of the ledgers that reach the end, the one that comes last."""
+    """The index of the last ledger whose range reaches `end`."""
     for index, each in sorted(enumerate(ledgers), key=lambda one: range_of(one[1])[0]):
         low, high = range_of(each)
         if end is not None and (low < end or (low == end and index < last)):
@@ -63,7 +62,7 @@ def _index(one: tuple[int, TaskLedger]) -> int:
 
 
 def range_of(each: TaskLedger) -> tuple[Key, Key]:
-    """Bounds of its sort keys."""
+    """Returns the bounds of a ledger's sort keys."""
     assert each.low is not None, "a ledger without its range"
     assert each.high is not None, "a ledger without its range"
     return each.low, each.high
@@ -76,10 +75,10 @@ async def in_total_order(
     batch: SinkBatch,
     entry_bytes: int,
 ) -> list[SinkLedger]:
-    """Ledgers that hold the same records, sorted over all tasks, for each stream.
+    """Returns ledgers that hold the same records, sorted over all tasks, for each stream.
 
-    Rows that are equal stay in the order of the ledgers, and in theirs. Raises what reading and
-    writing ledgers do; fresh ledgers are deleted then.
+    Equal rows keep the order of the ledgers, and their order in a ledger. Raises what reading and
+    writing ledgers raises, after deleting the new ledgers.
     """
     streams: dict[Target, list[TaskLedger]] = {}
     for each in ledgers:
@@ -92,9 +91,9 @@ async def in_total_order(
             for group in overlapping(its):
                 found += await merge.merged(target, [[each.ledger] for each in group])
     except BaseException:
-        await merge.give_up()
+        await merge.abort()
         raise
-    await merge.drop_rounds(found)
+    await merge.delete_intermediate(found)
     return found
 
 
@@ -109,7 +108,7 @@ class _Merge:
         self._made: list[int] = []
 
     async def merged(self, target: Target, runs: list[list[SinkLedger]]) -> list[SinkLedger]:
-        """Runs of ledgers, each sorted, as one."""
+        """Merges runs of ledgers, each of them sorted, into one run."""
         while len(runs) > 1:
             policy, _ = await StreamStore(self._client.store).read_namespace(target.namespace)
             step = MERGED_AT_ONCE_MAX
@@ -144,8 +143,8 @@ class _Merge:
             inputs = [each for each in inputs if each.rows is not None]
             if not inputs:
                 return
-            # Of what is in memory, rows up to here cannot be followed by smaller ones; nor, in the
-            # inputs up to this one, by rows that are equal and come first.
+            # No row that is still to be read sorts before this bound. In the inputs up to this
+            # one, rows that equal the bound are complete, too.
             ends = [(each.last_key(order), i) for i, each in enumerate(inputs) if each.has_more]
             bound, which = min(ends) if ends else (None, 0)
             taken = [
@@ -156,17 +155,17 @@ class _Merge:
             rows = ready[0] if len(ready) == 1 else order.sorted(pa.concat_batches(ready))
             await output.add(rows)
 
-    async def drop_rounds(self, kept: Sequence[SinkLedger]) -> None:
-        """Deletes what only an earlier round needed."""
-        kept_ids = {ledger.ledger_id for ledger in kept}
+    async def delete_intermediate(self, cluster: Sequence[SinkLedger]) -> None:
+        """Deletes the new ledgers that only an earlier round needed."""
+        kept_ids = {ledger.ledger_id for ledger in cluster}
         await self._delete([made for made in self._made if made not in kept_ids])
 
-    async def give_up(self) -> None:
-        """Deletes all fresh ledgers, as far as that is possible at once."""
+    async def abort(self) -> None:
+        """Deletes all new ledgers, as far as that is possible immediately."""
         await self._delete(self._made)
 
     async def _delete(self, ledger_ids: Sequence[int]) -> None:
-        # Nobody was told of them yet: no commit can be under way.
+        # The ledgers are not known outside of this merge: no commit can be in progress.
         for ledger_id in ledger_ids:
             try:
                 await self._client.delete_ledger(ledger_id)
@@ -175,11 +174,11 @@ class _Merge:
 
 
 class _Input:
-    """One sorted run of ledgers, read an entry at a time."""
+    """A sorted run of ledgers, read one entry at a time."""
 
     def __init__(self, client: LedgerClient, ledgers: list[SinkLedger]) -> None:
         self.rows: pa.RecordBatch | None = None
-        """Rows not taken yet; None at the end."""
+        """The rows of the current entry; None at the end."""
         self._client = client
         self._places = [
             (ledger.ledger_id, entry)
@@ -192,7 +191,7 @@ class _Input:
 
     @property
     def has_more(self) -> bool:
-        """Whether entries follow the one whose rows are here."""
+        """Whether more entries follow the current one."""
         return self._next < len(self._places)
 
     async def fill(self) -> None:
@@ -212,12 +211,12 @@ class _Input:
         self.rows = found.rename_columns([VALUE, KEY, EVENT_TIME, HEADERS])
 
     def last_key(self, order: SortOrder) -> Key:
-        """Of the rows that are here."""
+        """Returns the key of the last row of the current entry."""
         assert self.rows is not None, "the run has ended"
         return order.key(self.rows, self.rows.num_rows - 1)
 
     def take(self, order: SortOrder, bound: Key | None, *, with_equal: bool) -> pa.RecordBatch:
-        """The rows before the bound, and those that are equal to it; None: all that are here."""
+        """Takes the rows before the bound, or up to it if `with_equal`; None: all current rows."""
         assert self.rows is not None, "the run has ended"
         first, stop = self._first, self.rows.num_rows
         if bound is not None:
@@ -232,7 +231,7 @@ class _Input:
 
 
 class _Output:
-    """Sorted rows into fresh ledgers, one after the other as they fill."""
+    """Writes sorted rows to new ledgers, one after the other as they fill."""
 
     def __init__(
         self,
@@ -250,43 +249,43 @@ class _Output:
         self._entry_bytes = entry_bytes
         self._made = made
         self._compression = Compression.named(policy.compression)
-        self._held: list[pa.RecordBatch] = []
-        self._held_bytes = 0
+        self._buffered: list[pa.RecordBatch] = []
+        self._buffered_bytes = 0
         self._writer: LedgerWriter | None = None
-        self._facts = LedgerFacts()
+        self._totals = SegmentTotals()
         self._done: list[SinkLedger] = []
 
     async def add(self, rows: pa.RecordBatch) -> None:
-        self._held.append(rows)
-        self._held_bytes += RowSizes(rows).between(0, rows.num_rows)
-        if self._held_bytes >= self._entry_bytes:
+        self._buffered.append(rows)
+        self._buffered_bytes += RowSizes(rows).between(0, rows.num_rows)
+        if self._buffered_bytes >= self._entry_bytes:
             await self._send()
 
     async def _send(self) -> None:
-        if not self._held:
+        if not self._buffered:
             return
-        held, self._held, self._held_bytes = self._held, [], 0
+        held, self._buffered, self._buffered_bytes = self._buffered, [], 0
         rows = pa.concat_batches(held)
         for first, stop in RowSizes(rows).cuts(self._entry_bytes):
-            writer = await self._room()
+            writer = await self._current_ledger()
             count = stop - first
             payload = encode_rows(
                 rows.slice(first, count),
-                first_sequence=self._facts.records,
+                first_sequence=self._totals.records,
                 append_time_ms=self._client.now_ms(),
                 compression=self._compression,
             )
             while not writer.has_room:
                 await writer.wait_room()
             writer.append_nowait(payload)
-            self._facts.add(payload, count)
+            self._totals.add(payload, count)
 
-    async def _room(self) -> LedgerWriter:
-        """The ledger for the next entry."""
+    async def _current_ledger(self) -> LedgerWriter:
+        """Returns the ledger for the next entry."""
         if self._writer is not None and self._writer.length >= self._policy.roll_bytes:
             await self._end_ledger()
         if self._writer is None:
-            self._facts = LedgerFacts()
+            self._totals = SegmentTotals()
             self._writer = await make_ledger(self._client, self._target, self._policy, self._batch)
             self._made.append(self._writer.ledger_id)
         return self._writer
@@ -294,7 +293,7 @@ class _Output:
     async def _end_ledger(self) -> None:
         if self._writer is not None:
             metadata = await self._writer.close()
-            end = self._facts.end(metadata.last_entry_id, metadata.length)
+            end = self._totals.end(metadata.last_entry_id, metadata.length)
             namespace, stream = self._target
             self._done.append(SinkLedger(namespace, stream, metadata.ledger_id, end))
             self._writer = None

@@ -1,7 +1,7 @@
-"""SortOrder: how `sortWithinBatch` orders rows, and the ranges by which ledgers are compared.
+"""SortOrder: the order of rows for `sortWithinBatch`, and the key ranges of sorted ledgers.
 
-Nulls come first, bytes compare as bytes, event times as milliseconds: what Arrow sorts and what
-Python compares here must never differ.
+Nulls come first, bytes compare as bytes, event times as milliseconds. The order in which Arrow
+sorts and the order of keys in Python must never differ.
 """
 
 from __future__ import annotations
@@ -14,27 +14,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 Key = tuple[tuple[Any, ...], ...]
-"""A row's place in the order: for each column (0,) for null, (1, value), or (2,) above all."""
+"""The sort key of a row: for each column (0,) for null, (1, value), or (2,) above all values."""
 
 BOUND_BYTES_MAX: Final = 64
-"""A bound of a range has no more bytes per column: it travels in commit messages."""
+"""Maximum bytes per column of a bound, which is part of a task's commit message."""
 
 
 class SortOrder:
-    """Ascending by these columns, one after the other."""
+    """Ascending order by these columns, the first one being the most significant."""
 
     def __init__(self, columns: Sequence[str]) -> None:
         self.columns = tuple(columns)
 
     def sorted(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows in order; those that are equal keep theirs."""
+        """Returns the rows sorted; the sort is stable."""
         columns: dict[str, Any] = {}
         for name in self.columns:
             if name in rows.schema.names:
                 column = rows.column(name)
                 if column.null_count:
-                    # The option for it has changed its place between versions of Arrow.
-                    columns[f"{name} is there"] = pc.is_valid(column)
+                    # Arrow's own option for nulls differs between its versions.
+                    columns[f"{name} is valid"] = pc.is_valid(column)
                 columns[name] = column
         if not columns:
             return rows
@@ -42,17 +42,19 @@ class SortOrder:
         return rows.take(pc.sort_indices(by, sort_keys=[(name, "ascending") for name in columns]))
 
     def key(self, rows: pa.RecordBatch, row: int) -> Key:
-        """Compares as the rows are ordered."""
+        """Returns the sort key of a row; keys compare as rows are sorted."""
         return tuple(_part(rows, name, row) for name in self.columns)
 
     def stop_of(self, rows: pa.RecordBatch, first: int, bound: Key, *, with_equal: bool) -> int:
-        """Of these sorted rows from `first` on: behind the last one below `bound`, or behind the
-        last one that is not above it."""
+        """Returns the index after the last row below `bound`, or up to it if `with_equal`.
+
+        Searches these sorted rows from `first` on.
+        """
         bisect = bisect_right if with_equal else bisect_left
         return bisect(range(rows.num_rows), bound, lo=first, key=lambda row: self.key(rows, row))
 
     def bounds(self, rows: pa.RecordBatch) -> tuple[Key, Key]:
-        """None of these sorted rows is below the first or above the second; both are short."""
+        """Returns short keys between which all these sorted rows are."""
         low, high = self.key(rows, 0), self.key(rows, rows.num_rows - 1)
         return tuple(map(_below, low)), _above(high)
 
@@ -73,10 +75,10 @@ def _below(part: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _above(key: Key) -> Key:
-    """A short key that is not below this one."""
+    """Returns a short key that is not below this one."""
     for index, part in enumerate(key):
         if _is_long(part):
-            # What follows a raised column does not matter any more.
+            # The columns after a raised one have no influence.
             head = part[1][:BOUND_BYTES_MAX].rstrip(b"\xff")
             raised = (1, head[:-1] + bytes([head[-1] + 1])) if head else (2,)
             return (*key[:index], raised, *((2,) for _ in key[index + 1 :]))

@@ -1,8 +1,8 @@
-"""TaskLedgers: what one task of a sink writes: fresh ledgers of its own, never a stream.
+"""TaskLedgers: the new ledgers that one task of a sink writes. Must never write to a stream.
 
-Rows become entries in the task's thread and are sent on the background loop meanwhile; a budget of
-bytes holds the task back. What a task leaves behind when it fails is deleted, or found by the
-janitor by its tag. Nothing here is in a stream until the driver commits it (sink.py).
+The task's thread encodes rows as entries, and the background loop sends them concurrently; a
+budget of unconfirmed bytes throttles the task. The ledgers of a failed task are deleted, or the
+janitor finds them by their tags. They are in no stream until the driver commits them (sink.py).
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from stream.core.sinks import SinkLedger
 from stream.sinks.sinks import ledger_tags
 
 if TYPE_CHECKING:
-    from connectors.spark.client.client_cache import KeptCluster, Running
+    from connectors.spark.client.client_cache import BackgroundCall, ClusterClient
 
 _log = logging.getLogger(__name__)
 
 UNCONFIRMED_BYTES_MAX = 24 << 20
-"""Bytes one task may have made into entries and not seen confirmed. Below the window of one
-ledger, so that a single one never refuses an entry for its bytes."""
+"""Bytes of entries of one task that are not confirmed. Below the in-flight limit of a ledger, so
+that a single ledger never refuses an entry for its bytes."""
 _DELETE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class SinkBatch:
-    """For which batch of which sink, by which attempt of a task: the tag of its ledgers."""
+    """The tag of a task's ledgers: their sink, their batch, and the attempt of the task."""
 
     sink_id: str | None = None
     batch_id: int | None = None
@@ -59,8 +59,11 @@ class SinkBatch:
 
 @dataclass(frozen=True, slots=True)
 class TaskLedger:
-    """A closed ledger for the commit. `low` and `high` bound its sort keys, if rows are sorted;
-    `is_new`: its stream was not there, and is made before the commit."""
+    """A closed ledger for the commit.
+
+    `low` and `high` bound its sort keys, if rows are sorted. If it `is_new`, its stream did not
+    exist and is created before the commit.
+    """
 
     ledger: SinkLedger
     low: Key | None = None
@@ -71,8 +74,10 @@ class TaskLedger:
 async def make_ledger(
     client: LedgerClient, target: Target, policy: NamespaceMetadata, batch: SinkBatch
 ) -> LedgerWriter:
-    """A fresh ledger as the namespace wants it, tagged. Raises NotEnoughBookies,
-    MetadataUnavailable."""
+    """Creates a tagged ledger with the settings of the namespace.
+
+    Raises NotEnoughBookies, MetadataUnavailable.
+    """
     return await client.create_ledger(
         ensemble_size=policy.ensemble_size,
         write_quorum=policy.write_quorum,
@@ -84,16 +89,16 @@ async def make_ledger(
 
 
 @dataclass(slots=True)
-class _Entries:
-    """What goes to one ledger, in order. Filled by the task, emptied on the loop."""
+class _LedgerEntries:
+    """The entries of one ledger, in order. Filled by the task, emptied on the loop."""
 
     waiting: deque[tuple[bytes | bytearray, int]] = field(default_factory=deque)
-    """Payloads, and how many records each holds."""
+    """Payloads with their numbers of records."""
     is_complete: bool = False
 
 
-class LedgerFacts:
-    """What a segment's end will be, as far as its ledger was sent."""
+class SegmentTotals:
+    """Collects the totals of a ledger's entries, for the end of its segment."""
 
     def __init__(self) -> None:
         self.records = 0
@@ -102,7 +107,7 @@ class LedgerFacts:
         self._tally = SegmentTally()
 
     def add(self, payload: Buffer, records: int) -> None:
-        """The next entry."""
+        """Adds the next entry."""
         self.records += records
         header = read_header(payload)
         if self._first_ms < 0:
@@ -118,12 +123,12 @@ class LedgerFacts:
 
 
 class _TargetSender:
-    """On the loop: the ledgers of one target, one after the other."""
+    """Writes the ledgers of one target, one after the other. Runs on the loop."""
 
     def __init__(self, ledgers: TaskLedgers, target: Target, policy: NamespaceMetadata) -> None:
         self.target = target
         self.policy = policy
-        self.queue: deque[_Entries] = deque()
+        self.queue: deque[_LedgerEntries] = deque()
         self.made: list[int] = []
         self.done: list[SinkLedger] = []
         self._ledgers = ledgers
@@ -134,7 +139,7 @@ class _TargetSender:
         self._news.set()
 
     def complete(self) -> None:
-        """No ledger follows."""
+        """Marks the target as complete: no more ledgers follow."""
         self._is_complete = True
         self._news.set()
 
@@ -152,12 +157,12 @@ class _TargetSender:
         await self._news.wait()
         self._news = trio.Event()
 
-    async def _write(self, client: LedgerClient, entries: _Entries) -> None:
+    async def _write(self, client: LedgerClient, entries: _LedgerEntries) -> None:
         batch, confirmed = self._ledgers.batch, self._ledgers.confirmed
         writer = await make_ledger(client, self.target, self.policy, batch)
         self.made.append(writer.ledger_id)
         sent: deque[int] = deque()
-        facts = LedgerFacts()
+        facts = SegmentTotals()
         acknowledged = -1
 
         def on_confirmed(entry: int) -> None:
@@ -170,7 +175,7 @@ class _TargetSender:
         try:
             waiting = entries.waiting
             while True:
-                # Looked at before the entries: the task adds the last one first.
+                # Read before the entries: the task adds the last entry before it sets this.
                 is_complete = entries.is_complete
                 while waiting:
                     if not writer.has_room:
@@ -200,36 +205,36 @@ class _TargetSender:
 
 
 class TaskLedgers:
-    """The ledgers of one task. Used from the task's thread, as a context manager.
+    """The ledgers of one task. To be used from the task's thread, as a context manager.
 
-    Leaving the block without `close`, by an error or otherwise, gives everything up: what was
-    written is deleted as far as that is possible at once.
+    Leaving the block without `close` abandons the ledgers: they are deleted as far as that is
+    possible immediately.
 
     Args:
-        kept: the cluster.
+        cluster: the client of the cluster.
         batch: the tag of the ledgers.
-        unconfirmed_bytes_max: how far the task may be ahead of the bookies.
+        unconfirmed_bytes_max: how many bytes the task may be ahead of the bookies.
     """
 
     def __init__(
         self,
-        kept: KeptCluster,
+        cluster: ClusterClient,
         batch: SinkBatch,
         *,
         unconfirmed_bytes_max: int = UNCONFIRMED_BYTES_MAX,
     ) -> None:
         self.batch = batch
-        self._kept = kept
+        self._cluster = cluster
         self._bytes_max = unconfirmed_bytes_max
         self._senders: dict[Target, _TargetSender] = {}
-        self._open: dict[Target, _Entries] = {}
+        self._open: dict[Target, _LedgerEntries] = {}
         self._unconfirmed = 0
         self._moved = threading.Condition()
         self._has_ended = False
         self._news: trio.Event | None = None
         self._fresh: deque[_TargetSender] = deque()
         self._is_complete = False
-        self._running: Running[list[SinkLedger]] | None = None
+        self._running: BackgroundCall[list[SinkLedger]] | None = None
 
     def __enter__(self) -> TaskLedgers:
         return self
@@ -257,11 +262,11 @@ class TaskLedgers:
         *,
         begins_ledger: bool = False,
     ) -> None:
-        """Hands an entry over to be sent; waits while too much is under way. A bytearray is one of
-        `encode_frame`, and not the caller's any more.
+        """Hands over an entry to be sent; waits while too many bytes are in flight.
 
-        With `begins_ledger` it is the first of another ledger of the target, whose one before is
-        closed. Raises what made an earlier entry fail: LedgerFenced, NotEnoughBookies, ...
+        A bytearray must come from `encode_frame`; the caller must not use it any more. With
+        `begins_ledger` the entry is the first of a new ledger of the target, and the previous
+        ledger is closed. Raises the error of an earlier entry: LedgerFenced, NotEnoughBookies, ...
         """
         self._wait_budget(len(payload))
         sender = self._senders.get(target)
@@ -272,25 +277,26 @@ class TaskLedgers:
         if begins_ledger:
             if (before := self._open.get(target)) is not None:
                 before.is_complete = True
-            self._open[target] = entries = _Entries()
+            self._open[target] = entries = _LedgerEntries()
             entries.waiting.append((payload, records))
             sender.queue.append(entries)
         else:
             self._open[target].waiting.append((payload, records))
         if self._running is None:
-            self._running = self._kept.start(self._drive)
-        self._kept.post(lambda: self._wake(sender))
+            self._running = self._cluster.start(self._drive)
+        self._cluster.post(lambda: self._wake(sender))
 
     def close(self) -> list[SinkLedger]:
-        """Returns when all is durable and every ledger closed: those of a target in their order.
+        """Waits until all entries are durable, and returns the closed ledgers.
 
-        Raises what made it fail; the ledgers are given up then.
+        Ledgers of one target are in their order. Raises the error of a ledger; all ledgers are
+        abandoned then.
         """
         if self._running is None:
             return []
         for entries in self._open.values():
             entries.is_complete = True
-        self._kept.post(self._complete)
+        self._cluster.post(self._complete)
         running, self._running = self._running, None
         return running.result()
 
@@ -309,7 +315,7 @@ class TaskLedgers:
     # On the loop
 
     def confirmed(self, nbytes: int) -> None:
-        """So many more bytes are durable."""
+        """Releases budget: this number of bytes has become durable."""
         with self._moved:
             self._unconfirmed -= nbytes
             self._moved.notify()
@@ -324,7 +330,7 @@ class TaskLedgers:
             self._news.set()
 
     def _complete(self) -> None:
-        """Nothing follows what the task has handed over before this."""
+        """Marks the task as complete: no more entries follow."""
         self._is_complete = True
         for sender in self._senders.values():
             sender.complete()
@@ -366,7 +372,7 @@ class TaskLedgers:
 
 
 async def _delete(client: LedgerClient, ledger_ids: list[int]) -> None:
-    """Deletes ledgers that nobody was told of. Never raises: what stays is the janitor's."""
+    """Deletes ledgers unknown to the driver. Never raises: the janitor finds the rest."""
     with trio.move_on_after(_DELETE_S, shield=True):
         for ledger_id in ledger_ids:
             try:

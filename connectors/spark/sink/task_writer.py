@@ -1,8 +1,8 @@
-"""TaskWriter: rows of one task, through routes and entries, into the task's own ledgers.
+"""TaskWriter: routes the rows of one task, encodes them as entries and writes them to its ledgers.
 
-Answers for the size of entries, the limits of a namespace and the order of rows: those of one
-target keep theirs, or are sorted in runs if the batch is to be sorted. Holds a bounded part of the
-rows in memory. Runs in the task's thread; task_ledgers.py sends.
+Observes the size of entries, the limits of the namespace and the order of rows: rows of one target
+keep their order, or are sorted in runs if the batch is sorted. Buffers a bounded part of the rows.
+Runs in the task's thread; task_ledgers.py sends the entries.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ from stream.core.sinks import SinkLedger
 from stream.core.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
-    from connectors.spark.client.client_cache import KeptCluster
+    from connectors.spark.client.client_cache import ClusterClient
     from connectors.spark.options.options import WriteOptions
 
 GATHERED_BYTES_MAX = 64 << 20
-"""Rows a task holds back, over all targets, to make larger entries or longer sorted runs."""
+"""Bytes that a task buffers, over all targets, for larger entries or longer sorted runs."""
 _FRAME_BYTES_MIN = 64 * 1024
-"""Smaller entries are joined with others of their burst."""
+"""Smaller entries are sent in a gathered write with others."""
 _ROOM_BYTES = 4096
-"""Left free in an entry for the padding of its columns."""
+"""Reserved in an entry for the padding of its columns."""
 
 
 class _TargetRows:
-    """Rows of one target that become entries of its ledger."""
+    """Encodes the rows of one target as entries of its ledgers."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class _TargetRows:
         self.target = target
         self.stream = stream
         self.bounds: list[tuple[Key, Key]] = []
-        """The range of sort keys in each ledger begun."""
+        """The range of sort keys in each ledger."""
         self._ledgers = ledgers
         self._entry_bytes = min(entry_bytes, BODY_BYTES_MAX - _ROOM_BYTES)
         self._order = order
@@ -66,7 +66,7 @@ class _TargetRows:
         self._ledger_bytes = 0
 
     def add(self, rows: pa.RecordBatch) -> None:
-        """Takes rows; those that make an entry worth sending go on at once."""
+        """Adds rows; sends them at once if they fill an entry, or else buffers them."""
         if self._order is not None:
             self._gathered.append(rows)
             return
@@ -81,7 +81,7 @@ class _TargetRows:
             self.flush()
 
     def flush(self) -> None:
-        """Sends what has gathered."""
+        """Sends the buffered rows."""
         if not self._gathered:
             return
         gathered, self._gathered, self._gathered_bytes = self._gathered, [], 0
@@ -95,7 +95,7 @@ class _TargetRows:
         self._send(rows, RowSizes(rows), is_apart=not fits_behind)
 
     def _send(self, rows: pa.RecordBatch, sizes: RowSizes, *, is_apart: bool = False) -> None:
-        """With `is_apart` the rows begin another ledger."""
+        """Sends rows as entries; with `is_apart` the rows begin another ledger."""
         policy, record_bytes_max = self.stream.policy, self.stream.policy.record_bytes_max
         for first, stop in sizes.cuts(self._entry_bytes):
             large = sizes.first_over(first, stop, record_bytes_max)
@@ -127,8 +127,10 @@ class _TargetRows:
         self._records += rows.num_rows
 
     def _wait_quota(self, nbytes: int) -> None:
-        """Each task keeps to the rate that the writer of a stream may have (bytes_per_s_max); it
-        cannot know how many others write to the stream."""
+        """Throttles the task to `bytes_per_s_max` of the namespace, the limit of a stream's writer.
+
+        A task does not know how many others write to the stream.
+        """
         if self._bucket is not None:
             time.sleep(self._bucket.wait_s(time.monotonic()))
             self._bucket.take(nbytes, time.monotonic())
@@ -137,8 +139,8 @@ class _TargetRows:
         size = sizes.records_between(row, row + 1)
         value = len(rows.column("value")[row].as_buffer())
         return InvalidArgument(
-            f"row {self._records + row:,} of those of this task for stream {self.target} (counted "
-            f"from 0{', sorted' if self._order is not None else ''}) makes a record of {size:,} "
+            f"row {self._records + row:,} of this task's rows for stream {self.target} (counted "
+            f"from 0{', sorted' if self._order is not None else ''}) is a record of {size:,} "
             f"bytes, {value:,} of them its value; record_bytes_max of namespace "
             f"{self.target.namespace!r} is {self.stream.policy.record_bytes_max:,}. Cure: filter "
             "or split such rows (length(value)), or raise the limit (at most 1 MiB)"
@@ -149,16 +151,16 @@ class TaskWriter:
     """Writes the rows of one task.
 
     Args:
-        kept: the cluster.
-        options: of the sink.
+        cluster: the client of the cluster.
+        options: the options of the sink.
         batch: the tag of the ledgers.
-        turn: which partition has the first turn for rows without a key.
+        turn: the first partition for rows without a key.
     """
 
     def __init__(
-        self, kept: KeptCluster, options: WriteOptions, batch: SinkBatch, turn: int = 0
+        self, cluster: ClusterClient, options: WriteOptions, batch: SinkBatch, turn: int = 0
     ) -> None:
-        self._kept = kept
+        self._cluster = cluster
         self._options = options
         self._batch = batch
         self._turn = turn
@@ -168,29 +170,29 @@ class TaskWriter:
         self.records = 0
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> list[TaskLedger]:
-        """Returns the closed ledgers, when all rows are durable. Those of one target are in the
-        order of their rows.
+        """Writes all rows; returns the closed ledgers when the rows are durable.
 
-        Raises InvalidArgument for rows that cannot be written, NoSuchStream, NoSuchNamespace,
-        NotEnoughBookies, MetadataUnavailable; nothing is left then but what a janitor finds.
+        The ledgers of one target are in the order of their rows. Raises InvalidArgument for rows
+        that cannot be written, NoSuchStream, NoSuchNamespace, NotEnoughBookies,
+        MetadataUnavailable. The janitor finds ledgers that could not be deleted then.
         """
         options = self._options
         default = None
         if options.stream is not None:
             default = parse_target(options.stream, options.namespace)
         router = Router(default, options.namespace, self._describe, self._turn)
-        with TaskLedgers(self._kept, self._batch) as ledgers:
-            held = 0
+        with TaskLedgers(self._cluster, self._batch) as ledgers:
+            buffered = 0
             for batch in _bounded(batches):
                 rows = input_rows(batch, self.records)
                 for target, stream, group in router.split(rows, self.records):
                     self._rows_of(ledgers, target, stream).add(group)
                 self.records += batch.num_rows
-                # A slice keeps all of its batch in memory: counted is what was read.
-                held += batch.nbytes
-                if held >= GATHERED_BYTES_MAX:
+                # Whole batches are counted, because a slice keeps all of its batch in memory.
+                buffered += batch.nbytes
+                if buffered >= GATHERED_BYTES_MAX:
                     self._flush()
-                    held = 0
+                    buffered = 0
             self._flush()
             return self._described(ledgers.close())
 
@@ -202,7 +204,7 @@ class TaskWriter:
         stream = self._streams.get(target)
         if stream is None:
             may_be_missing = self._options.create_streams
-            stream = self._kept.run(look_up, target, may_be_missing=may_be_missing)
+            stream = self._cluster.run(look_up, target, may_be_missing=may_be_missing)
             self._streams[target] = stream
         return stream
 
@@ -212,10 +214,10 @@ class TaskWriter:
             limit = self._options.max_ledgers_per_task
             if len(self._rows) >= limit:
                 raise InvalidArgument(
-                    f"the rows of this task go to more than {limit} streams or partitions, the "
+                    f"the rows of this task are for more than {limit} streams or partitions, the "
                     f"limit maxLedgersPerTask; {target} is one more. Cure: repartition by the "
-                    "stream or the key before writing, or raise maxLedgersPerTask (each costs a "
-                    "ledger per task and batch)"
+                    "stream or the key before writing, or raise maxLedgersPerTask (each target "
+                    "costs a ledger per task and batch)"
                 )
             rows = self._rows[target] = _TargetRows(
                 ledgers, target, stream, self._options.entry_bytes, self._order
@@ -235,7 +237,7 @@ class TaskWriter:
 
 
 def _bounded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of a bounded size, without those that have none."""
+    """Yields the same rows in batches of bounded size; drops empty batches."""
     for batch in batches:
         count = batch.num_rows
         parts = max(1, min(count, -(-batch.nbytes // GATHERED_BYTES_MAX)))

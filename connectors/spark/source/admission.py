@@ -1,7 +1,7 @@
-"""How much of each stream goes into a micro-batch: shares in records and bytes, as places.
+"""Turns the quotas of a micro-batch, in records and bytes, into offsets at which it ends.
 
-The division is made in `core.admission`; here it meets entries, whose sizes are known only once
-somebody has read their headers.
+`core.admission` divides the limits. Here the quotas are applied to entries, whose sizes are known
+only after their headers have been read.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from connectors.spark.core.admission import Admission, Limits, Share, Waiting, admit
+from connectors.spark.core.admission import Admission, Backlog, Limits, Quota, admit
 from connectors.spark.core.offsets import StreamOffset
-from connectors.spark.source.stream_offsets import StreamPlaces
-from ledger.runtime.concurrency import for_each
+from connectors.spark.source.stream_index import StreamIndex
+from ledger.runtime.concurrency import map_bounded
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """What is to be read of a stream: at least one record."""
+class ReadSpan:
+    """The unread records of a stream: at least one."""
 
-    places: StreamPlaces
+    index: StreamIndex
     begin: StreamOffset
     end: StreamOffset
 
@@ -28,29 +28,29 @@ class Span:
         return self.end.sequence - self.begin.sequence
 
     @property
-    def waiting(self) -> Waiting:
-        nbytes = self.places.bytes_between(self.begin, self.end)
-        entry = self.places.landmark_at(self.begin)
+    def backlog(self) -> Backlog:
+        nbytes = self.index.bytes_between(self.begin, self.end)
+        entry = self.index.entry_at(self.begin)
         next_bytes = -(-nbytes // self.records)
         if entry is not None:
             slot = self.begin.slot
             next_bytes = entry.bytes_at(slot + 1) - entry.bytes_at(slot)
-        return Waiting(self.records, nbytes, next_bytes)
+        return Backlog(self.records, nbytes, next_bytes)
 
 
-async def admitted(
-    spans: Mapping[str, Span], limits: Limits, turn: str
+async def admit_spans(
+    spans: Mapping[str, ReadSpan], limits: Limits, turn: str
 ) -> tuple[dict[str, StreamOffset], str]:
-    """Where the micro-batch ends in each stream, within limits of records or bytes, and whose turn
-    it is in the next one. Raises what reading ledgers raises."""
-    admission, ends = await _shared_out(spans, limits, turn)
-    if limits.bytes_max is not None and len(admission.shares) > 1:
-        taken = sum(
-            spans[name].places.bytes_between(spans[name].begin, ends[name]) for name in ends
-        )
+    """Returns the end of the micro-batch in each stream, and the first stream of the next one.
+
+    The ends are within the limits of records and bytes. Raises what reading ledgers raises.
+    """
+    admission, ends = await _divide(spans, limits, turn)
+    if limits.bytes_max is not None and len(admission.quotas) > 1:
+        taken = sum(spans[name].index.bytes_between(spans[name].begin, ends[name]) for name in ends)
         if taken > limits.bytes_max:
-            # A first record was larger than those behind it let expect. Now it is known.
-            admission, ends = await _shared_out(spans, limits, turn)
+            # A first record was larger than estimated. Its size is known now.
+            admission, ends = await _divide(spans, limits, turn)
     following = _next_turn(admission, spans, ends)
     for name, span in spans.items():
         ends.setdefault(name, span.begin)
@@ -58,37 +58,37 @@ async def admitted(
     return begun, following
 
 
-async def _shared_out(
-    spans: Mapping[str, Span], limits: Limits, turn: str
+async def _divide(
+    spans: Mapping[str, ReadSpan], limits: Limits, turn: str
 ) -> tuple[Admission, dict[str, StreamOffset]]:
-    admission = admit({name: span.waiting for name, span in spans.items()}, limits, turn)
-    names = list(admission.shares)
+    admission = admit({name: span.backlog for name, span in spans.items()}, limits, turn)
+    names = list(admission.quotas)
 
-    async def of_one(name: str) -> StreamOffset:
-        return await _end_of_share(
-            spans[name], admission.shares[name], must_go_on=name == admission.first
+    async def end_of(name: str) -> StreamOffset:
+        return await _end_of_quota(
+            spans[name], admission.quotas[name], must_advance=name == admission.first
         )
 
-    return admission, dict(zip(names, await for_each(names, of_one), strict=True))
+    return admission, dict(zip(names, await map_bounded(names, end_of), strict=True))
 
 
-async def _end_of_share(span: Span, share: Share, *, must_go_on: bool) -> StreamOffset:
-    """The last offset that the share allows. If it `must_go_on` a record passes in any case."""
-    places, begin, end = span.places, span.begin, span.end
+async def _end_of_quota(span: ReadSpan, quota: Quota, *, must_advance: bool) -> StreamOffset:
+    """Returns the last offset within the quota, or one record more if it `must_advance`."""
+    index, begin, end = span.index, span.begin, span.end
     found = end
-    if share.nbytes is not None and places.bytes_between(begin, end) > share.nbytes:
-        found = await places.ahead(begin, end, share.nbytes)
-    if found.sequence - begin.sequence > share.records:
-        found = await places.at_sequence(begin.sequence + share.records)
+    if quota.nbytes is not None and index.bytes_between(begin, end) > quota.nbytes:
+        found = await index.ahead(begin, end, quota.nbytes)
+    if found.sequence - begin.sequence > quota.records:
+        found = await index.at_sequence(begin.sequence + quota.records)
     if found.sequence <= begin.sequence:
-        found = await places.at_sequence(begin.sequence + 1) if must_go_on else begin
+        found = await index.at_sequence(begin.sequence + 1) if must_advance else begin
     return found
 
 
 def _next_turn(
-    admission: Admission, spans: Mapping[str, Span], ends: Mapping[str, StreamOffset]
+    admission: Admission, spans: Mapping[str, ReadSpan], ends: Mapping[str, StreamOffset]
 ) -> str:
-    """The first stream that got less than a record, else whose turn it is."""
+    """Returns the first stream that got no record, or else the one that `admission` names."""
     for name in ends:
         if ends[name].sequence <= spans[name].begin.sequence:
             return name

@@ -1,8 +1,8 @@
-"""Entries of streams as Arrow record batches for Spark: the columns that are wanted and no others.
+"""Builds Arrow record batches for Spark from entries of streams, with the requested columns only.
 
-Large entries go out as they came, their buffers shared; small ones are put together. Every array
-was checked before it is handed on: a damaged entry is an error, never a crash of a worker or of
-the JVM. One builder serves one task and is not thread-safe.
+A large entry becomes a batch of its own that shares its buffers; small ones are concatenated.
+Every array is validated before Spark gets it: a damaged entry must be an error, never a crash of a
+worker or of the JVM. One builder serves one task and is not thread-safe.
 """
 
 from __future__ import annotations
@@ -15,18 +15,17 @@ import pyarrow as pa
 
 from stream.core.entry.records import RecordBatch
 
-ALONE_BYTES = 256 << 10
-"""An entry of so many bytes is not put together with others: copying it would cost more than one
-more batch does."""
+OWN_BATCH_BYTES = 256 << 10
+"""An entry of this size becomes a batch of its own: copying it would cost more than the batch."""
 FLUSH_BYTES = 1 << 20
-"""Small entries are put together up to so many bytes, if the rows allow."""
+"""Small entries are concatenated up to this size, or up to the maximum number of rows."""
 
 _US_MAX = (1 << 63) - 1
 _MS_MAX = _US_MAX // 1000
 
 
-class _Runs:
-    """Entries that wait to become one batch: per entry, numbers; of its columns, arrays."""
+class _PendingEntries:
+    """Entries that are gathered for one batch: numbers per entry, and arrays per column."""
 
     def __init__(self, columns: tuple[str, ...]) -> None:
         self.arrays: dict[str, list[Any]] = {name: [] for name in columns if name in _STORED}
@@ -40,9 +39,10 @@ class ArrowBuilder:
     """Makes batches of one stream.
 
     Args:
-        schema: of the batches: columns of `connectors.spark.schema`, in any order.
-        stream: "ns/stream"; and `partition` its number.
-        rows_max: of one batch.
+        schema: the schema of the batches: columns of `connectors.spark.schema`, in any order.
+        stream: the base stream, "ns/stream".
+        partition: the number of the partition.
+        rows_max: the maximum number of rows of a batch.
     """
 
     def __init__(self, schema: pa.Schema, stream: str, partition: int, rows_max: int) -> None:
@@ -51,21 +51,23 @@ class ArrowBuilder:
         self._rows_max = rows_max
         self._constants = {"stream": stream, "partition": partition}
         self._constant_arrays: dict[str, Any] = {}
-        self._runs = _Runs(self._columns)
+        self._pending = _PendingEntries(self._columns)
 
     def add(self, batch: RecordBatch, append_time_ms: int) -> Iterator[pa.RecordBatch]:
-        """Takes the records that `batch` shows; yields what is ready. Raises RecordFormatError."""
+        """Adds the records of `batch`; yields complete batches. Raises RecordFormatError."""
         count = len(batch)
         if not count:
             return
-        # Not as it is stored: compressed entries may be a thousand times as large here.
+        # Not the stored size: a compressed entry may be a thousand times as large in memory.
         nbytes = batch.header.body_bytes
-        if self._runs.rows and (nbytes >= ALONE_BYTES or self._runs.rows + count > self._rows_max):
+        if self._pending.rows and (
+            nbytes >= OWN_BATCH_BYTES or self._pending.rows + count > self._rows_max
+        ):
             yield self.flush()
-        columns = {name: self._stored(batch, name) for name in self._runs.arrays}
+        columns = {name: self._stored(batch, name) for name in self._pending.arrays}
         for first in range(0, count, self._rows_max):
             rows = min(self._rows_max, count - first)
-            runs = self._runs
+            runs = self._pending
             for name, arrays in runs.arrays.items():
                 arrays.append(columns[name].slice(first, rows))
             runs.numbers.append(
@@ -76,36 +78,36 @@ class ArrowBuilder:
             runs.nbytes += nbytes
             if (
                 rows < count
-                or nbytes >= ALONE_BYTES
+                or nbytes >= OWN_BATCH_BYTES
                 or runs.nbytes >= FLUSH_BYTES
                 or runs.rows >= self._rows_max
             ):
                 yield self.flush()
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """What is left."""
-        if self._runs.rows:
+        """Yields the last batch, unless it would be empty."""
+        if self._pending.rows:
             yield self.flush()
 
     def flush(self) -> pa.RecordBatch:
-        runs, self._runs = self._runs, _Runs(self._columns)
+        runs, self._pending = self._pending, _PendingEntries(self._columns)
         arrays = [
-            _together(runs.arrays[name]) if name in runs.arrays else self._made(name, runs)
+            _concatenated(runs.arrays[name]) if name in runs.arrays else self._made(name, runs)
             for name in self._columns
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def _stored(self, batch: RecordBatch, name: str) -> Any:
-        """A column of the entry, of the records that `batch` shows."""
+        """Returns a stored column of the entry, restricted to the records of `batch`."""
         kind = self._schema.field(name).type
         array = batch.arrow_column(*_STORED[name], *([kind] if name == "headers" else []))
         if array is None:
-            return _NOTHING[name](kind, len(batch))
+            return _UNUSED[name](kind, len(batch))
         if len(batch) != batch.header.count:
             array = array.slice(batch.first_slot, len(batch))
         return timestamps(array, kind) if name == "event_time" else array
 
-    def _made(self, name: str, runs: _Runs) -> Any:
+    def _made(self, name: str, runs: _PendingEntries) -> Any:
         kind = self._schema.field(name).type
         if name in self._constants:
             return self._constant(name, kind, runs.rows)
@@ -122,7 +124,7 @@ class ArrowBuilder:
         return pa.array(np.repeat(column, counts)).view(kind)
 
     def _constant(self, name: str, kind: Any, rows: int) -> Any:
-        """Made once for as many rows as were ever asked for."""
+        """Returns a constant column; built once for the largest number of rows requested so far."""
         array = self._constant_arrays.get(name)
         if array is None or len(array) < rows:
             array = pa.repeat(pa.scalar(self._constants[name], kind), rows)
@@ -131,7 +133,7 @@ class ArrowBuilder:
 
 
 def timestamps(times_ms: Any, kind: Any) -> Any:
-    """int64 milliseconds as microseconds of `kind`; those beyond what it can hold, its ends."""
+    """Converts int64 milliseconds to microseconds of `kind`; values out of range are clipped."""
     buffers = times_ms.buffers()
     milliseconds = pa.Array.from_buffers(
         pa.timestamp("ms", kind.tz), len(times_ms), buffers, offset=times_ms.offset
@@ -148,11 +150,11 @@ def _us(times_ms: Any) -> Any:
     return np.clip(times_ms, -_MS_MAX, _MS_MAX) * 1000
 
 
-def _together(arrays: list[Any]) -> Any:
+def _concatenated(arrays: list[Any]) -> Any:
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 
-def _no_lists(kind: Any, count: int) -> Any:
+def _empty_lists(kind: Any, count: int) -> Any:
     offsets = pa.py_buffer(bytes(4 * (count + 1)))
     return pa.Array.from_buffers(
         kind, count, [None, offsets], children=[pa.nulls(0).cast(kind.value_type)]
@@ -169,10 +171,10 @@ _STORED: dict[str, tuple[str]] = {
     "event_time": ("event_time_ms",),
     "headers": ("headers",),
 }
-"""Columns that are in the entries, and what they are called there."""
-_NOTHING: dict[str, Callable[[Any, int], Any]] = {
+"""Columns that are stored in the entries, and their names there."""
+_UNUSED: dict[str, Callable[[Any, int], Any]] = {
     "key": _nulls,
     "event_time": _nulls,
-    "headers": _no_lists,
+    "headers": _empty_lists,
 }
-"""What an entry has for a column that none of its records uses."""
+"""How to build a column that no record of an entry uses."""

@@ -1,7 +1,7 @@
-"""`spark.read`: plans a batch on the driver's side and reads its pieces in tasks.
+"""`spark.read`: plans a batch on the driver's side and reads its partitions in tasks.
 
-Where each stream begins and ends is settled once, when the partitions are asked for: a batch reads
-the same rows however long it takes and whatever is appended meanwhile.
+The begin and the end in each stream are fixed once, when Spark requests the partitions: a batch
+must always read the same rows, however long it takes and whatever is appended in the meantime.
 """
 
 from __future__ import annotations
@@ -15,27 +15,31 @@ from pyspark.sql import datasource as spark_filters
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
-from connectors.spark.client.client_cache import kept
-from connectors.spark.client.quickack import acknowledge_at_once
-from connectors.spark.core.filters import NO_BOUNDS, Bounds, Comparison, bounded
+from connectors.spark.client.client_cache import cached_cluster
+from connectors.spark.client.quickack import set_quickack
+from connectors.spark.core.filters import NO_BOUNDS, Bounds, Comparison, narrow
 from connectors.spark.core.offsets import StreamOffset
 from connectors.spark.core.planner import SegmentRange, plan, ranges_between
-from connectors.spark.error_messages import plain_errors
-from connectors.spark.monitoring.plan_summary import tell_plan
+from connectors.spark.error_messages import errors_without_traceback
+from connectors.spark.monitoring.plan_summary import print_plan
 from connectors.spark.options.options import ReadOptions
 from connectors.spark.schema import arrow_schema
-from connectors.spark.source.data_loss import LossLog
+from connectors.spark.source.data_loss import DataLossLog
 from connectors.spark.source.discovery import (
     ending_offset,
+    offset_at,
     open_streams,
-    place_of,
     starting_offset,
 )
-from connectors.spark.source.input_partitions import Piece, make_pieces, read_piece
-from connectors.spark.source.stream_offsets import StreamPlaces
+from connectors.spark.source.input_partitions import (
+    LedgerPartition,
+    make_partitions,
+    read_partition,
+)
+from connectors.spark.source.stream_index import StreamIndex
 from ledger.client import LedgerClient
 from ledger.errors import NoSuchEntry, NoSuchLedger
-from ledger.runtime.concurrency import for_each
+from ledger.runtime.concurrency import map_bounded
 from stream.core.position import NUMBER_MAX, FromSequence, FromTime, Start
 
 if TYPE_CHECKING:
@@ -44,7 +48,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _PURGES_MAX = 5
-"""So often segments may be purged under the hands of whoever plans."""
+"""How many times planning starts again because segments were purged."""
 
 _OPERATORS: dict[type[Filter], str] = {
     spark_filters.EqualTo: "=",
@@ -59,9 +63,9 @@ _OPERATORS: dict[type[Filter], str] = {
 }
 
 
-@plain_errors
+@errors_without_traceback
 class LedgerstreamReader(DataSourceReader):
-    """Reads what the options say, as it is when the partitions are asked for."""
+    """Reads the streams of the options, as they are when Spark requests the partitions."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
@@ -70,25 +74,26 @@ class LedgerstreamReader(DataSourceReader):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        acknowledge_at_once()
+        set_quickack()
 
     def partitions(self) -> Sequence[InputPartition]:
-        return kept(self._options.cluster).run(_plan, self._options, self._bounds)
+        return cached_cluster(self._options.cluster).run(_plan, self._options, self._bounds)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, Piece):
-            return iter(())  # Spark makes up a partition where there is nothing to read
-        return read_piece(partition, self._schema)
+        if not isinstance(partition, LedgerPartition):
+            return iter(())  # Spark invents a partition if there is nothing to read
+        return read_partition(partition, self._schema)
 
 
-@plain_errors
+@errors_without_traceback
 class FilteringReader(LedgerstreamReader):
-    """The same, where Spark hands over the filters of the query. Spark refuses a reader that can
-    take them where `spark.sql.python.filterPushdown.enabled` is not set.
+    """A LedgerstreamReader that accepts the filters of the query.
 
-    Spark (4.3) keeps the partitions that were planned with filters, and reads them again when the
-    next query on the same DataFrame has none to push: rows would be missing, and nothing here is
-    asked then. So filters are taken only where the option says that this cannot be.
+    Spark refuses such a reader unless `spark.sql.python.filterPushdown.enabled` is set.
+
+    Spark (4.3) keeps the partitions that were planned with filters, and reads them again if the
+    next query on the same DataFrame pushes no filters. Rows would be missing, and the reader is
+    not called then. So filters are accepted only if the option pushFilters excludes that case.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
@@ -100,7 +105,7 @@ class FilteringReader(LedgerstreamReader):
             comparison = _comparison(each)
             is_exact = False
             if comparison is not None:
-                self._bounds, is_exact = bounded(self._bounds, comparison)
+                self._bounds, is_exact = narrow(self._bounds, comparison)
             if not is_exact:
                 left.append(each)
         return left
@@ -116,7 +121,7 @@ _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 def _is_pushing() -> bool:
-    """Whether Spark asks for the reader in order to push filters: in a process for just that."""
+    """Returns whether this is the process in which Spark pushes filters to a reader."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHING in sys.modules or getattr(spec, "name", "") == _PUSHING
 
@@ -136,38 +141,42 @@ def _comparison(each: Filter) -> Comparison | None:
     return Comparison(column[0], operator, values)
 
 
-async def _plan(client: LedgerClient, options: ReadOptions, bounds: Bounds) -> list[Piece]:
-    """What the batch reads, as it is now. Raises what finding streams and places raises."""
+async def _plan(
+    client: LedgerClient, options: ReadOptions, bounds: Bounds
+) -> list[LedgerPartition]:
+    """Plans the batch as the streams are now. Raises what finding streams and offsets raises."""
     for _ in range(_PURGES_MAX):
         try:
             return await _plan_once(client, options, bounds)
         except (NoSuchLedger, NoSuchEntry) as error:
-            _log.info("purged while a batch was planned, which begins anew: %s", error)
+            _log.info("segments were purged while a batch was planned; planning again: %s", error)
     return await _plan_once(client, options, bounds)
 
 
-async def _plan_once(client: LedgerClient, options: ReadOptions, bounds: Bounds) -> list[Piece]:
-    losses = LossLog(is_error=options.fail_on_data_loss)
+async def _plan_once(
+    client: LedgerClient, options: ReadOptions, bounds: Bounds
+) -> list[LedgerPartition]:
+    losses = DataLossLog(is_error=options.fail_on_data_loss)
     tasks = plan(
         await batch_ranges(client, options, losses, bounds),
         task_bytes_max=options.max_bytes_per_task,
         tasks_min=options.min_tasks or options.default_tasks,
     )
-    pieces = await make_pieces(
+    partitions = await make_partitions(
         client, options.cluster, tasks, rows_per_batch=options.rows_per_batch, bounds=bounds,
         is_loss_error=options.fail_on_data_loss,
     )  # fmt: skip
-    tell_plan(options, tasks)
-    return pieces
+    print_plan(options, tasks)
+    return partitions
 
 
 async def batch_ranges(
-    client: LedgerClient, options: ReadOptions, losses: LossLog, bounds: Bounds = NO_BOUNDS
+    client: LedgerClient, options: ReadOptions, losses: DataLossLog, bounds: Bounds = NO_BOUNDS
 ) -> list[SegmentRange]:
-    """What a batch reads: each stream from where options say it starts to where they say it ends,
-    as it is now, without what cannot be within the bounds. Streams in the order of their names.
+    """Returns the ranges that a batch reads: each stream from its start to its end as of now.
 
-    Raises InvalidArgument for a place behind the end, DataLoss, NoSuchStream, NoSuchCursor.
+    Ranges that cannot match the bounds are left out. Streams are in the order of their names.
+    Raises InvalidArgument for a position after the end, DataLoss, NoSuchStream, NoSuchCursor.
     """
     streams = await open_streams(client, options.selection)
 
@@ -175,37 +184,39 @@ async def batch_ranges(
         base, _, partition = name.partition("#")
         if not bounds.may_be_in_stream(base, int(partition or 0)):
             return []
-        places = streams[name]
-        start = await starting_offset(places, options.starting, losses)
-        end = await ending_offset(places, options.ending)
-        start, end = await _within(places, start, end, bounds)
-        found = ranges_between(name, places.metadata, start, end)
+        index = streams[name]
+        start = await starting_offset(index, options.starting, losses)
+        end = await ending_offset(index, options.ending)
+        start, end = await _within(index, start, end, bounds)
+        found = ranges_between(name, index.metadata, start, end)
         return [each for each in found if bounds.may_be_in_segment(each.segment)]
 
-    found = await for_each(sorted(streams), of_one)
+    found = await map_bounded(sorted(streams), of_one)
     return [each for ranges in found for each in ranges]
 
 
 async def _within(
-    places: StreamPlaces, start: StreamOffset, end: StreamOffset, bounds: Bounds
+    index: StreamIndex, start: StreamOffset, end: StreamOffset, bounds: Bounds
 ) -> tuple[StreamOffset, StreamOffset]:
-    """The same, nearer to each other where the bounds say that nothing matches beyond: a few
-    headers of entries are read then, instead of all that is there."""
+    """Narrows the range to the bounds.
+
+    This reads a few headers of entries, instead of all the records outside the bounds.
+    """
     lows: list[Start] = []
     highs: list[Start] = []
     if bounds.sequence.low > start.sequence:
         lows.append(FromSequence(min(bounds.sequence.low, end.sequence)))
     if bounds.sequence.high < end.sequence:
         highs.append(FromSequence(max(bounds.sequence.high + 1, start.sequence)))
-    # Not so of event times: to find one here is to read all that is before it, one by one.
+    # Event times do not narrow the range: finding one would read every entry before it.
     if 0 < bounds.append_ms.low <= NUMBER_MAX:
         lows.append(FromTime(bounds.append_ms.low))
     if 0 <= bounds.append_ms.high < NUMBER_MAX:
         highs.append(FromTime(bounds.append_ms.high + 1))
     for place in lows:
-        start = max(start, await place_of(places, place), key=_sequence)
+        start = max(start, await offset_at(index, place), key=_sequence)
     for place in highs:
-        end = min(end, await place_of(places, place), key=_sequence)
+        end = min(end, await offset_at(index, place), key=_sequence)
     return start, end
 
 

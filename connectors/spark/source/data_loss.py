@@ -1,7 +1,8 @@
-"""Records that a query had not read and cannot read any more: found, explained, told.
+"""Finds, explains and reports records that a query has not read and that were deleted.
 
-An error names the stream, the lost range and the rule that took it; a query that is to go on all
-the same has it counted and logged, once. Must never take doubt for "nothing was lost".
+An error names the stream, the lost range and the rule that deleted it. For a query that may
+continue without them, the records are counted and logged once. An unknown state must never count
+as "nothing was lost".
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import logging
 from dataclasses import dataclass
 
 from connectors.spark.core.offsets import StreamOffset
-from connectors.spark.source.stream_offsets import StreamPlaces
+from connectors.spark.source.stream_index import StreamIndex
 from ledger.client import LedgerClient
 from ledger.errors import FinalError, LedgerError
 from stream.core.metadata.namespaces import NamespaceMetadata
@@ -26,13 +27,15 @@ _log = logging.getLogger(__name__)
 
 
 class DataLoss(FinalError):
-    """Records that were to be read are gone, and option failOnDataLoss is true."""
+    """Records were deleted before they were read, and the option failOnDataLoss is true."""
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """Sequences `first` to `behind` - 1 of a stream; `behind` is None where nobody knows how many
-    they were. `created_ms` is the stream's."""
+class LostRange:
+    """The lost sequences `first` to `behind` - 1 of a stream that was created at `created_ms`.
+
+    `behind` is None if the number of lost records is unknown.
+    """
 
     stream: str
     created_ms: int
@@ -42,7 +45,7 @@ class Loss:
 
     def __str__(self) -> str:
         if self.behind is None:
-            lost = f"whatever it had from sequence {self.first} on"
+            lost = f"all records from sequence {self.first} on"
         elif self.behind == self.first + 1:
             lost = f"the record with sequence {self.first}"
         else:
@@ -50,57 +53,57 @@ class Loss:
                 f"the records with sequences {self.first} to {self.behind - 1} "
                 f"({self.behind - self.first:,} records)"
             )
-        return f"stream {self.stream!r}: {lost} cannot be read any more: {self.reason}"
+        return f"stream {self.stream!r}: {lost} can no longer be read: {self.reason}"
 
 
-class LossLog:
-    """What a query lost. With `is_error` a loss is raised, else counted and logged."""
+class DataLossLog:
+    """The lost records of a query. With `is_error` a loss is raised, else counted and logged."""
 
     def __init__(self, *, is_error: bool) -> None:
         self.records = 0
         self._is_error = is_error
-        self._told: dict[tuple[str, int], int] = {}
-        """Up to which sequence of a stream losses were counted."""
+        self._counted: dict[tuple[str, int], int] = {}
+        """The sequence up to which the losses of each stream were counted."""
 
-    def meet(self, loss: Loss) -> None:
-        """Raises DataLoss, or takes note. A loss that was counted is not counted again."""
+    def record(self, loss: LostRange) -> None:
+        """Raises DataLoss, or counts and logs the loss, unless it was counted before."""
         if self._is_error:
             raise DataLoss(
-                f"{loss}. Cure: start the query anew from another Spark checkpoint, or go on "
+                f"{loss}. Cure: start the query with a new Spark checkpoint, or continue "
                 f"without these records (option failOnDataLoss=false counts and logs them)"
             )
         key = (loss.stream, loss.created_ms)
-        counted = self._told.get(key, loss.first)
+        counted = self._counted.get(key, loss.first)
         behind = loss.first if loss.behind is None else loss.behind
-        if key in self._told and behind <= counted:
+        if key in self._counted and behind <= counted:
             return
         self.records += max(0, behind - max(loss.first, counted))
-        self._told[key] = behind
-        _log.warning("%s. The query goes on without them", loss)
+        self._counted[key] = behind
+        _log.warning("%s. The query continues without them", loss)
 
 
-async def of_truncated(
-    places: StreamPlaces, offset: StreamOffset, first: StreamOffset
-) -> Loss | None:
-    """What is missing between `offset` and `first`, where the stream begins now."""
+async def lost_by_truncation(
+    index: StreamIndex, offset: StreamOffset, first: StreamOffset
+) -> LostRange | None:
+    """Returns the records between `offset` and `first`, where the stream begins now, or None."""
     if offset.sequence >= first.sequence:
         return None
-    reason = await why_truncated(places, first)
-    return Loss(places.name, offset.created_ms, offset.sequence, first.sequence, reason)
+    reason = await truncation_reason(index, first)
+    return LostRange(index.name, offset.created_ms, offset.sequence, first.sequence, reason)
 
 
-async def why_truncated(places: StreamPlaces, first: StreamOffset) -> str:
-    """The rule that took what is before `first`, as far as it can be known afterwards."""
-    stream = places.metadata
+async def truncation_reason(index: StreamIndex, first: StreamOffset) -> str:
+    """Returns why the records before `first` were truncated, as far as it can be determined."""
+    stream = index.metadata
     what = f"the stream was truncated to {stream.first_available} (sequence {first.sequence})"
     try:
-        policy, _ = await StreamStore(places.client.store).read_namespace(places.namespace)
+        policy, _ = await StreamStore(index.client.store).read_namespace(index.namespace)
     except LedgerError as error:
         return f"{what}; the policy of its namespace cannot be read ({error})"
-    return f"{what} {_rule(stream, policy)}"
+    return f"{what} {_retention_rule(stream, policy)}"
 
 
-def _rule(stream: StreamMetadata, policy: NamespaceMetadata) -> str:
+def _retention_rule(stream: StreamMetadata, policy: NamespaceMetadata) -> str:
     rules = []
     dropped = stream.dropped()
     last = dropped[-1] if dropped and dropped[-1].dropped_ms >= 0 else None
@@ -112,43 +115,44 @@ def _rule(stream: StreamMetadata, policy: NamespaceMetadata) -> str:
         rules.append(f"retention_bytes of {size_text(policy.retention_bytes)}")
     where = f"namespace {policy.name!r}"
     if not rules:
-        taken = f"by hand: {where} has no retention that would have done it"
+        taken = f"by hand: {where} has no retention that would have truncated it"
     else:
         taken = (
-            f"by {rules[0]} of {where}, or by hand; keep records for longer than a query may stand"
+            f"by {rules[0]} of {where}, or by hand; keep records for longer than a query may be "
+            f"stopped"
         )
     if last is None:
         return f"{taken}; it was purged from the trash"
     return (
         f"{taken}; in the trash for {duration_text(policy.trash_ms)}: "
-        f"ledgerstream stream untruncate {policy.name}/{stream.name} brings it back"
+        f"ledgerstream stream untruncate {policy.name}/{stream.name} restores it"
     )
 
 
-async def of_vanished(
+async def lost_by_deletion(
     client: LedgerClient, name: str, offset: StreamOffset
-) -> tuple[Loss | None, int]:
-    """What a stream that was deleted had from `offset` on, None if all of it was read or the loss
-    was told; and since when it lies in the trash, 0 if it cannot come back.
+) -> tuple[LostRange | None, int]:
+    """Returns the unread records of a deleted stream, and the time of its deletion.
 
-    Raises MetadataUnavailable, and what reading ledgers raises.
+    The first is None if all records were read or the loss has been reported; the second is 0 if
+    the stream cannot be restored. Raises MetadataUnavailable, and what reading ledgers raises.
     """
     namespace, _, stream = name.partition("/")
-    found = await _in_trash(client, namespace, stream, offset.created_ms)
+    found = await _find_in_trash(client, namespace, stream, offset.created_ms)
     gone_ms = 0 if found is None or found.is_purged else found.deleted_ms
-    is_told = offset.gone_ms and (found is None or found.deleted_ms == offset.gone_ms)
-    return None if is_told else await _unread(client, name, offset, found), gone_ms
+    is_counted = offset.gone_ms and (found is None or found.deleted_ms == offset.gone_ms)
+    return None if is_counted else await _unread_range(client, name, offset, found), gone_ms
 
 
-async def _unread(
+async def _unread_range(
     client: LedgerClient, name: str, offset: StreamOffset, found: StreamMetadata | None
-) -> Loss | None:
+) -> LostRange | None:
     if found is None:
         reason = (
-            "the stream was deleted, and it is not in the trash of its namespace, so that nobody "
-            "can say whether all of it had been read"
+            "the stream was deleted, and it is not in the trash of its namespace, so that it is "
+            "unknown whether all its records had been read"
         )
-        return Loss(name, offset.created_ms, offset.sequence, None, reason)
+        return LostRange(name, offset.created_ms, offset.sequence, None, reason)
     behind = found.next_sequence
     if found.open_segment is not None:
         _, behind = await measure(client, found)
@@ -157,14 +161,14 @@ async def _unread(
     reason = "the stream was deleted"
     if not found.is_purged:
         whole = name.partition("#")[0]
-        reason += f"; it is in the trash: ledgerstream stream undelete {whole} brings it back"
-    return Loss(name, offset.created_ms, offset.sequence, behind, reason)
+        reason += f"; it is in the trash: ledgerstream stream undelete {whole} restores it"
+    return LostRange(name, offset.created_ms, offset.sequence, behind, reason)
 
 
-async def _in_trash(
+async def _find_in_trash(
     client: LedgerClient, namespace: str, stream: str, created_ms: int
 ) -> StreamMetadata | None:
-    """The deleted stream of this name that was made at this time, or None."""
+    """Returns the deleted stream of this name that was created at this time, or None."""
     try:
         listed = await StreamStore(client.store).list_trash(namespace)
     except NoSuchNamespace:

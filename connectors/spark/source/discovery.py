@@ -1,7 +1,7 @@
-"""Which streams are read, and where in them the places lie that options name.
+"""Finds the streams of a selection, and the offsets of the positions that options give.
 
-Asks the metadata store and, for places, bookies. Keeps nothing: what was learned of a stream is in
-its `StreamPlaces`. Never fences a writer.
+Reads from the metadata store and, to find offsets, from bookies. Keeps no state: all that is known
+of a stream is in its `StreamIndex`. Must never fence a writer.
 """
 
 from __future__ import annotations
@@ -11,62 +11,64 @@ from dataclasses import dataclass, replace
 
 from connectors.spark.core.offsets import StreamOffset
 from connectors.spark.options.options import Positions, Selection
-from connectors.spark.source.data_loss import Loss, LossLog, why_truncated
-from connectors.spark.source.stream_offsets import StreamPlaces
+from connectors.spark.source.data_loss import DataLossLog, LostRange, truncation_reason
+from connectors.spark.source.stream_index import StreamIndex
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
-from ledger.runtime.concurrency import for_each
+from ledger.runtime.concurrency import map_bounded
 from stream.core.metadata.streams import StreamMetadata
-from stream.core.position import EARLIEST, LATEST, FromEnd, FromSequence, Position, Start
+from stream.core.position import EARLIEST, LATEST, FromEnd, FromSequence, Position, Start, Truncated
 from stream.core.stream_patterns import StreamPatterns
-from stream.errors import IsPartitioned, NoSuchStream, Truncated
-from stream.namespace import Namespace
+from stream.errors import IsPartitioned, NoSuchStream
 from stream.reading.merged_feeds import find_streams
 from stream.reading.seek import find
+from stream.scope import NamespaceScope
 from stream.store.streams import StreamStore
 
 
 @dataclass(frozen=True, slots=True)
-class Discovered:
-    """Full names of the streams and partitions that are meant and there, and of those that are
-    named and not there, with the error that says so."""
+class SelectedStreams:
+    """The streams of a selection: the names of those that exist, and the errors of the others.
+
+    Names are full names of streams and partitions.
+    """
 
     names: list[str]
     missing: dict[str, NoSuchStream]
 
     def check(self, may_be_gone: Container[str] = ()) -> None:
-        """Raises NoSuchStream if one that is named is missing, and may not be gone."""
+        """Raises NoSuchStream if a named stream is missing and not in `may_be_gone`."""
         for name, error in self.missing.items():
             if name not in may_be_gone and f"{name}#0" not in may_be_gone:
                 raise error
 
 
-async def discover(client: LedgerClient, selection: Selection) -> Discovered:
-    """The streams that are meant, as they are now. Raises NoSuchNamespace."""
+async def discover(client: LedgerClient, selection: Selection) -> SelectedStreams:
+    """Returns the streams of a selection that exist now. Raises NoSuchNamespace."""
     found: dict[str, None] = {}
     missing: dict[str, NoSuchStream] = {}
     for name, patterns in selection.by_namespace().items():
-        namespace = Namespace(client, name)
-        for word in (*patterns.names, *patterns.patterns):
+        scope = NamespaceScope(client, StreamStore(client.store), name)
+        for selected in (*patterns.names, *patterns.patterns):
             try:
-                streams = await find_streams(namespace, StreamPatterns(word))
+                streams = await find_streams(scope, StreamPatterns(selected))
             except NoSuchStream as error:
-                await namespace.policy()  # a namespace that is not there is the better reason
-                missing[f"{name}/{word}"] = error
+                await scope.policy()  # if the namespace is missing, that is the better error
+                missing[f"{name}/{selected}"] = error
             else:
                 found |= {f"{name}/{stream}": None for stream in streams}
-    return Discovered(list(found), missing)
+    return SelectedStreams(list(found), missing)
 
 
-def is_meant(selection: Selection, name: str) -> bool:
-    """Whether a stream of this full name is one of the selection, if it is there."""
+def is_selected(selection: Selection, name: str) -> bool:
+    """Returns whether a selection includes the stream of this full name, should it exist."""
     namespace, _, stream = name.partition("/")
     patterns = selection.by_namespace().get(namespace)
     return patterns is not None and bool(patterns.select([stream]))
 
 
 async def read_metadata(client: LedgerClient, name: str) -> StreamMetadata | None:
-    """The stream of this full name as it is now; None if it is not there (any more)."""
+    """Returns the current metadata of the stream of this full name; None if it does not exist."""
     namespace, _, stream = name.partition("/")
     try:
         return await StreamStore(client.store).read_living_stream(namespace, stream)
@@ -74,81 +76,83 @@ async def read_metadata(client: LedgerClient, name: str) -> StreamMetadata | Non
         return None
 
 
-async def open_streams(client: LedgerClient, selection: Selection) -> dict[str, StreamPlaces]:
-    """The streams that are meant, each known to its end of now.
+async def open_streams(client: LedgerClient, selection: Selection) -> dict[str, StreamIndex]:
+    """Returns an index of each selected stream, up to its current end.
 
     Raises NoSuchStream, NoSuchNamespace, and what reading ledgers raises.
     """
 
-    async def open_one(name: str) -> StreamPlaces | None:
+    async def open_one(name: str) -> StreamIndex | None:
         metadata = await read_metadata(client, name)
         if metadata is None:
-            return None  # it went a moment ago
-        places = StreamPlaces(client, name, metadata)
-        await places.look()
-        return places
+            return None  # it was deleted just now
+        index = StreamIndex(client, name, metadata)
+        await index.read_end()
+        return index
 
     found = await discover(client, selection)
     found.check()
-    opened = await for_each(found.names, open_one)
-    return {places.name: places for places in opened if places is not None}
+    opened = await map_bounded(found.names, open_one)
+    return {index.name: index for index in opened if index is not None}
 
 
 async def starting_offset(
-    places: StreamPlaces, positions: Positions, losses: LossLog
+    index: StreamIndex, positions: Positions, losses: DataLossLog
 ) -> StreamOffset:
-    """Where reading a stream begins; the offset begins there.
+    """Returns the offset where reading a stream begins.
 
-    Raises InvalidArgument for a place behind the end, DataLoss for one that was truncated,
+    Raises InvalidArgument for a position after the end, DataLoss for a truncated one,
     NoSuchCursor.
     """
-    start = positions.of(places.name)
+    start = positions.of(index.name)
     try:
-        found = await place_of(places, start)
+        found = await offset_at(index, start)
     except Truncated:
-        found = await places.first()
+        found = await index.first()
         first = start.sequence if isinstance(start, FromSequence) else found.sequence
         behind = found.sequence if isinstance(start, FromSequence) else None
-        reason = f"option startingPosition is {_text(start)}; {await why_truncated(places, found)}"
-        losses.meet(Loss(places.name, found.created_ms, first, behind, reason))
+        reason = (
+            f"option startingPosition is {_text(start)}; {await truncation_reason(index, found)}"
+        )
+        losses.record(LostRange(index.name, found.created_ms, first, behind, reason))
     return replace(found, begin=found.sequence)
 
 
-async def ending_offset(places: StreamPlaces, positions: Positions) -> StreamOffset:
-    """The first record that is not read any more, as known now: nothing that comes later.
+async def ending_offset(index: StreamIndex, positions: Positions) -> StreamOffset:
+    """Returns the offset of the first record that is not read; never after the current end.
 
-    Raises InvalidArgument for a place behind the end. One that was truncated is where the stream
-    begins: nothing is read.
+    Raises InvalidArgument for a position after the end. For a truncated position this is the
+    first available record, so that nothing is read.
     """
     try:
-        return await place_of(places, positions.of(places.name))
+        return await offset_at(index, positions.of(index.name))
     except Truncated:
-        return await places.first()
+        return await index.first()
 
 
-async def place_of(places: StreamPlaces, start: Start) -> StreamOffset:
-    """The offset of a place in words. Raises Truncated, InvalidArgument, NoSuchCursor."""
-    end = places.end
+async def offset_at(index: StreamIndex, start: Start) -> StreamOffset:
+    """Returns the offset of a position. Raises Truncated, InvalidArgument, NoSuchCursor."""
+    end = index.end
     if start is LATEST:
         return end
     if start is EARLIEST:
-        return await places.first()
+        return await index.first()
     if isinstance(start, FromEnd):
-        # Of the end as known here: that of the next moment may be so much further.
-        first = await places.first()
+        # Counted from the end as known here: appends move the end all the time.
+        first = await index.first()
         wanted = end.sequence - start.records
-        return first if wanted <= first.sequence else await places.at_sequence(wanted)
-    position = await find(places.client, places.metadata, start, places.namespace)
-    found = await places.at(position)
+        return first if wanted <= first.sequence else await index.at_sequence(wanted)
+    position = await find(index.client, index.metadata, start, index.namespace)
+    found = await index.at(position)
     is_behind = isinstance(start, FromSequence) and start.sequence > found.sequence
     if isinstance(start, Position) and found.sequence == end.sequence:
-        stream = places.metadata
+        stream = index.metadata
         is_next = stream.open_segment is None and start == (stream.next_segment, 0, 0)
         is_behind = start > end.position and not is_next
     if is_behind:
         raise InvalidArgument(
-            f"stream {places.name!r} ends at {end.position} (sequence {end.sequence}); "
-            f"{_text(start)} is behind that, and nothing can be read there"
+            f"stream {index.name!r} ends at {end.position} (sequence {end.sequence}); "
+            f"{_text(start)} is after that, and nothing can be read there"
         )
     return found
 

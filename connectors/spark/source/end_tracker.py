@@ -1,9 +1,9 @@
-"""Keeps the end of every stream known, so that asking for it costs nothing when nothing happened.
+"""Tracks the end of every stream, so that a query without new records costs nothing.
 
-A stream is followed by a watch of its metadata and a long poll of its open ledger. After news of a
-stream it is left alone until somebody has taken them: work goes with the queries, not with the
-appends. Streams beyond the first 200 are not followed but looked at in turn. Lives on one loop;
-must never take a stream for gone because the store did not answer.
+A stream is followed by a watch of its metadata and a long poll of its open ledger. After a
+notification a stream is not polled until a query has consumed it: the work grows with the number
+of micro-batches, not of appends. Streams beyond the first 200 are not followed but polled in turn.
+Belongs to one loop. Must never treat a stream as deleted because the store did not answer.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from dataclasses import dataclass, field
 import trio
 
 from connectors.spark.options.options import Selection
-from connectors.spark.source.discovery import discover, is_meant, read_metadata
-from connectors.spark.source.stream_offsets import StreamPlaces
+from connectors.spark.source.discovery import discover, is_selected, read_metadata
+from connectors.spark.source.stream_index import StreamIndex
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger, RetryableError
 from ledger.metastore.base import Node
-from ledger.runtime.concurrency import for_each
+from ledger.runtime.concurrency import map_bounded
 from stream.core.metadata.format import decode_stream
 from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.errors import IsPartitioned
@@ -30,53 +30,55 @@ from stream.store.streams import folder_path, stream_path
 _log = logging.getLogger(__name__)
 
 FOLLOWED_MAX = 200
-"""Streams that are followed; each has two tasks and a long poll."""
-FRESH_S = 0.02
-"""News older than this are looked at once more: there is more of it by then."""
-GLANCED_AT_MAX = 4
-"""So few streams are asked for their ends before it is said that there is nothing."""
-GLANCE_S = 1.0
-SWEEP_PAUSE_S = 1.0
-"""Between looks at the streams that are not followed; a look at all of them takes no more than
-half of the time."""
-_POLL_S = 30.0
-_PAUSE_S = 0.5
+"""Streams that are followed; each costs two tasks and a long poll."""
+STALE_AFTER_S = 0.02
+"""An end that was received longer ago than this is read again: it has probably moved."""
+POLLED_ENDS_MAX = 4
+"""Up to this many streams are polled for their ends before a query reports no new records."""
+END_POLL_TIMEOUT_S = 1.0
+POLL_PAUSE_S = 1.0
+"""The minimum pause between two rounds over the streams that are not followed.
+
+A round takes at most half of the time.
+"""
+_LONG_POLL_S = 30.0
+_RETRY_PAUSE_S = 0.5
 _LISTING_PAUSE_S = 0.1
-_LOOK_S = 10.0
-"""How long bookies may be silent where an exact answer is needed."""
+_EXACT_END_TIMEOUT_S = 10.0
+"""How long to wait for bookies where the exact end is needed."""
 
 
 @dataclass(slots=True, eq=False)
 class _Followed:
-    """A stream that is followed, there or not."""
+    """The state of following one stream, which may not exist."""
 
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     changed: trio.Event = field(default_factory=trio.Event)
-    """Its metadata changed."""
-    has_news: bool = False
+    """Set when the metadata of the stream has changed."""
+    is_notified: bool = False
     is_known: bool = False
-    """Whether the news are all there was when they came."""
-    told_s: float = 0.0
-    taken: trio.Event = field(default_factory=trio.Event)
+    """Whether the notification included the last entry, so that the end is known."""
+    notified_s: float = 0.0
+    consumed: trio.Event = field(default_factory=trio.Event)
 
-    def tell_changed(self) -> None:
+    def notify_changed(self) -> None:
         changed, self.changed = self.changed, trio.Event()
         changed.set()
 
-    def tell(self, *, is_known: bool) -> None:
-        self.has_news, self.is_known, self.told_s = True, is_known, trio.current_time()
+    def notify(self, *, is_known: bool) -> None:
+        self.is_notified, self.is_known, self.notified_s = True, is_known, trio.current_time()
 
-    def take(self) -> None:
-        self.has_news = False
-        taken, self.taken = self.taken, trio.Event()
-        taken.set()
+    def consume(self) -> None:
+        self.is_notified = False
+        consumed, self.consumed = self.consumed, trio.Event()
+        consumed.set()
 
 
-class Followers:
-    """The streams of a selection, as far as they are known.
+class EndTracker:
+    """Tracks the streams of a selection and their ends.
 
-    `begin` finds them; `run` is the task that follows them then. All for one loop, but `version`
-    may be read anywhere: as long as it is the same nothing has changed.
+    `begin` finds the streams; `run` is the task that then follows them. To be used on one loop,
+    except that any thread may read `version`: nothing has changed while it is the same.
     """
 
     def __init__(
@@ -84,98 +86,102 @@ class Followers:
     ) -> None:
         self.client = client
         self.version = 0
-        self.streams: dict[str, StreamPlaces] = {}
-        """Those that are there now, by full name."""
+        self.streams: dict[str, StreamIndex] = {}
+        """The streams that exist now, by full name."""
         self.failure: LedgerError | None = None
-        """What kept a stream from being followed; it is for whoever asks next."""
+        """The error that prevented following a stream; the next call raises it."""
         self._selection = selection
         self._followed_max = followed_max
         self._followed: dict[str, _Followed] = {}
-        self._swept: dict[str, None] = {}
+        self._polled: dict[str, None] = {}
         self._nursery: trio.Nursery | None = None
 
-    # For whoever plans
+    # For planning
 
     async def begin(self, may_be_gone: Collection[str] = ()) -> None:
-        """Finds the streams and their ends of now. Those that may be gone may also come back.
+        """Finds the streams and their current ends. Streams in `may_be_gone` are watched, too.
 
         Raises NoSuchNamespace, and what reading ledgers raises.
         """
         found = await discover(self.client, self._selection)
-        # One that is gone may be made again, under a node that is there all the time.
-        gone = [name for name in may_be_gone if is_meant(self._selection, name)]
+        # A deleted stream keeps its node, and may be created again under it.
+        gone = [name for name in may_be_gone if is_selected(self._selection, name)]
         names = dict.fromkeys((*found.names, *found.missing, *gone))
-        await for_each(names, self._look_closely)
+        await map_bounded(names, self._read_exact_end)
         for name in names:
-            self._join(name)
+            self._add(name)
 
     async def catch_up(self) -> None:
-        """Makes ends known of which there are news, as they are now; takes the news."""
+        """Reads the current ends of the streams with notifications, and consumes these."""
         now_s = trio.current_time()
-        news = [(name, each) for name, each in self._followed.items() if each.has_news]
-        stale = [name for name, each in news if not each.is_known or now_s - each.told_s > FRESH_S]
-        await for_each(stale, self._look_again)
-        for _, each in news:
-            each.take()
+        notified = [(name, each) for name, each in self._followed.items() if each.is_notified]
+        stale = [
+            name
+            for name, each in notified
+            if not each.is_known or now_s - each.notified_s > STALE_AFTER_S
+        ]
+        await map_bounded(stale, self._try_read_end)
+        for _, each in notified:
+            each.consume()
         failure, self.failure = self.failure, None
         if failure is not None:
             raise failure
 
-    async def look_closely(self) -> None:
-        """Asks for everything anew: which streams there are, and what is confirmed of each now.
+    async def read_ends(self) -> None:
+        """Finds the streams again, and reads what is confirmed of each now.
 
-        Raises NotEnoughBookies, MetadataUnavailable when that cannot be known.
+        Raises NotEnoughBookies, MetadataUnavailable if this cannot be determined.
         """
         found = await discover(self.client, self._selection)
-        await for_each(dict.fromkeys((*found.names, *self._known)), self._look_closely)
+        await map_bounded(dict.fromkeys((*found.names, *self._known)), self._read_exact_end)
         for name in found.names:
-            self._join(name)
+            self._add(name)
 
-    async def glance(self) -> None:
-        """Looks whether there is something of which no news has come yet, if the streams are few.
+    async def poll_ends(self) -> None:
+        """Polls the ends of the streams, if there are few, for records not yet notified.
 
-        News are a few milliseconds late, and who has just been told that his record is durable
-        may ask Spark for it at once (`processAllAvailable`).
+        Notifications arrive a few milliseconds late, and a program whose append has just been
+        confirmed may ask Spark for the record at once (`processAllAvailable`).
         """
-        if len(self._known) <= GLANCED_AT_MAX:
-            with trio.move_on_after(GLANCE_S):
-                await for_each(list(self._known), self._sweep_one)
+        if len(self._known) <= POLLED_ENDS_MAX:
+            with trio.move_on_after(END_POLL_TIMEOUT_S):
+                await map_bounded(list(self._known), self._poll_end)
 
     @property
     def _known(self) -> dict[str, None]:
-        """All that were ever meant and may be there again."""
-        return dict.fromkeys((*self._followed, *self._swept))
+        """The names of all tracked streams, whether they exist now or not."""
+        return dict.fromkeys((*self._followed, *self._polled))
 
     async def refresh(self, name: str) -> None:
-        """Reads the metadata of a stream anew."""
-        self._note(name, await read_metadata(self.client, name))
+        """Reads the metadata of a stream again."""
+        self._update(name, await read_metadata(self.client, name))
 
-    async def _look_closely(self, name: str) -> None:
-        deadline = trio.current_time() + _LOOK_S
+    async def _read_exact_end(self, name: str) -> None:
+        deadline = trio.current_time() + _EXACT_END_TIMEOUT_S
         while True:
             try:
                 await self.refresh(name)
                 if name in self.streams:
-                    await self.streams[name].look()
+                    await self.streams[name].read_end()
             except (NoSuchLedger, NoSuchEntry):
-                # The segment was purged between two looks.
+                # The segment was purged between two reads.
                 if trio.current_time() > deadline:
                     raise
             except RetryableError as error:
                 if trio.current_time() > deadline:
                     raise
-                _log.info("stream=%s: asking again: %s", name, error)
-                await trio.sleep(_PAUSE_S)
+                _log.info("stream=%s: reading its end again: %s", name, error)
+                await trio.sleep(_RETRY_PAUSE_S)
             else:
                 return
 
-    async def _look_again(self, name: str) -> None:
-        """As far as it goes: who follows the stream meets what is wrong with it, too."""
-        places = self.streams.get(name)
-        if places is None:
+    async def _try_read_end(self, name: str) -> None:
+        """Reads the end of a stream; logs errors, which the task that follows it raises, too."""
+        index = self.streams.get(name)
+        if index is None:
             return
         try:
-            await places.look()
+            await index.read_end()
         except (RetryableError, NoSuchLedger, NoSuchEntry) as error:
             _log.info("stream=%s: its end is not known for now: %s", name, error)
 
@@ -189,52 +195,52 @@ class Followers:
                     self._nursery.start_soon(self._follow, name, followed)
                 for namespace in self._selection.by_namespace():
                     self._nursery.start_soon(self._watch_listing, namespace)
-                self._nursery.start_soon(self._sweep)
+                self._nursery.start_soon(self._poll_rest)
         finally:
             self._nursery = None
             with trio.CancelScope(shield=True):
-                for places in self.streams.values():
-                    await places.aclose()
+                for index in self.streams.values():
+                    await index.aclose()
 
-    def _join(self, name: str) -> None:
-        if name in self._followed or name in self._swept:
+    def _add(self, name: str) -> None:
+        if name in self._followed or name in self._polled:
             return
         if len(self._followed) >= self._followed_max:
-            if not self._swept:
+            if not self._polled:
                 _log.info(
-                    "more than %d streams: the others are not followed but looked at in turn",
+                    "more than %d streams: the others are not followed but polled in turn",
                     self._followed_max,
                 )
-            self._swept[name] = None
+            self._polled[name] = None
             return
         followed = self._followed[name] = _Followed()
         if self._nursery is not None:
             self._nursery.start_soon(self._follow, name, followed)
 
-    def _leave(self, name: str) -> None:
-        self._swept.pop(name, None)
+    def _remove(self, name: str) -> None:
+        self._polled.pop(name, None)
         followed = self._followed.pop(name, None)
         if followed is not None:
             followed.scope.cancel()
 
-    def _note(self, name: str, stream: StreamMetadata | None) -> None:
-        """The stream is as this says; None: it is not there."""
-        places = self.streams.get(name)
-        if places is not None and places.metadata == stream:
+    def _update(self, name: str, stream: StreamMetadata | None) -> None:
+        """Takes the metadata of a stream; None means that it does not exist."""
+        index = self.streams.get(name)
+        if index is not None and index.metadata == stream:
             return
         if stream is None:
-            if places is None:
+            if index is None:
                 return
             del self.streams[name]
-        elif places is None or places.metadata.created_ms != stream.created_ms:
-            self.streams[name] = StreamPlaces(self.client, name, stream)
-        elif _is_older(stream, places.metadata):
-            return  # a watch tells late what was read meanwhile; it tells the rest, too
+        elif index is None or index.metadata.created_ms != stream.created_ms:
+            self.streams[name] = StreamIndex(self.client, name, stream)
+        elif _is_older(stream, index.metadata):
+            return  # the watch is behind what was read in the meantime, and will catch up
         else:
-            places.update(stream)
+            index.update(stream)
         self.version += 1
         if name in self._followed:
-            self._followed[name].tell_changed()
+            self._followed[name].notify_changed()
 
     async def _follow(self, name: str, followed: _Followed) -> None:
         with followed.scope:
@@ -242,39 +248,41 @@ class Followers:
                 nursery.start_soon(self._watch_metadata, name)
                 while True:
                     changed = followed.changed
-                    places = self.streams.get(name)
-                    segment = None if places is None else places.metadata.open_segment
+                    index = self.streams.get(name)
+                    segment = None if index is None else index.metadata.open_segment
                     try:
-                        if places is not None and segment is not None:
-                            await self._follow_ledger(places, segment, followed)
+                        if index is not None and segment is not None:
+                            await self._follow_ledger(index, segment, followed)
                     except RetryableError as error:
                         _log.info("stream=%s: following it again: %s", name, error)
-                        await trio.sleep(_PAUSE_S)
+                        await trio.sleep(_RETRY_PAUSE_S)
                         continue
                     except (NoSuchLedger, NoSuchEntry):
-                        pass  # metadata will tell what became of it
+                        pass  # the metadata will show what happened to the segment
                     except LedgerError as error:
                         self._fail(error)
                     await changed.wait()
 
     async def _follow_ledger(
-        self, places: StreamPlaces, segment: Segment, followed: _Followed
+        self, index: StreamIndex, segment: Segment, followed: _Followed
     ) -> None:
-        """Until the ledger is closed, or the stream is another one: what was deleted may stay open
-        until the janitor gets round to closing it."""
-        reader = await places.reader(segment)
-        while self.streams.get(places.name) is places and (
-            not reader.is_closed or reader.last_add_confirmed > places.confirmed(segment)
+        """Follows a ledger until it is closed, or until another stream has replaced this one.
+
+        The ledger of a deleted stream may stay open until the janitor closes it.
+        """
+        reader = await index.reader(segment)
+        while self.streams.get(index.name) is index and (
+            not reader.is_closed or reader.last_add_confirmed > index.confirmed(segment)
         ):
-            while followed.has_news:
-                await followed.taken.wait()
-            known = places.confirmed(segment)
-            confirmed = await reader.wait_lac_after(known, _POLL_S)
+            while followed.is_notified:
+                await followed.consumed.wait()
+            known = index.confirmed(segment)
+            confirmed = await reader.wait_lac_after(known, _LONG_POLL_S)
             if confirmed > known:
                 entry = reader.take_piggybacked(confirmed)
                 if entry is not None:
-                    places.note_entry(segment, entry)
-                followed.tell(is_known=entry is not None)
+                    index.note_entry(segment, entry)
+                followed.notify(is_known=entry is not None)
                 self.version += 1
 
     async def _watch_metadata(self, name: str) -> None:
@@ -284,15 +292,15 @@ class Followers:
                 watching = self.client.store.watch(stream_path(namespace, stream))
                 async with aclosing(watching) as nodes:
                     async for node in nodes:
-                        self._note(name, None if node is None else _plain(stream, node))
+                        self._update(name, None if node is None else _decode_live(stream, node))
             except RetryableError as error:
                 _log.info("stream=%s: waiting for its metadata: %s", name, error)
             except LedgerError as error:
                 self._fail(error)
-            await trio.sleep(_PAUSE_S)
+            await trio.sleep(_RETRY_PAUSE_S)
 
     async def _watch_listing(self, namespace: str) -> None:
-        """Streams that are made join, and partitions; what left no trace leaves."""
+        """Adds streams and partitions that are created; removes those whose node is deleted."""
         folder = folder_path(namespace, "streams")
         while True:
             try:
@@ -304,37 +312,37 @@ class Followers:
                 _log.info("namespace=%s: waiting for its streams: %s", namespace, error)
             except LedgerError as error:
                 self._fail(error)
-            await trio.sleep(_PAUSE_S)
+            await trio.sleep(_RETRY_PAUSE_S)
 
     async def _find_streams(self) -> None:
         known = self._known
         found = (await discover(self.client, self._selection)).names
         by_namespace = self._selection.by_namespace()
         fresh = [name for name in found if name not in known]
-        await for_each(fresh, self.refresh)
+        await map_bounded(fresh, self.refresh)
         for name in fresh:
-            self._join(name)
+            self._add(name)
         for name in known:
             namespace, _, stream = name.partition("/")
             if name not in found and not by_namespace[namespace].is_named(stream):
-                self._leave(name)
-                self._note(name, None)
+                self._remove(name)
+                self._update(name, None)
 
-    async def _sweep(self) -> None:
+    async def _poll_rest(self) -> None:
         while True:
             began_s = trio.current_time()
-            await for_each(list(self._swept), self._sweep_one)
-            await trio.sleep(max(SWEEP_PAUSE_S, trio.current_time() - began_s))
+            await map_bounded(list(self._polled), self._poll_end)
+            await trio.sleep(max(POLL_PAUSE_S, trio.current_time() - began_s))
 
-    async def _sweep_one(self, name: str) -> None:
+    async def _poll_end(self, name: str) -> None:
         try:
             await self.refresh(name)
-            places = self.streams.get(name)
-            if places is None:
+            index = self.streams.get(name)
+            if index is None:
                 return
-            before = places.end.sequence
-            await places.look()
-            if places.end.sequence != before:
+            before = index.end.sequence
+            await index.read_end()
+            if index.end.sequence != before:
                 self.version += 1
         except (RetryableError, NoSuchLedger, NoSuchEntry) as error:
             _log.info("stream=%s: its end is not known for now: %s", name, error)
@@ -346,9 +354,11 @@ class Followers:
         self.version += 1
 
 
-def _plain(name: str, node: Node) -> StreamMetadata | None:
-    """The stream that can be read under its own name; None: it is deleted, or another one of its
-    name is partitioned, whose partitions join by theirs."""
+def _decode_live(name: str, node: Node) -> StreamMetadata | None:
+    """Returns the stream, or None if it is deleted or a partitioned stream has its name.
+
+    Partitions are tracked under their own names.
+    """
     try:
         stream = decode_stream(name, node.data)
     except IsPartitioned:

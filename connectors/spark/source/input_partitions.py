@@ -1,8 +1,8 @@
-"""Pieces: what one Spark task reads, and reading it into Arrow batches.
+"""Spark's input partitions: what one task reads, and how it reads this into Arrow batches.
 
-A piece is pickled and says all there is to know: a worker asks no metadata store to read it. What
-it yields is decided by the piece alone, however often and wherever it is read; a task that is late
-or runs twice harms nothing. Must never leave out an entry in silence.
+A partition is pickled and complete: a worker needs no metadata store to read it. Its rows depend
+on the partition alone, however often and wherever it is read, so that late or repeated tasks are
+harmless. Must never skip an entry silently.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import pyarrow as pa
 import trio
 from pyspark.sql.datasource import InputPartition
 
-from connectors.spark.client.client_cache import kept
+from connectors.spark.client.client_cache import cached_cluster
 from connectors.spark.core.filters import NO_BOUNDS, Bounds
-from connectors.spark.core.planner import ReplicaTurns, SegmentRange, Task
+from connectors.spark.core.planner import ReplicaBalancer, SegmentRange, Task
 from connectors.spark.source.arrow_read import ArrowBuilder
 from ledger.client import LedgerClient
 from ledger.core import metadata_format
@@ -28,49 +28,49 @@ from ledger.core.entry import Entry
 from ledger.core.metadata import LedgerMetadata
 from ledger.errors import LedgerError, MetadataUnavailable, NoSuchEntry, NoSuchLedger
 from stream.core.entry.records import RecordBatch, decode
-from stream.core.position import Position
-from stream.errors import NoSuchStream, RecordFormatError, Truncated
+from stream.core.position import Position, Truncated
+from stream.errors import NoSuchStream, RecordFormatError
 from stream.store.streams import StreamStore
 
 _log = logging.getLogger(__name__)
 
 READ_AHEAD_BYTES = 16 << 20
-"""Of a task: entries asked for or on their way."""
-WAITING_BYTES = 8 << 20
-"""Of a task: entries that are there and wait for Spark, but for one answer more."""
+"""Bytes per task of entries that are requested or in flight."""
+BUFFERED_BYTES = 8 << 20
+"""Bytes per task of entries that are buffered for Spark, not counting one more response."""
 _METADATA_KEPT_MAX = 10_000
-NAMED_SO_S = 60.0
-"""Whoever plans asks anew where a bookie listens: one may move while a query runs for days."""
+ADDRESS_TTL_S = 60.0
+"""How long a bookie's address is cached: a bookie may move while a query runs for days."""
 
 
 @dataclass(frozen=True, slots=True)
-class PieceRange:
-    """Entries of one ledger: `first_entry` to `last_entry`, both included.
+class EntryRange:
+    """Records of one ledger: entries `first_entry` to `last_entry`, both included.
 
-    Of the first entry those from `first_slot` on, of the last those before `end_slot` (None: all).
-    `committed_ms` is the append time of entries that a sink wrote before it committed them; -1
-    where the segment does not tell.
+    The range begins at `first_slot` of the first entry and ends before `end_slot` of the last one
+    (None: at its end). `committed_ms` is the append time of entries that a sink wrote before it
+    committed them; -1 if the segment does not record it.
     """
 
     stream: str
-    """ "ns/clicks", of a partition "ns/clicks#2"."""
+    """The full name, "ns/clicks", or "ns/clicks#2" for a partition."""
     segment: int
     ledger_id: int
     first_sequence: int
-    """Of the segment."""
+    """The first sequence of the segment."""
     committed_ms: int
     first_entry: int
     first_slot: int
     last_entry: int
     end_slot: int | None
     metadata: bytes
-    """Of the ledger, as it is stored."""
+    """The metadata of the ledger, in its stored form."""
     rotation: int = 0
-    """Which replica is asked first, so that tasks are spread over all of them."""
+    """The replica that is read first, so that tasks are spread over all of them."""
 
     @property
     def name(self) -> str:
-        """The stream without its partition: what the column `stream` shows."""
+        """The base stream, without the partition, as in the column `stream`."""
         return self.stream.partition("#")[0]
 
     @property
@@ -79,23 +79,23 @@ class PieceRange:
 
 
 @dataclass(frozen=True)
-class Piece(InputPartition):
-    """What one task reads, in order.
+class LedgerPartition(InputPartition):
+    """The ranges that one task reads, in order.
 
     Args:
-        named_so: bookies that listen at the address that is their name.
-        is_loss_error: whether records that are gone are an error.
+        named_by_address: bookies whose id is the address at which they listen.
+        is_loss_error: whether deleted records are an error.
     """
 
     cluster: str
-    ranges: tuple[PieceRange, ...]
+    ranges: tuple[EntryRange, ...]
     rows_per_batch: int
-    named_so: tuple[str, ...] = ()
+    named_by_address: tuple[str, ...] = ()
     bounds: Bounds = field(default=NO_BOUNDS)
     is_loss_error: bool = True
 
 
-async def make_pieces(
+async def make_partitions(
     client: LedgerClient,
     cluster: str,
     tasks: Sequence[Task],
@@ -104,35 +104,40 @@ async def make_pieces(
     bounds: Bounds = NO_BOUNDS,
     is_loss_error: bool = True,
     known: Mapping[int, LedgerMetadata] | None = None,
-) -> list[Piece]:
-    """One piece per task. For `KeptCluster.run`, on the driver's side.
+) -> list[LedgerPartition]:
+    """Makes one partition per task. For `ClusterClient.run`, on the driver's side.
 
     Reads the metadata of each ledger once per process, unless it is among the `known`.
     """
-    remembered = _known_of.setdefault(client, _Known())
-    turns = ReplicaTurns()
-    pieces = []
+    cache = _caches.setdefault(client, _PlanningCache())
+    balancer = ReplicaBalancer()
+    partitions = []
     for number, task in enumerate(tasks):
-        ranges, named_so = [], dict[str, None]()
+        ranges, named_by_address = [], dict[str, None]()
         for each in task:
-            metadata = await remembered.metadata(client, each.segment.ledger_id, known or {})
+            metadata = await cache.metadata(client, each.segment.ledger_id, known or {})
             for fragment in metadata.fragments:
                 for bookie in fragment.bookies:
-                    if await remembered.is_named_so(client, bookie):
-                        named_so[bookie] = None
-            turn = turns.turn(metadata, each.first_entry, each.nbytes, number)
-            ranges.append(_piece_range(each, metadata, turn))
-        pieces.append(
-            Piece(
-                cluster, tuple(ranges), rows_per_batch, tuple(named_so), bounds, is_loss_error
+                    if await cache.is_named_by_address(client, bookie):
+                        named_by_address[bookie] = None
+            replica = balancer.choose(metadata, each.first_entry, each.nbytes, number)
+            ranges.append(_entry_range(each, metadata, replica))
+        partitions.append(
+            LedgerPartition(
+                cluster,
+                tuple(ranges),
+                rows_per_batch,
+                tuple(named_by_address),
+                bounds,
+                is_loss_error,
             )
-        )  # fmt: skip
-    return pieces
+        )
+    return partitions
 
 
-def _piece_range(each: SegmentRange, metadata: LedgerMetadata, rotation: int) -> PieceRange:
+def _entry_range(each: SegmentRange, metadata: LedgerMetadata, rotation: int) -> EntryRange:
     segment = each.segment
-    return PieceRange(
+    return EntryRange(
         stream=each.stream,
         segment=segment.number,
         ledger_id=segment.ledger_id,
@@ -147,13 +152,13 @@ def _piece_range(each: SegmentRange, metadata: LedgerMetadata, rotation: int) ->
     )
 
 
-class _Known:
-    """What a driver's process remembers of the ledgers and bookies of one client."""
+class _PlanningCache:
+    """The metadata of ledgers and bookies of one client, cached in a driver's process."""
 
     def __init__(self) -> None:
         self._metadata: dict[int, LedgerMetadata] = {}
-        self._named_so: dict[str, tuple[bool, float]] = {}
-        """Whether bookies are, and until when that is believed without asking."""
+        self._named_by_address: dict[str, tuple[bool, float]] = {}
+        """Whether each bookie is named by its address, and until when this is valid."""
 
     async def metadata(
         self, client: LedgerClient, ledger_id: int, known: Mapping[int, LedgerMetadata]
@@ -163,45 +168,47 @@ class _Known:
             found = await client.ledger_metadata(ledger_id)
             if len(self._metadata) >= _METADATA_KEPT_MAX:
                 self._metadata.clear()
-            # Of an open ledger, too: a reader whose replicas fail reads it anew.
+            # Also that of an open ledger: a reader whose replicas fail reads it again.
             self._metadata[ledger_id] = found
         return found
 
-    async def is_named_so(self, client: LedgerClient, bookie: str) -> bool:
+    async def is_named_by_address(self, client: LedgerClient, bookie: str) -> bool:
         now_s = trio.current_time()
-        found, until_s = self._named_so.get(bookie, (False, 0.0))
+        found, until_s = self._named_by_address.get(bookie, (False, 0.0))
         if now_s >= until_s:
             try:
                 host, port = await client.bookies.address(bookie)
             except LedgerError:
-                return False  # whoever reads asks for itself
+                return False  # the task resolves the address by itself
             found = bookie == f"{host}:{port}"
-            self._named_so[bookie] = found, now_s + NAMED_SO_S
+            self._named_by_address[bookie] = found, now_s + ADDRESS_TTL_S
         return found
 
 
-_known_of: WeakKeyDictionary[LedgerClient, _Known] = WeakKeyDictionary()
+_caches: WeakKeyDictionary[LedgerClient, _PlanningCache] = WeakKeyDictionary()
 
 
-def read_piece(piece: Piece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a piece, in order, in batches of this schema.
+def read_partition(partition: LedgerPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a partition, in order, in batches of this schema.
 
     Raises Truncated (records were deleted while the query ran), RecordFormatError, and what
     reading ledgers raises.
     """
     builder: ArrowBuilder | None = None
     current = -1
-    fetched = kept(piece.cluster).iterate(_entries, _size_of, WAITING_BYTES, piece)
+    fetched = cached_cluster(partition.cluster).iterate(
+        _entries, _size_of, BUFFERED_BYTES, partition
+    )
     try:
         for number, entries in fetched:
-            each = piece.ranges[number]
-            if builder is None or piece.ranges[current].stream != each.stream:
+            each = partition.ranges[number]
+            if builder is None or partition.ranges[current].stream != each.stream:
                 if builder is not None:
                     yield from builder.finish()
-                builder = ArrowBuilder(schema, each.name, each.partition, piece.rows_per_batch)
+                builder = ArrowBuilder(schema, each.name, each.partition, partition.rows_per_batch)
             current = number
             for entry in entries:
-                yield from _rows(each, entry, piece.bounds, builder)
+                yield from _rows(each, entry, partition.bounds, builder)
         if builder is not None:
             yield from builder.finish()
     finally:
@@ -209,7 +216,7 @@ def read_piece(piece: Piece, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
 
 
 def _rows(
-    each: PieceRange, entry: Entry, bounds: Bounds, builder: ArrowBuilder
+    each: EntryRange, entry: Entry, bounds: Bounds, builder: ArrowBuilder
 ) -> Iterator[pa.RecordBatch]:
     entry_id = entry.entry_id
     try:
@@ -238,7 +245,7 @@ def _rows(
         ) from None
 
 
-def _append_time_ms(each: PieceRange, batch: RecordBatch) -> int:
+def _append_time_ms(each: EntryRange, batch: RecordBatch) -> int:
     if batch.header.is_sequence_in_segment and each.committed_ms >= 0:
         return each.committed_ms
     return batch.append_time_ms
@@ -248,15 +255,17 @@ def _size_of(fetched: tuple[int, list[Entry]]) -> int:
     return sum(len(entry.payload) for entry in fetched[1])
 
 
-async def _entries(client: LedgerClient, piece: Piece) -> AsyncIterator[tuple[int, list[Entry]]]:
-    """The entries of all ranges, with the number of their range. On the loop."""
-    for bookie in piece.named_so:
-        client.addresses.note_named_so(bookie, True)
-    for number, each in enumerate(piece.ranges):
+async def _entries(
+    client: LedgerClient, partition: LedgerPartition
+) -> AsyncIterator[tuple[int, list[Entry]]]:
+    """Yields the entries of all ranges, with the number of their range. Runs on the loop."""
+    for bookie in partition.named_by_address:
+        client.addresses.note_id_is_address(bookie, True)
+    for number, each in enumerate(partition.ranges):
         reader = client.reader_of(
             metadata_format.decode(each.ledger_id, each.metadata), rotation=each.rotation
         )
-        # Whoever planned the piece knew that these are confirmed.
+        # All entries of the partition were confirmed when it was planned.
         reader.note_confirmed(each.last_entry)
         reader.read_ahead_bytes = READ_AHEAD_BYTES
         seen = each.first_entry
@@ -266,21 +275,21 @@ async def _entries(client: LedgerClient, piece: Piece) -> AsyncIterator[tuple[in
                     seen = entries[-1].entry_id + 1
                     yield number, entries
         except (NoSuchLedger, NoSuchEntry) as error:
-            if piece.is_loss_error:
-                await _explain(client, each, seen, error)
+            if partition.is_loss_error:
+                await _raise_cause(client, each, seen, error)
                 raise
-            if await _is_elsewhere(client, each, reader.metadata):
+            if await _may_have_moved(client, each, reader.metadata):
                 raise
             _log.warning(
-                "stream=%s: entries %d..%d of segment %d are gone and were not read: %s",
+                "stream=%s: entries %d..%d of segment %d were deleted and are not read: %s",
                 each.stream, seen, each.last_entry, each.segment, error,
             )  # fmt: skip
 
 
-async def _is_elsewhere(client: LedgerClient, each: PieceRange, known: LedgerMetadata) -> bool:
-    """Whether the entries may be on bookies that whoever found none did not know of.
+async def _may_have_moved(client: LedgerClient, each: EntryRange, known: LedgerMetadata) -> bool:
+    """Returns whether the entries may be on bookies that are not in the metadata `known`.
 
-    Raises MetadataUnavailable: doubt is no reason to leave them out.
+    Raises MetadataUnavailable: an unknown state is no reason to skip the entries.
     """
     try:
         return (await client.ledger_metadata(each.ledger_id)).fragments != known.fragments
@@ -288,13 +297,13 @@ async def _is_elsewhere(client: LedgerClient, each: PieceRange, known: LedgerMet
         return False
 
 
-async def _explain(client: LedgerClient, each: PieceRange, entry: int, error: Any) -> None:
-    """Raises a better error than `error` if the stream's metadata tells what happened."""
+async def _raise_cause(client: LedgerClient, each: EntryRange, entry: int, error: Any) -> None:
+    """Raises a better error than `error` if the stream's metadata shows the cause."""
     namespace, _, name = each.stream.partition("/")
     try:
         stream, _ = await StreamStore(client.store).read_stream(namespace, name)
     except MetadataUnavailable as unavailable:
-        _log.info("stream=%s: nobody can tell why entries are gone: %s", each.stream, unavailable)
+        _log.info("stream=%s: cannot read why entries are missing: %s", each.stream, unavailable)
         return
     if stream.is_deleted:
         raise NoSuchStream(f"stream {each.stream!r} was deleted while it was read") from error

@@ -1,8 +1,8 @@
-"""What the next micro-batch reads of each stream: from Spark's offsets, what is there, and limits.
+"""Decides what the next micro-batch reads of each stream, from Spark's offsets, ends and limits.
 
-Offsets never go back, never pass what is confirmed, and decide together what is read between them.
-A stream that is not in the offsets begins at its first record; one that is gone is a loss, unless
-all of it had been read. Without Spark in it, and for one loop.
+Offsets must never move back or pass what is confirmed; two of them fully determine the records
+between. A stream that is not in the offsets is read from its first record. A deleted stream is
+data loss, unless all its records were read. Does not depend on Spark; belongs to one loop.
 """
 
 from __future__ import annotations
@@ -19,32 +19,37 @@ from connectors.spark.core.admission import Limits
 from connectors.spark.core.offsets import Offsets, StreamOffset, advances, is_one_reading
 from connectors.spark.core.planner import SegmentRange, ranges_between
 from connectors.spark.options.options import Positions, Selection
-from connectors.spark.source.admission import Span, admitted
-from connectors.spark.source.data_loss import Loss, LossLog, of_truncated, of_vanished
-from connectors.spark.source.discovery import is_meant, read_metadata, starting_offset
-from connectors.spark.source.end_tracker import Followers
-from connectors.spark.source.stream_offsets import StreamPlaces
+from connectors.spark.source.admission import ReadSpan, admit_spans
+from connectors.spark.source.data_loss import (
+    DataLossLog,
+    LostRange,
+    lost_by_deletion,
+    lost_by_truncation,
+)
+from connectors.spark.source.discovery import is_selected, read_metadata, starting_offset
+from connectors.spark.source.end_tracker import EndTracker
+from connectors.spark.source.stream_index import StreamIndex
 from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger, RetryableError
-from ledger.runtime.concurrency import for_each
+from ledger.runtime.concurrency import map_bounded
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-PATIENCE_S = 60.0
-"""How long a metadata store or bookies may be away before the query ends with their error."""
-_PAUSE_S = 0.5
+RETRY_FOR_S = 60.0
+"""How long a metadata store or bookies may be unavailable before the query fails."""
+_RETRY_PAUSE_S = 0.5
 _PURGES_MAX = 5
-"""So often streams may be purged under our hands in one call."""
-_GONE_S = 600.0
-"""So often streams that are gone are looked for in the trash once more."""
+"""How many times one call is retried because streams were purged."""
+_TRASH_CHECK_S = 600.0
+"""The interval at which deleted streams are looked up in the trash again."""
 _AGES_MAX = 32
-"""Streams whose oldest unread record is looked up for the lag."""
+"""Up to this many streams have the age of their oldest unread record looked up for the lag."""
 
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """What was not read: records, their stored bytes, the age of the oldest in whole seconds."""
+    """The unread records, their stored bytes, and the age of the oldest in whole seconds."""
 
     records: int = 0
     nbytes: int = 0
@@ -52,8 +57,11 @@ class Lag:
 
 
 @dataclass(frozen=True, slots=True)
-class _Gone:
-    """A stream that is in the trash since `gone_ms` (0: it cannot come back), as known until."""
+class _DeletedStream:
+    """A deleted stream, in the trash since `gone_ms` (0: it cannot be restored).
+
+    This has to be checked again at `known_until_s`.
+    """
 
     gone_ms: int
     known_until_s: float
@@ -63,64 +71,65 @@ class MicroBatches:
     """The offsets of one query.
 
     Args:
-        selection, starting: as the options name streams, and where a new query begins in them.
-        losses: takes note of what is lost, or raises it.
+        selection: the streams of the options.
+        starting: where a new query begins in them.
+        losses: counts lost records, or raises an error for them.
     """
 
-    def __init__(self, selection: Selection, starting: Positions, losses: LossLog) -> None:
+    def __init__(self, selection: Selection, starting: Positions, losses: DataLossLog) -> None:
         self._selection = selection
         self._starting = starting
         self._losses = losses
-        self._followers: Followers | None = None
+        self._tracker: EndTracker | None = None
         self._final: Offsets | None = None
-        """With Trigger.AvailableNow: where it ends."""
+        """Where a query with Trigger.AvailableNow ends."""
         self._turn = ""
-        self._settled: dict[tuple[str, int], _Gone] = {}
-        """Streams that are gone, whose loss was told."""
+        self._settled: dict[tuple[str, int], _DeletedStream] = {}
+        """Deleted streams whose loss has been reported."""
 
     @property
-    def followers(self) -> Followers:
-        """Of this selection. Others may take their place while nothing is asked here."""
-        assert self._followers is not None, "nobody follows the streams"
-        return self._followers
+    def tracker(self) -> EndTracker:
+        """The tracker of the selected streams. It may be replaced between two calls."""
+        assert self._tracker is not None, "the streams are not tracked"
+        return self._tracker
 
-    @followers.setter
-    def followers(self, followers: Followers) -> None:
-        self._followers = followers
+    @tracker.setter
+    def tracker(self, tracker: EndTracker) -> None:
+        self._tracker = tracker
 
     async def initial(self) -> Offsets:
-        """Where a new query begins. Raises what `starting_offset` raises."""
+        """Returns where a new query begins. Raises what `starting_offset` raises."""
 
         async def of_one(name: str) -> StreamOffset:
-            places = self.followers.streams[name]
-            return await starting_offset(places, self._starting, self._losses)
+            index = self.tracker.streams[name]
+            return await starting_offset(index, self._starting, self._losses)
 
         async def of_all() -> Offsets:
-            names = list(self.followers.streams)
-            return Offsets(dict(zip(names, await for_each(names, of_one), strict=True)))
+            names = list(self.tracker.streams)
+            return Offsets(dict(zip(names, await map_bounded(names, of_one), strict=True)))
 
-        return await self.steadily(of_all)
+        return await self.retrying(of_all)
 
     async def settle_end(self) -> None:
-        """From now on nothing is read but what is confirmed now (Trigger.AvailableNow)."""
-        await self.steadily(self.followers.look_closely)
+        """Fixes the current ends as the end of the query (Trigger.AvailableNow)."""
+        await self.retrying(self.tracker.read_ends)
         self._final = self.newest()
 
     def newest(self) -> Offsets:
-        """Behind the last record of each stream, as far as it is known."""
-        return Offsets({name: places.end for name, places in self.followers.streams.items()})
+        """Returns the known end of each stream."""
+        return Offsets({name: index.end for name, index in self.tracker.streams.items()})
 
     async def latest(self, start: Offsets, limits: Limits, waited_ms: int) -> Offsets:
-        """Where the micro-batch that begins at `start` ends: `start` itself if it is not due.
+        """Returns where the micro-batch that begins at `start` ends: `start` if it is not due.
 
-        `waited_ms` have passed since the one before. Raises DataLoss, and what reading ledgers
+        `waited_ms` have passed since the previous one. Raises DataLoss, and what reading ledgers
         and metadata raises.
         """
-        await self.followers.catch_up()
-        return await self.steadily(lambda: self._latest(start, limits, waited_ms))
+        await self.tracker.catch_up()
+        return await self.retrying(lambda: self._latest(start, limits, waited_ms))
 
     async def _latest(self, start: Offsets, limits: Limits, waited_ms: int) -> Offsets:
-        await self._settle_vanished(start)
+        await self._settle_deleted(start)
         spans = await self._spans(start)
         records = sum(span.records for span in spans.values())
         is_due = records > 0 if self._final is not None else limits.is_due(records, waited_ms)
@@ -128,7 +137,7 @@ class MicroBatches:
             return start
         ends = {name: replace(span.end, begin=span.begin.begin) for name, span in spans.items()}
         if limits.records_max is not None or limits.bytes_max is not None:
-            ends, self._turn = await admitted(spans, limits, self._turn)
+            ends, self._turn = await admit_spans(spans, limits, self._turn)
         kept = {
             name: replace(offset, gone_ms=self._gone_ms(name, offset))
             for name, offset in start.items()
@@ -137,79 +146,86 @@ class MicroBatches:
         return Offsets({**kept, **ends})
 
     async def reported(self, position: Offsets) -> tuple[Offsets, Lag]:
-        """The newest offsets, and the lag: streams that were not begun at `position` begin where
-        they would now, and count from there."""
-        streams = dict(self.followers.streams)
-        fresh = [s for name, s in streams.items() if not _is_of(position.get(name), s)]
-        starts = {**position, **{places.name: await _first_or_end(places) for places in fresh}}
+        """Returns the newest offsets, and the lag behind `position`.
+
+        A stream that is not in `position` counts from where reading it would begin now.
+        """
+        streams = dict(self.tracker.streams)
+        fresh = [s for name, s in streams.items() if not _is_same_stream(position.get(name), s)]
+        starts = {**position, **{index.name: await _first_or_end(index) for index in fresh}}
         newest = {name: replace(s.end, begin=starts[name].begin) for name, s in streams.items()}
         return Offsets(newest), await self.lag(Offsets(starts))
 
     async def lag(self, position: Offsets) -> Lag:
-        """Between `position` and the newest records that are known. The age is that of the oldest
-        where most is waiting."""
-        behind: list[tuple[int, StreamPlaces, StreamOffset]] = []
+        """Returns the lag between `position` and the newest known records.
+
+        The age is looked up in the streams with the largest backlog only.
+        """
+        behind: list[tuple[int, StreamIndex, StreamOffset]] = []
         nbytes = 0
         for name, offset in position.items():
-            places = self._there(name, offset)
-            records = 0 if places is None else places.end.sequence - offset.sequence
-            if places is not None and records > 0:
-                behind.append((records, places, offset))
-                nbytes += places.bytes_between(offset, places.end)
+            index = self._present(name, offset)
+            records = 0 if index is None else index.end.sequence - offset.sequence
+            if index is not None and records > 0:
+                behind.append((records, index, offset))
+                nbytes += index.bytes_between(offset, index.end)
         behind.sort(key=lambda each: each[0], reverse=True)
 
-        async def age_ms(each: tuple[int, StreamPlaces, StreamOffset]) -> int:
-            _, places, offset = each
-            return self.followers.client.now_ms() - await places.time_ms(offset)
+        async def age_ms(each: tuple[int, StreamIndex, StreamOffset]) -> int:
+            _, index, offset = each
+            return self.tracker.client.now_ms() - await index.time_ms(offset)
 
-        ages_ms = await for_each(behind[:_AGES_MAX], age_ms)
+        ages_ms = await map_bounded(behind[:_AGES_MAX], age_ms)
         records = sum(records for records, _, _ in behind)
         return Lag(records, nbytes, max([0, *ages_ms]) // 1000)
 
     async def ranges(self, start: Offsets, end: Offsets) -> list[SegmentRange]:
-        """The records from `start` on and before `end`. Raises DataLoss."""
+        """Returns the records from `start` on and before `end`. Raises DataLoss."""
         names = [name for name, behind in end.items() if advances(start.get(name), behind)]
 
         async def of_one(name: str) -> list[SegmentRange]:
             return await self._ranges_of(name, start.get(name), end[name])
 
-        found = await self.steadily(lambda: for_each(names, of_one))
+        found = await self.retrying(lambda: map_bounded(names, of_one))
         return [each for ranges in found for each in ranges]
 
     def forget_before(self, end: Offsets) -> None:
-        """Nothing before `end` will be asked for any more."""
+        """Drops what is known of the streams before `end`, which is not needed any more."""
         for name, offset in end.items():
-            places = self._there(name, offset)
-            if places is not None:
-                places.forget_before(offset)
+            index = self._present(name, offset)
+            if index is not None:
+                index.forget_before(offset)
 
-    async def steadily(self, work: Callable[[], Awaitable[T]]) -> T:
-        """What `work` gives; once more if streams were purged while it looked at them, or somebody
-        did not answer for a while: a query of many days must not end for that."""
-        give_up_s = trio.current_time() + PATIENCE_S
+    async def retrying(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Runs `work` and returns its result; runs it again after errors that may pass.
+
+        These are segments that were purged in the meantime, and services that do not answer: they
+        must not end a query that runs for days.
+        """
+        give_up_s = trio.current_time() + RETRY_FOR_S
         purges = 0
         while True:
-            before = self.followers.version
+            before = self.tracker.version
             try:
                 return await work()
             except (NoSuchLedger, NoSuchEntry):
-                await for_each(list(self.followers.streams), self.followers.refresh)
+                await map_bounded(list(self.tracker.streams), self.tracker.refresh)
                 purges += 1
-                if purges > _PURGES_MAX or self.followers.version == before:
-                    raise  # nobody truncated anything: something is wrong
+                if purges > _PURGES_MAX or self.tracker.version == before:
+                    raise  # nothing was truncated: the error has another cause
             except RetryableError as error:
                 if trio.current_time() > give_up_s:
                     raise
-                _log.warning("a query waits, and asks again: %s", error)
-                await trio.sleep(_PAUSE_S)
+                _log.warning("a query waits and retries: %s", error)
+                await trio.sleep(_RETRY_PAUSE_S)
 
-    # Streams that are there
+    # Streams that exist
 
-    async def _spans(self, start: Offsets) -> dict[str, Span]:
-        """Of all streams of which something is to be read."""
-        spans: dict[str, Span] = {}
-        for name, places in list(self.followers.streams.items()):
-            end = places.end
+    async def _spans(self, start: Offsets) -> dict[str, ReadSpan]:
+        """Returns the unread spans of all streams that have any."""
+        spans: dict[str, ReadSpan] = {}
+        for name, index in list(self.tracker.streams.items()):
+            end = index.end
             if self._final is not None:
                 last = self._final.get(name)
                 if last is None or last.created_ms != end.created_ms:
@@ -219,51 +235,52 @@ class MicroBatches:
             if offset is not None and offset.created_ms == end.created_ms:
                 if offset.sequence >= end.sequence:
                     continue
-                begin = await self._available(places, replace(offset, gone_ms=0), end)
+                begin = await self._available(index, replace(offset, gone_ms=0), end)
             else:
-                begin = await places.first()
+                begin = await index.first()
             if begin.sequence < end.sequence:
-                spans[name] = Span(places, begin, end)
+                spans[name] = ReadSpan(index, begin, end)
         return spans
 
     async def _available(
-        self, places: StreamPlaces, offset: StreamOffset, end: StreamOffset
+        self, index: StreamIndex, offset: StreamOffset, end: StreamOffset
     ) -> StreamOffset:
-        """`offset`, or if records before `end` were truncated the first one that is left."""
-        if offset.position >= places.metadata.first_available:
+        """Returns `offset`, or the first available record if records before `end` are truncated."""
+        if offset.position >= index.metadata.first_available:
             return offset
-        first = await places.first()
+        first = await index.first()
         if first.sequence > end.sequence:
             first = end
-        loss = await of_truncated(places, offset, first)
+        loss = await lost_by_truncation(index, offset, first)
         if loss is not None:
-            self._losses.meet(loss)
+            self._losses.record(loss)
         elif first.sequence != offset.sequence:
             return offset
-        return replace(
-            first, begin=offset.begin
-        )  # its segment may be purged: no place to count from
+        # The segment of `offset` may be purged, so that no bytes can be counted from there.
+        return replace(first, begin=offset.begin)
 
-    # Streams that are gone
+    # Deleted streams
 
-    def _there(self, name: str, offset: StreamOffset) -> StreamPlaces | None:
-        """The stream that the offset is of, if it is there."""
-        places = self.followers.streams.get(name)
-        return places if places is not None and _is_of(offset, places) else None
+    def _present(self, name: str, offset: StreamOffset) -> StreamIndex | None:
+        """Returns the stream of the offset, or None if it does not exist."""
+        index = self.tracker.streams.get(name)
+        return index if index is not None and _is_same_stream(offset, index) else None
 
     def _is_kept(self, name: str, offset: StreamOffset) -> bool:
-        """Whether the offset stays: of a stream that is there, or that is not meant any more and
-        may be again."""
-        return self._there(name, offset) is not None or not is_meant(self._selection, name)
+        """Returns whether to keep the offset: its stream exists, or is not selected any more.
+
+        A stream that is not selected may be selected again after a restart.
+        """
+        return self._present(name, offset) is not None or not is_selected(self._selection, name)
 
     def _gone_ms(self, name: str, offset: StreamOffset) -> int:
-        """Since when the stream is in the trash; 0 if it is not, or cannot come back."""
+        """Returns when the stream was moved to the trash; 0 if it cannot be restored."""
         if self._is_kept(name, offset):
             return 0
         gone = self._settled.get((name, offset.created_ms))
         return 0 if gone is None else gone.gone_ms
 
-    async def _settle_vanished(self, start: Offsets) -> None:
+    async def _settle_deleted(self, start: Offsets) -> None:
         now_s = trio.current_time()
         for name, offset in start.items():
             key = (name, offset.created_ms)
@@ -275,60 +292,67 @@ class MicroBatches:
                 if now_s < gone.known_until_s:
                     continue
                 offset = replace(offset, gone_ms=gone.gone_ms)
-            loss, gone_ms = await of_vanished(self.followers.client, name, offset)
+            loss, gone_ms = await lost_by_deletion(self.tracker.client, name, offset)
             if loss is not None:
-                self._losses.meet(loss)
-            self._settled[key] = _Gone(gone_ms, now_s + _GONE_S if gone_ms else math.inf)
+                self._losses.record(loss)
+            self._settled[key] = _DeletedStream(
+                gone_ms, now_s + _TRASH_CHECK_S if gone_ms else math.inf
+            )
 
     async def _ranges_of(
         self, name: str, start: StreamOffset | None, end: StreamOffset
     ) -> list[SegmentRange]:
-        places = self._there(name, end) or await self._not_meant(name, end)
+        index = self._present(name, end) or await self._not_meant(name, end)
         if start is not None and not is_one_reading(start, end):
             start = None
-        if places is None:
+        if index is None:
             first = end.begin if start is None else start.sequence
-            reason = "the stream was deleted after the micro-batch had been planned"
-            self._losses.meet(Loss(name, end.created_ms, first, end.sequence, reason))
+            reason = "the stream was deleted after the micro-batch was planned"
+            self._losses.record(LostRange(name, end.created_ms, first, end.sequence, reason))
             return []
-        begin = await self._begin_of(places, start, end)
-        return ranges_between(name, places.metadata, begin, end)
+        begin = await self._begin_of(index, start, end)
+        return ranges_between(name, index.metadata, begin, end)
 
-    async def _not_meant(self, name: str, offset: StreamOffset) -> StreamPlaces | None:
-        """A stream that nobody follows, because the options do not name it any more: a micro-batch
-        that was planned with others is what it was."""
-        client = self.followers.client
-        stream = None if is_meant(self._selection, name) else await read_metadata(client, name)
+    async def _not_meant(self, name: str, offset: StreamOffset) -> StreamIndex | None:
+        """Returns an index of a stream that is not selected any more, or None.
+
+        A micro-batch that was planned with other options must still read the same records.
+        """
+        client = self.tracker.client
+        stream = None if is_selected(self._selection, name) else await read_metadata(client, name)
         if stream is None or stream.created_ms != offset.created_ms:
             return None
-        places = StreamPlaces(client, name, stream)
-        await places.look()
-        await places.aclose()
-        return places
+        index = StreamIndex(client, name, stream)
+        await index.read_end()
+        await index.aclose()
+        return index
 
     async def _begin_of(
-        self, places: StreamPlaces, start: StreamOffset | None, end: StreamOffset
+        self, index: StreamIndex, start: StreamOffset | None, end: StreamOffset
     ) -> StreamOffset:
         if start is not None:
-            return await self._available(places, start, end)
-        first = await places.first()
+            return await self._available(index, start, end)
+        first = await index.first()
         if first.sequence <= end.begin:
-            return await places.at_sequence(end.begin)
-        # It was new in this micro-batch, and is not what it was when that was planned.
+            return await index.at_sequence(end.begin)
+        # The stream was new in this micro-batch, and was truncated after planning.
         begun = replace(first, sequence=end.begin, begin=end.begin)
-        loss = await of_truncated(places, begun, min(first, end, key=lambda o: o.sequence))
+        loss = await lost_by_truncation(index, begun, min(first, end, key=lambda o: o.sequence))
         assert loss is not None, "records are missing"
-        self._losses.meet(loss)
+        self._losses.record(loss)
         return first
 
 
-def _is_of(offset: StreamOffset | None, places: StreamPlaces) -> bool:
-    return offset is not None and offset.created_ms == places.metadata.created_ms
+def _is_same_stream(offset: StreamOffset | None, index: StreamIndex) -> bool:
+    return offset is not None and offset.created_ms == index.metadata.created_ms
 
 
-async def _first_or_end(places: StreamPlaces) -> StreamOffset:
-    """The first record; the end where that cannot be known now: the next report tells."""
+async def _first_or_end(index: StreamIndex) -> StreamOffset:
+    """Returns the first record, or the end if that cannot be read now.
+
+    The next report will have it.
+    """
     try:
-        return await places.first()
+        return await index.first()
     except LedgerError:
-        return replace(places.end, begin=places.end.sequence)
+        return replace(index.end, begin=index.end.sequence)

@@ -1,7 +1,8 @@
-"""`spark.readStream`: the micro-batch source, as Spark's engine asks it. Core: micro_batches.
+"""`spark.readStream`: the micro-batch source that Spark's engine calls.
 
-One object lives as long as the query, in a process beside the driver; what executors get of it is
-the options. Answers at once when nothing happened. Nothing unconfirmed is ever read.
+micro_batches.py makes its decisions. One object lives as long as the query, in a process beside
+the driver; executors get the options only. Returns at once if there are no new records. Must never
+read an unconfirmed record.
 """
 
 from __future__ import annotations
@@ -22,18 +23,22 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from connectors.spark.client.client_cache import Running, kept
-from connectors.spark.client.quickack import acknowledge_at_once
+from connectors.spark.client.client_cache import BackgroundCall, cached_cluster
+from connectors.spark.client.quickack import set_quickack
 from connectors.spark.core.admission import NO_LIMITS, Limits
 from connectors.spark.core.offsets import Offsets
 from connectors.spark.core.planner import plan
-from connectors.spark.error_messages import plain_errors
+from connectors.spark.error_messages import errors_without_traceback
 from connectors.spark.options.options import ReadOptions, Selection
 from connectors.spark.schema import arrow_schema
-from connectors.spark.source.data_loss import LossLog
+from connectors.spark.source.data_loss import DataLossLog
 from connectors.spark.source.discovery import discover
-from connectors.spark.source.end_tracker import Followers
-from connectors.spark.source.input_partitions import Piece, make_pieces, read_piece
+from connectors.spark.source.end_tracker import EndTracker
+from connectors.spark.source.input_partitions import (
+    LedgerPartition,
+    make_partitions,
+    read_partition,
+)
 from connectors.spark.source.micro_batches import MicroBatches
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, LedgerClosed
@@ -42,52 +47,55 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SMALL_TASK_BYTES = 256 << 10
-"""A micro-batch is not cut into smaller tasks than this unless option minTasks says so."""
-_UNDERSUPPLIED_PAUSE_S = 0.05
-"""Between looks while fewer than minRecordsPerTrigger are there."""
+"""Tasks of a micro-batch are not smaller than this, unless the option minTasks is given."""
+_MIN_RECORDS_PAUSE_S = 0.05
+"""The pause between two checks while there are fewer than minRecordsPerTrigger records."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Quiet:
-    """Nothing is to be read from `start` on while `version` is that, or before `until_s`."""
+class _NothingNew:
+    """No records are to be read from `start` on while the tracker has this `version`.
+
+    The same holds until `until_s`.
+    """
 
     start: dict[str, Any]
     version: int
     until_s: float
 
 
-@plain_errors
+@errors_without_traceback
 class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads streams as micro-batches."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = arrow_schema(schema)
-        self._cluster = kept(options.cluster)
+        self._cluster = cached_cluster(options.cluster)
         self._limits = Limits(
             records_max=options.max_records_per_trigger,
             bytes_max=options.max_bytes_per_trigger,
             records_min=options.min_records_per_trigger,
             delay_ms_max=options.max_trigger_delay_ms,
         )
-        self._losses = LossLog(is_error=options.fail_on_data_loss)
+        self._losses = DataLossLog(is_error=options.fail_on_data_loss)
         self._batches = MicroBatches(options.selection, options.starting, self._losses)
-        self._following: Running[None] | None = None
+        self._tracking: BackgroundCall[None] | None = None
         self._is_checked = False
-        """Whether all streams that are named were there, or are in the offsets."""
+        """Whether all named streams were found to exist, or to be in the offsets."""
         self._is_final = False
         self._position: Offsets | None = None
-        self._quiet: _Quiet | None = None
+        self._nothing_new: _NothingNew | None = None
         self._advanced_s = time.monotonic()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Executors get one to read with.
-        return _for_reading, (self._options, self._schema)
+        # Executors only read partitions.
+        return _executor_reader, (self._options, self._schema)
 
     # Offsets
 
     def initialOffset(self) -> dict[str, Any]:
-        self._follow(())
+        self._track(())
         self._check_named(())
         return self._cluster.run(_initial, self._batches).to_json()
 
@@ -103,34 +111,34 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         now_s = time.monotonic()
-        if self._is_quiet(start, now_s):
-            assert self._quiet is not None, "not quiet"
-            if not self._has_missed_news(self._quiet.version, now_s):
+        if self._has_nothing_new(start, now_s):
+            assert self._nothing_new is not None, "not quiet"
+            if not self._has_unseen_records(self._nothing_new.version, now_s):
                 return start
         begin = Offsets.from_json(start)
-        self._follow(begin)
+        self._track(begin)
         if self._options.fail_on_data_loss:
-            self._check_named(begin)  # else it goes on without those that were purged meanwhile
+            self._check_named(begin)  # otherwise the query continues without purged streams
         limits = self._limits_of(limit)
-        version = self._batches.followers.version
+        version = self._batches.tracker.version
         waited_ms = int((now_s - self._advanced_s) * 1000)
         end = self._cluster.run(_latest, self._batches, begin, limits, waited_ms)
-        if end is begin and self._has_missed_news(version, now_s):
-            version = self._batches.followers.version
+        if end is begin and self._has_unseen_records(version, now_s):
+            version = self._batches.tracker.version
             end = self._cluster.run(_latest, self._batches, begin, limits, waited_ms)
         self._position = end
         if end is begin:
             is_waiting = limits.records_min is not None and not self._is_final
-            until_s = now_s + _UNDERSUPPLIED_PAUSE_S if is_waiting else 0.0
-            self._quiet = _Quiet(start, -1 if is_waiting else version, until_s)
+            until_s = now_s + _MIN_RECORDS_PAUSE_S if is_waiting else 0.0
+            self._nothing_new = _NothingNew(start, -1 if is_waiting else version, until_s)
             return start
-        self._quiet = None
+        self._nothing_new = None
         self._advanced_s = now_s
         return end.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         position = self._position
-        if position is None or self._following is None or self._following.has_ended:
+        if position is None or self._tracking is None or self._tracking.has_ended:
             return None
         newest, lag = self._cluster.run(_newest, self._batches, position)
         return {
@@ -140,28 +148,31 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         }
 
     def prepareForTriggerAvailableNow(self) -> None:
-        self._follow(())
+        self._track(())
         self._is_final = True
         self._cluster.run(_settle_end, self._batches)
 
-    def _is_quiet(self, start: dict[str, Any], now_s: float) -> bool:
-        quiet, following = self._quiet, self._following
+    def _has_nothing_new(self, start: dict[str, Any], now_s: float) -> bool:
+        quiet, following = self._nothing_new, self._tracking
         if quiet is None or following is None or following.has_ended:
             return False
-        is_same = now_s < quiet.until_s or self._batches.followers.version == quiet.version
+        is_same = now_s < quiet.until_s or self._batches.tracker.version == quiet.version
         return is_same and start == quiet.start
 
-    def _has_missed_news(self, version: int, now_s: float) -> bool:
-        """Whether the streams have moved on since `version` without its being known yet."""
-        if self._is_final or (self._quiet is not None and now_s < self._quiet.until_s):
+    def _has_unseen_records(self, version: int, now_s: float) -> bool:
+        """Polls the ends; returns whether the streams have changed since `version`."""
+        if self._is_final or (self._nothing_new is not None and now_s < self._nothing_new.until_s):
             return False
-        followers = self._batches.followers
-        self._cluster.run(_glance, followers)
-        return followers.version != version
+        tracker = self._batches.tracker
+        self._cluster.run(_poll_ends, tracker)
+        return tracker.version != version
 
     def _limits_of(self, limit: ReadLimit) -> Limits:
-        """All limits of the options go with the one that is handed to the engine; another one, that
-        the engine sets, stands alone."""
+        """Returns the limits of a micro-batch.
+
+        The default limit, which the engine got from the options, stands for all their limits; any
+        other limit of the engine applies alone.
+        """
         if limit == self.getDefaultReadLimit():
             return self._limits
         match limit:
@@ -175,26 +186,26 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 return Limits(records_min=records, delay_ms_max=self._options.max_trigger_delay_ms)
         raise InvalidArgument(f"a stream cannot be read with the limit {limit!r}")
 
-    # Pieces
+    # Partitions
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         begin, behind = Offsets.from_json(start), Offsets.from_json(end)
-        self._follow({**begin, **behind})
-        return self._cluster.run(_pieces, self._batches, begin, behind, self._options)
+        self._track({**begin, **behind})
+        return self._cluster.run(_partitions, self._batches, begin, behind, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Piece), f"{partition!r} was not planned here"
-        return read_piece(partition, self._schema)
+        assert isinstance(partition, LedgerPartition), f"{partition!r} was not planned here"
+        return read_partition(partition, self._schema)
 
     def commit(self, end: dict[str, Any]) -> None:
-        if self._following is not None and not self._following.has_ended:
+        if self._tracking is not None and not self._tracking.has_ended:
             behind, batches = Offsets.from_json(end), self._batches
             self._cluster.post(lambda: batches.forget_before(behind))
 
-    # Life
+    # Life cycle
 
     def stop(self) -> None:
-        following, self._following = self._following, None
+        following, self._tracking = self._tracking, None
         if following is not None:
             following.cancel()
 
@@ -203,31 +214,31 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             self._cluster.run(_check_named, self._options.selection, may_be_gone)
             self._is_checked = True
 
-    def _follow(self, may_be_gone: Collection[str]) -> None:
-        """Begins to follow the streams, unless somebody does."""
-        following = self._following
+    def _track(self, may_be_gone: Collection[str]) -> None:
+        """Starts to track the streams, unless they are tracked already."""
+        following = self._tracking
         if following is not None:
             if not following.has_ended:
                 return
             try:
                 following.result()
             except LedgerClosed:
-                pass  # the connection has ended, for instance with the process it was opened in
-        self._batches.followers = self._cluster.run(_begin, self._options.selection, may_be_gone)
-        self._following = self._cluster.start(_run, self._batches.followers)
+                pass  # the connection has ended, for example in a forked process
+        self._batches.tracker = self._cluster.run(_begin, self._options.selection, may_be_gone)
+        self._tracking = self._cluster.start(_run, self._batches.tracker)
 
 
-class _Reading(LedgerstreamStreamReader):
-    """What executors have of a reader."""
+class _ExecutorReader(LedgerstreamStreamReader):
+    """A reader in an executor, which only reads partitions."""
 
     def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
         self._options = options
         self._schema = schema
 
 
-def _for_reading(options: ReadOptions, schema: pa.Schema) -> LedgerstreamStreamReader:
-    acknowledge_at_once()
-    return _Reading(options, schema)
+def _executor_reader(options: ReadOptions, schema: pa.Schema) -> LedgerstreamStreamReader:
+    set_quickack()
+    return _ExecutorReader(options, schema)
 
 
 # On the loop
@@ -235,14 +246,14 @@ def _for_reading(options: ReadOptions, schema: pa.Schema) -> LedgerstreamStreamR
 
 async def _begin(
     client: LedgerClient, selection: Selection, may_be_gone: Collection[str]
-) -> Followers:
-    followers = Followers(client, selection)
-    await followers.begin(may_be_gone)
-    return followers
+) -> EndTracker:
+    tracker = EndTracker(client, selection)
+    await tracker.begin(may_be_gone)
+    return tracker
 
 
-async def _glance(_client: LedgerClient, followers: Followers) -> None:
-    await followers.glance()
+async def _poll_ends(_client: LedgerClient, tracker: EndTracker) -> None:
+    await tracker.poll_ends()
 
 
 async def _check_named(
@@ -251,10 +262,10 @@ async def _check_named(
     (await discover(client, selection)).check(may_be_gone)
 
 
-async def _run(client: LedgerClient, followers: Followers) -> None:
-    if followers.client is not client:
+async def _run(client: LedgerClient, tracker: EndTracker) -> None:
+    if tracker.client is not client:
         raise LedgerClosed("the connection has ended")
-    await followers.run()
+    await tracker.run()
 
 
 async def _initial(_client: LedgerClient, batches: MicroBatches) -> Offsets:
@@ -277,24 +288,24 @@ async def _settle_end(_client: LedgerClient, batches: MicroBatches) -> None:
     await batches.settle_end()
 
 
-async def _pieces(
+async def _partitions(
     client: LedgerClient,
     batches: MicroBatches,
     start: Offsets,
     end: Offsets,
     options: ReadOptions,
-) -> list[Piece]:
-    async def planned() -> list[Piece]:
+) -> list[LedgerPartition]:
+    async def planned() -> list[LedgerPartition]:
         tasks = plan(
             await batches.ranges(start, end),
             task_bytes_max=options.max_bytes_per_task,
             tasks_min=options.min_tasks or options.default_tasks,
             task_bytes_min=SMALL_TASK_BYTES if options.min_tasks is None else 0,
         )
-        return await make_pieces(
+        return await make_partitions(
             client, options.cluster, tasks, rows_per_batch=options.rows_per_batch,
             is_loss_error=options.fail_on_data_loss,
         )  # fmt: skip
 
-    # What was purged between the two is not in the ranges of the next look.
-    return await batches.steadily(planned)
+    # If segments are purged while this runs, the next try does not include them.
+    return await batches.retrying(planned)

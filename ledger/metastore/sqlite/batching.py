@@ -1,8 +1,9 @@
-"""Calls of many tasks in one visit of a thread: what comes while one is under way gathers for the
-next. A busy event loop starts few visits per second, and a commit syncs the disk once for all.
+"""Joins the calls of many tasks to one visit of a thread.
 
-Must never answer a change before it is on disk, nor let one call that is refused spoil the others.
-The blocking half are `SqliteFile.commit_together` and `read_together`.
+Calls that arrive during a visit wait for the next one. So a busy event loop starts few visits per
+second, and one commit syncs the disk for all of their changes. It must never report a change as
+done before it is on disk, nor let a refused call affect the others. The blocking half is
+`SqliteTree.commit_together` and `read_together`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ledger.errors import LedgerError, MetadataUnavailable
 T = TypeVar("T")
 
 TOGETHER_MAX = 256
-"""Calls in one visit. A commit locks the file for other processes for so long: some ms."""
+"""Calls in one visit. A commit of this many locks the file for other processes for some ms."""
 
 Work = Callable[[], object]
 Visit = Callable[[Sequence[Work]], Awaitable[list[object]]]
@@ -37,12 +38,12 @@ class _Waiting(Generic[T]):
         self.outcome: T | Exception | None = None
 
 
-class Lane:
-    """`do` from any task; `run` is the task that visits the thread, again and again.
+class CallBatcher:
+    """`do` makes a call from any task; `run` is the task that visits the thread repeatedly.
 
     Args:
-        visit: does all works; gives what each returned, or the exception it raised. A LedgerError
-            of its own is the fate of them all.
+        visit: does all works, and returns the result of each or the exception it raised. If it
+            raises a LedgerError itself, all calls fail with that.
     """
 
     def __init__(self, visit: Visit) -> None:
@@ -52,9 +53,9 @@ class Lane:
         self._is_over = False
 
     async def do(self, work: Callable[[], T]) -> T:
-        """What `work` returns; raises what it raises.
+        """Returns what `work` returns; raises what it raises.
 
-        Cancelled before its visit has begun it does nothing; after that it waits for the end.
+        If it is cancelled before its visit has begun, nothing is done; later it waits for the end.
         """
         if self._is_over:
             raise MetadataUnavailable("this metadata store is closed")
@@ -76,7 +77,7 @@ class Lane:
         return cast("T", outcome)
 
     async def run(self) -> None:
-        """Does what comes, until it is cancelled; then nothing more is taken."""
+        """Does the calls until it is cancelled; later calls are refused."""
         try:
             while True:
                 if not self._queue:

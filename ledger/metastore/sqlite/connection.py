@@ -1,6 +1,6 @@
-"""A connection to the metadata file: whether it can be had there at all, and what its errors mean.
+"""Opens connections to the metadata file, and translates SQLite's errors.
 
-Must never change a file that is not known to be ours: that is looked at by `sqlite_file.py`.
+It must never change a file that is not known to be ours, which `tree.py` checks.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ BUSY_TIMEOUT_S = 5.0
 
 
 def mapped(path: str, error: sqlite3.Error) -> MetadataUnavailable | MetadataCorrupt:
+    """Returns the error to raise for one of SQLite's."""
     code = getattr(error, "sqlite_errorcode", None)
     primary = code & 0xFF if isinstance(code, int) else None
     if primary in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
@@ -27,6 +28,7 @@ def mapped(path: str, error: sqlite3.Error) -> MetadataUnavailable | MetadataCor
 
 
 def check_place(path: str) -> None:
+    """Raises InvalidArgument if no database can be opened at this path."""
     directory = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(directory):
         raise InvalidArgument(f"cannot open {path}: the directory {directory} does not exist")
@@ -34,16 +36,17 @@ def check_place(path: str) -> None:
         raise InvalidArgument(f"cannot open {path}: it is a directory, not a file")
     if os.path.exists(path) and not os.access(path, os.R_OK | os.W_OK):
         raise InvalidArgument(
-            f"cannot open {path}: this user may not write it, and even readers need to"
+            f"cannot open {path}: this user may not write it, which even readers have to"
         )
     if not os.access(directory, os.W_OK | os.X_OK):
         raise InvalidArgument(
             f"cannot open {path}: this user may not write in {directory}, where the"
-            " write-ahead log of the file lies"
+            " write-ahead log of the file is stored"
         )
 
 
 def connect(path: str, busy_timeout_s: float) -> sqlite3.Connection:
+    """Opens a connection; creates the file if it is missing."""
     return sqlite3.connect(
         f"file:{urllib.parse.quote(os.path.abspath(path))}?mode=rwc",
         uri=True,
@@ -54,6 +57,7 @@ def connect(path: str, busy_timeout_s: float) -> sqlite3.Connection:
 
 
 def set_wal(db: sqlite3.Connection, path: str) -> None:
+    """Turns on write-ahead logging. Raises InvalidArgument if the file system lacks support."""
     (mode,) = db.execute("PRAGMA journal_mode = WAL").fetchone()
     if mode != "wal":
         raise InvalidArgument(

@@ -1,14 +1,12 @@
-"""Tells whether another process of this machine is still there, surely or not at all.
+"""Decides which sessions of other processes are dead: by /proc, or by missing heartbeats.
 
-A killed bookie must not hold its registration until a timeout when /proc can prove that it is
-gone. Only proof counts: what cannot be seen (another pid namespace, no /proc) is not "gone".
+A killed bookie must not keep its registration until a timeout if /proc can prove that it is gone.
+Only a proof counts: a process that cannot be seen (another pid namespace, no /proc) is not "gone".
 
-Whose silence proves that he is dead: only that of one who could have spoken.
-
-A process that is stopped in the middle of a change holds the file locked, and nobody's heartbeat
-gets in. Whoever is first to have the file again must not bury all the others, all bookies among
-them: that they were silent is not their fault. ZooKeeper has the same rule: a new leader gives
-every session its whole timeout again. Pure, but shared by two threads.
+A missing heartbeat counts only if the process could have written one. A process that is stopped in
+the middle of a change keeps the file locked, so that no heartbeat can be written. The first process
+to get the lock afterwards must not expire all other sessions, which could not renew themselves.
+ZooKeeper has the same rule: a new leader gives every session its whole timeout again.
 """
 
 from __future__ import annotations
@@ -21,7 +19,8 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """`start_ticks` tells a process from a later one with the same pid; "" and 0: unknown."""
+    """Identifies a process; `start_ticks` distinguishes it from a later one with the same pid. ""
+    and 0 mean unknown."""
 
     boot_id: str
     pid_space: str
@@ -30,7 +29,7 @@ class ProcessIdentity:
 
 
 def identity_of(pid: int) -> ProcessIdentity:
-    """The identity of the calling process, or of another one in its pid namespace."""
+    """Returns the identity of the calling process, or of another one in its pid namespace."""
     found = _state_and_start(pid)
     return ProcessIdentity(
         boot_id=_boot_id(),
@@ -41,7 +40,7 @@ def identity_of(pid: int) -> ProcessIdentity:
 
 
 def is_gone(other: ProcessIdentity, here: ProcessIdentity) -> bool:
-    """True only if `other` certainly does not run any more, seen from `here`."""
+    """Whether `other` has certainly ended, as seen from `here`."""
     if not other.boot_id or not here.boot_id:
         return False
     if other.boot_id != here.boot_id:
@@ -56,17 +55,17 @@ def is_gone(other: ProcessIdentity, here: ProcessIdentity) -> bool:
 
 
 def _state_and_start(pid: int) -> tuple[str, int] | None:
-    """State letter and start time of a process, or None if /proc does not show it."""
+    """Returns state letter and start time of a process; None if /proc does not show it."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:
         return None
-    fields = text.rpartition(")")[2].split()  # the command name may hold anything but ends here
+    fields = text.rpartition(")")[2].split()  # after the command name, which may contain ")"
     return fields[0], int(fields[19])
 
 
 def _is_signalable(pid: int) -> bool:
-    # /proc may hide the processes of other users; a signal tells them from dead ones.
+    # /proc may hide the processes of other users; a signal distinguishes them from dead ones.
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -90,33 +89,34 @@ def _pid_space() -> str:
         return ""
 
 
-class OwnBeats:
-    """Since when this process's own heartbeats got in without a gap: for that long, others' could
-    have got in, too."""
+class HeartbeatMonitor:
+    """Since when this process has written its own heartbeats without a gap: during that time the
+    other processes could have written theirs. Shared by two threads."""
 
     def __init__(self, timeout_ms: int) -> None:
         self._timeout_ms = timeout_ms
-        self._steady: tuple[int, int] | None = None  # since when, last beat; replaced as a whole
+        self._steady: tuple[int, int] | None = None
+        """Begin of the time without gaps, and last heartbeat; replaced as a whole."""
 
     def began(self, now_ms: int) -> None:
-        """A session of ours has begun. What was before is not known."""
+        """Records that a session of ours has begun. The time before it is unknown."""
         self._steady = (now_ms, now_ms)
 
     def beat(self, now_ms: int) -> None:
-        """A heartbeat was committed, with this time."""
+        """Records that a heartbeat with this time was committed."""
         assert self._steady is not None, "the heartbeat of no session"
         since_ms, last_ms = self._steady
         self._steady = (now_ms if self._is_gap(last_ms, now_ms) else since_ms, now_ms)
 
-    def too_silent(
+    def expired_sessions(
         self, others: Mapping[int, tuple[int, int]], own_ms: int | None, now_ms: int
     ) -> list[int]:
-        """Which of the other sessions, with heartbeat and timeout in ms each, were silent for too
-        long, as seen in one view of the file in which our own heartbeat is `own_ms`.
+        """Returns which of the other sessions, each with heartbeat and timeout in ms, have expired,
+        as seen in one view of the file in which our own heartbeat is `own_ms`.
 
-        Too long is longer than either's timeout: heartbeats come four times per timeout, and ours
-        notices no gap that is shorter than half of ours. If ours is overdue, or newer than we have
-        noted, then nothing is known.
+        A session expires after the longer of its timeout and ours without a heartbeat: heartbeats
+        are written four times per timeout, and a gap shorter than half of our timeout is not
+        noticed. If our heartbeat is overdue, or newer than recorded here, nothing is known.
         """
         if self._steady is None:
             return []

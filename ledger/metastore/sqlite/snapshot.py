@@ -1,7 +1,7 @@
-"""What watched nodes are at one moment, read from the metadata file.
+"""Reads the values of all watched nodes at one moment from the metadata file.
 
-A thousand watches are looked at whenever anybody changed anything: first versions only, then the
-nodes that changed. Called by `SqliteFile`, from its reading thread.
+After every change of any process a thousand watches are checked: first their versions only, then
+the nodes that changed. Called by `SqliteTree`, from its reading thread.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ WatchValue = Node | list[str] | None
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A value, and when the nodes it shows were born: one that was deleted and made again
-    between two looks is a change, though it may look the same."""
+    """A value, and when its nodes were created: a node that was deleted and created again between
+    two reads has changed, though it may look the same."""
 
     value: WatchValue
     born: tuple[int, ...]
 
     @property
     def mark(self) -> tuple[int, int] | None:
-        """What tells this value of a node from a later one; None if there was no node."""
+        """Distinguishes this value of a node from a later one; None if there was no node."""
         return (self.value.version, self.born[0]) if isinstance(self.value, Node) else None
 
 
 def snapshot(
     db: sqlite3.Connection, known: Mapping[WatchKey, Watched | None], known_sequence: int
 ) -> tuple[int, dict[WatchKey, Watched] | None]:
-    """`SqliteFile.snapshot`, within a transaction."""
+    """Implements `SqliteTree.snapshot`, within a transaction."""
     (sequence,) = db.execute("SELECT sequence FROM changes").fetchone()
     if sequence == known_sequence:
         return sequence, None
@@ -55,7 +55,7 @@ def snapshot(
 
 
 def _marks(db: sqlite3.Connection, paths: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Version and birth of the nodes there are."""
+    """Returns version and creation of those nodes that exist."""
     marks: dict[str, tuple[int, int]] = {}
     for begin in range(0, len(paths), _MARKS_AT_ONCE):
         some = paths[begin : begin + _MARKS_AT_ONCE]
@@ -81,6 +81,7 @@ def _children(db: sqlite3.Connection, path: str) -> Watched:
 
 
 def read_node(db: sqlite3.Connection, path: str) -> Node | None:
+    """Returns a node, None if it does not exist."""
     row = db.execute(
         "SELECT data, version, created_ms FROM nodes WHERE path = ?", (path,)
     ).fetchone()

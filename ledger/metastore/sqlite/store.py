@@ -1,8 +1,8 @@
 """The metadata store on one SQLite file, shared by the processes of one machine.
 
-The trio half of `sqlite_file.py`: it moves calls to threads, many at a time (`sqlite_lane.py`),
-keeps the session alive, and turns others' commits into watch events. Never used in the simulator
-(threads).
+The trio half of `tree.py`: it moves calls to threads, many at a time (`batching.py`), keeps the
+session alive, and turns commits of other processes into watch events. It uses threads, so it must
+never be used in the simulator.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ import trio
 from ledger.errors import InvalidArgument, MetadataUnavailable, NodeExists, SessionLost
 from ledger.metastore.base import ANY_VERSION, Change, Create, Delete, Node, Put
 from ledger.metastore.paths import TRANSACTION_CHANGES_MAX, check_path
-from ledger.metastore.sqlite.batching import Lane, Work
+from ledger.metastore.sqlite.batching import CallBatcher, Work
 from ledger.metastore.sqlite.connection import BUSY_TIMEOUT_S
 from ledger.metastore.sqlite.liveness import identity_of
 from ledger.metastore.sqlite.snapshot import Watched, WatchKey, WatchValue
-from ledger.metastore.sqlite.tree import SqliteFile
+from ledger.metastore.sqlite.tree import SqliteTree
 from ledger.runtime.background import open_background
 
 T = TypeVar("T")
 
 SESSION_TIMEOUT_MS_MIN = 100
 POLL_INTERVAL_S = 0.02
-"""How late a change of another process may be noticed. A poll reads shared memory only."""
+"""How late a change of another process is noticed. A poll reads shared memory only."""
 
 IDLE_AFTER_S = 10.0
 IDLE_POLL_INTERVAL_S = 0.05
-"""The same when nobody changed anything for a while: waking an idle process is what costs."""
+"""The same after a while without changes: waking an idle process has a cost."""
 
-BURIAL_INTERVAL_S = 0.25
-"""How often whoever watches or lists looks for processes that are gone."""
+EXPIRY_INTERVAL_S = 0.25
+"""How often a store looks for sessions of dead processes, while it watches or lists."""
 
 RENEWALS_MAX = 10
 OPEN_RETRY_INTERVAL_S = 0.02
 
 
 class _Watch:
-    """The latest value for one iterator, and whether the iterator has given it out."""
+    """The latest value for one iterator, and whether the iterator has yielded it."""
 
     __slots__ = ("changed", "is_fresh", "key", "latest", "sequence")
 
@@ -57,7 +57,7 @@ class _Watch:
         self.changed = trio.Event()
 
     def offer(self, sequence: int, watched: Watched) -> None:
-        """Takes a value read at `sequence`; what is older than the present one is dropped."""
+        """Takes a value read at `sequence`; drops one that is older than the present one."""
         if sequence < self.sequence:
             return
         if self.sequence < 0 or watched != self.latest:
@@ -73,11 +73,11 @@ async def open_sqlite(
     *,
     session_timeout_ms: int = 5000,
 ) -> AsyncIterator[SqliteStore]:
-    """A session on the file `path`, created if missing; it ends with the block.
+    """Opens a session on the file `path`, created if missing; it ends with the block.
 
-    If this process dies, others drop its ephemeral nodes at once when they can see that it is
-    gone, or when it gave no heartbeat for `session_timeout_ms`. Raises InvalidArgument (missing
-    directory, no right to write), MetadataCorrupt (not our file), MetadataUnavailable.
+    If this process dies, other processes remove its ephemeral nodes as soon as they can see that it
+    is gone, or after `session_timeout_ms` without a heartbeat. Raises InvalidArgument (missing
+    directory, no permission to write), MetadataCorrupt (not our file), MetadataUnavailable.
     """
     if session_timeout_ms < SESSION_TIMEOUT_MS_MIN:
         raise InvalidArgument(
@@ -91,7 +91,7 @@ async def open_sqlite(
         store = SqliteStore(file, limiter, session)
         async with open_background() as nursery:
             nursery.start_soon(store.run_session, session_timeout_ms / 4000)
-            nursery.start_soon(store.run_burials, session_timeout_ms / 4000)
+            nursery.start_soon(store.run_expiry, session_timeout_ms / 4000)
             nursery.start_soon(store.run_watches)
             nursery.start_soon(store.reads.run)
             nursery.start_soon(store.commits.run)
@@ -106,9 +106,9 @@ async def open_sqlite(
 
 async def _open_file(
     path: str, session_timeout_ms: int, limiter: trio.CapacityLimiter
-) -> SqliteFile:
+) -> SqliteTree:
     opening = partial(
-        SqliteFile,
+        SqliteTree,
         path,
         session_timeout_ms=session_timeout_ms,
         now_ms=wall_clock_ms,
@@ -126,20 +126,20 @@ async def _open_file(
 
 
 class SqliteStore:
-    """A `MetadataStore`; get one from `open_sqlite`, which owns its tasks."""
+    """A `MetadataStore`; made by `open_sqlite`, which owns its tasks."""
 
-    def __init__(self, file: SqliteFile, limiter: trio.CapacityLimiter, session: int) -> None:
+    def __init__(self, file: SqliteTree, limiter: trio.CapacityLimiter, session: int) -> None:
         self._file = file
         self._limiter = limiter
         self._session = session
-        self.reads = Lane(self._visit_reader)
-        self.commits = Lane(partial(self._call, file.commit_together))
+        self.reads = CallBatcher(self._visit_reader)
+        self.commits = CallBatcher(partial(self._call, file.commit_together))
         self._read_limiter = trio.CapacityLimiter(1)
         self._renewal = trio.Lock()
         self._watches: dict[_Watch, None] = {}
         self._is_watched = trio.Event()
         self._has_changed = trio.Event()
-        self._next_burial = 0.0
+        self._next_expiry = 0.0
         self._is_closed = False
         self._stop_beating = threading.Event()
 
@@ -148,7 +148,7 @@ class SqliteStore:
 
     async def children(self, path: str) -> list[str]:
         check_path(path)
-        await self._bury_if_due()
+        await self._expire_if_due()
         return await self.reads.do(partial(self._file.children, path))
 
     async def create(self, path: str, data: bytes, *, is_ephemeral: bool = False) -> None:
@@ -169,7 +169,7 @@ class SqliteStore:
         try:
             await self._apply(changes)
         except NodeExists:
-            # What is in the way may belong to a process that died a moment ago.
+            # The existing node may belong to a process that has just died.
             if not await self._call(self._file.expire_dead):
                 raise
             await self._apply(changes)
@@ -187,7 +187,7 @@ class SqliteStore:
         if self._is_closed:
             await trio.lowlevel.checkpoint()
             return
-        self._is_closed = True  # from here on nothing but the next call reaches the file
+        self._is_closed = True  # from here on only the next call reaches the file
         self._stop_beating.set()
         try:
             with trio.CancelScope(shield=True):
@@ -203,7 +203,7 @@ class SqliteStore:
     # Tasks, started by `open_sqlite`.
 
     async def run_session(self, interval_s: float) -> None:
-        """Gives heartbeats, and starts a new session when others ended ours."""
+        """Writes heartbeats, and starts a new session when another process ended ours."""
         limiter = trio.CapacityLimiter(1)
         while not self._is_closed:
             session = self._session
@@ -216,17 +216,17 @@ class SqliteStore:
             except MetadataUnavailable:
                 await trio.sleep(interval_s)
 
-    async def run_burials(self, interval_s: float) -> None:
-        """Looks for processes that are gone, though nobody lists or watches."""
+    async def run_expiry(self, interval_s: float) -> None:
+        """Expires sessions of dead processes, also while nothing is listed or watched."""
         while not self._is_closed:
             await trio.sleep(interval_s)
             try:
-                await self._bury_if_due()
+                await self._expire_if_due()
             except MetadataUnavailable:
                 continue
 
     async def run_watches(self) -> None:
-        """Notices changes while somebody watches, and hands them to the iterators."""
+        """Notices changes while there are watches, and hands them to the iterators."""
         known_commit = -1
         known_sequence = -1
         changed_at = trio.current_time()
@@ -240,15 +240,15 @@ class SqliteStore:
                 await self._has_changed.wait()
             self._has_changed = trio.Event()
             try:
-                await self._bury_if_due()
+                await self._expire_if_due()
                 commit = self._file.commit_counter()
                 if commit != known_commit:
                     sequence = await self._refresh(known_sequence)
-                    if sequence != known_sequence:  # else it was a heartbeat
+                    if sequence != known_sequence:  # otherwise it was a heartbeat
                         changed_at = trio.current_time()
                     known_sequence, known_commit = sequence, commit
             except MetadataUnavailable:
-                known_commit = -1  # look again at the next turn
+                known_commit = -1  # retry in the next round
 
     async def _refresh(self, known_sequence: int) -> int:
         watches = list(self._watches)
@@ -261,7 +261,7 @@ class SqliteStore:
                 watch.offer(sequence, values[watch.key])
         return sequence
 
-    # How it is done.
+    # Implementation.
 
     @overload
     def _watch(
@@ -304,7 +304,7 @@ class SqliteStore:
             return versions
         raise SessionLost(
             f"{self._file.path}: the session was lost {RENEWALS_MAX} times in a row: is this"
-            " process stopped for longer than the session timeout again and again?"
+            " process repeatedly stopped for longer than the session timeout?"
         )
 
     async def _renew(self, lost: int) -> None:
@@ -313,15 +313,15 @@ class SqliteStore:
                 return  # another task was first
             self._session = await self._call(self._file.begin_session)
 
-    async def _bury_if_due(self) -> None:
-        if trio.current_time() < self._next_burial:
+    async def _expire_if_due(self) -> None:
+        if trio.current_time() < self._next_expiry:
             return
-        self._next_burial = trio.current_time() + BURIAL_INTERVAL_S
+        self._next_expiry = trio.current_time() + EXPIRY_INTERVAL_S
         if await self._call(self._file.expire_dead):
             self._has_changed.set()
 
     async def _call(self, function: Callable[..., T], *arguments: object) -> T:
-        # Not abandoned when cancelled: the connection belongs to one call at a time.
+        # Not abandoned when cancelled: a connection is used by one call at a time.
         return await trio.to_thread.run_sync(
             self._checked, function, arguments, limiter=self._limiter
         )
@@ -342,5 +342,5 @@ def _closed() -> MetadataUnavailable:
 
 
 def wall_clock_ms() -> int:
-    """Milliseconds since 1970."""
+    """Returns the wall clock in milliseconds since 1970."""
     return time.time_ns() // 1_000_000

@@ -1,9 +1,9 @@
-"""The metadata tree in one SQLite file: the blocking half of `sqlite.py`.
+"""The metadata tree in one SQLite file: the blocking half of `store.py`.
 
-Called from one thread at a time for reading, one for heartbeats, and one for the rest. What a
-change committed survives loss of power (WAL with synchronous=FULL). Sessions are rows with a
-heartbeat on the machine's monotonic clock, which all processes share; any process may bury a dead
-one (`sqlite_silence.py`), in the transaction that drops its nodes.
+It is called from one thread at a time for reading, one for heartbeats, and one for the rest.
+Committed changes survive a power failure (WAL with synchronous=FULL). Sessions are rows with a
+heartbeat by the machine's monotonic clock, which all processes share. Any process may expire a dead
+session (`liveness.py`), in the transaction that removes its nodes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ledger.errors import (
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, Node, Put
 from ledger.metastore.paths import ancestors_of, check_node, name_of, parent_of
 from ledger.metastore.sqlite.connection import BUSY_TIMEOUT_S, check_place, connect, mapped, set_wal
-from ledger.metastore.sqlite.liveness import OwnBeats, ProcessIdentity, is_gone
+from ledger.metastore.sqlite.liveness import HeartbeatMonitor, ProcessIdentity, is_gone
 from ledger.metastore.sqlite.snapshot import Watched, WatchKey, read_node, snapshot, transaction
 
 APPLICATION_ID = 0x4C535452
@@ -49,9 +49,9 @@ INSERT INTO nodes VALUES('/', '', x'', 0, 0, NULL, 0);
 """
 
 
-class SqliteFile:
-    """One open file: a connection that changes it, one that reads, so that reading waits for no
-    disk, one for heartbeats, and one that only notices others' commits."""
+class SqliteTree:
+    """One open file, with four connections: one for changes, one for reads, which thus wait for no
+    disk, one for heartbeats, and one that only notices commits of other processes."""
 
     def __init__(
         self,
@@ -62,11 +62,11 @@ class SqliteFile:
         shared_clock_ms: Callable[[], int],
         identity: ProcessIdentity,
     ) -> None:
-        """Opens or creates `path`. `shared_clock_ms` runs alike in all processes of one boot,
-        and nobody sets it; `identity` is this process.
+        """Opens or creates `path`. `shared_clock_ms` is equal in all processes of one boot and
+        cannot be set; `identity` is this process.
 
-        Raises InvalidArgument, MetadataCorrupt, and MetadataUnavailable, which is worth a retry:
-        SQLite does not wait for others that create the file at this moment.
+        Raises InvalidArgument, MetadataCorrupt, and MetadataUnavailable, after which a retry makes
+        sense: SQLite does not wait for another process that creates the file at this moment.
         """
         self.path = path
         self._session_timeout_ms = session_timeout_ms
@@ -74,7 +74,7 @@ class SqliteFile:
         self._shared_clock_ms = shared_clock_ms
         self._identity = identity
         self._own_session = -1
-        self._beats = OwnBeats(session_timeout_ms)
+        self._beats = HeartbeatMonitor(session_timeout_ms)
         check_place(path)
         with self._errors():
             self._db = connect(path, BUSY_TIMEOUT_S)
@@ -82,7 +82,7 @@ class SqliteFile:
                 self._prepare()
                 self._reader = connect(path, BUSY_TIMEOUT_S)
                 self._pulse = connect(path, BUSY_TIMEOUT_S)
-                # A heartbeat need not survive loss of power, so it does not pay for a sync.
+                # A heartbeat need not survive a power failure, so it is not synced.
                 self._pulse.execute("PRAGMA synchronous = NORMAL")
                 self._notice = connect(path, 0)
             except BaseException:
@@ -98,16 +98,16 @@ class SqliteFile:
     # Reading.
 
     def read_together(self, works: Sequence[Callable[[], object]]) -> list[object]:
-        """Does these reads; what one raises is in the place of what it returns."""
+        """Does these reads; returns the result of each, or the exception it raised."""
         outcomes: list[object] = []
         for work in works:
             try:
                 outcomes.append(work())
-            except Exception as error:  # noqa: BLE001 - a mistake of a caller is his alone
+            except Exception as error:  # noqa: BLE001 - one caller's error must not affect others
                 outcomes.append(error)
         return outcomes
 
-    # These are works for `read_together`.
+    # Works for `read_together`.
 
     def get(self, path: str) -> Node:
         with self._errors():
@@ -122,7 +122,7 @@ class SqliteFile:
             return sorted(name_of(child) for (child,) in rows)
 
     def commit_counter(self) -> int:
-        """Changes when another connection committed. Reads shared memory: never waits."""
+        """Returns a number that changes when another connection commits. It never waits."""
         with self._errors():
             row = self._notice.execute("PRAGMA data_version").fetchone()
         return int(row[0])
@@ -130,9 +130,10 @@ class SqliteFile:
     def snapshot(
         self, known: Mapping[WatchKey, Watched | None], known_sequence: int
     ) -> tuple[int, dict[WatchKey, Watched] | None]:
-        """Change sequence and the values of these keys at it; None if it is `known_sequence`.
+        """Returns the change sequence, and the values of these keys at it; None for the values if
+        it is `known_sequence`.
 
-        `known` are the values as they were last: those that have not changed are not read again.
+        `known` are the last values: those that have not changed are not read again.
         """
         with self._errors(), transaction(self._reader, "BEGIN"):
             return snapshot(self._reader, known, known_sequence)
@@ -140,10 +141,10 @@ class SqliteFile:
     # Changing.
 
     def commit_together(self, works: Sequence[Callable[[], object]]) -> list[object]:
-        """Does all of these in one transaction, which is synced once. Returns what each returned.
+        """Does all works in one transaction, which is synced once. Returns the result of each.
 
-        One that raises undoes what it did alone, and the error is in its place; but what SQLite
-        raises is the fate of them all.
+        A work that raises is undone alone, and its result is the exception; but an error of SQLite
+        is raised and undoes them all.
         """
         outcomes: list[object] = []
         with self._errors(), transaction(self._db, "BEGIN IMMEDIATE"):
@@ -153,18 +154,18 @@ class SqliteFile:
                     outcomes.append(work())
                 except sqlite3.Error:
                     raise
-                except Exception as error:  # noqa: BLE001 - a mistake of a caller is his alone
+                except Exception as error:  # noqa: BLE001 - one caller's error, see above
                     self._db.execute("ROLLBACK TO work")
                     outcomes.append(error)
                 self._db.execute("RELEASE work")
         return outcomes
 
-    # These are works for `commit_together`.
+    # Works for `commit_together`.
 
     def apply(self, changes: Sequence[Change], session: int) -> list[int]:
-        """All or nothing. Returns each node's version after its change.
+        """Applies all changes or none. Returns each node's version after its change.
 
-        Raises SessionLost if an ephemeral node is wanted and `session` was ended by others.
+        Raises SessionLost for an ephemeral node if another process ended `session`.
         """
         versions = [self._apply_one(change, session) for change in changes]
         self._count_change()
@@ -237,7 +238,7 @@ class SqliteFile:
     # Sessions.
 
     def begin_session(self) -> int:
-        """Buries dead sessions (perhaps our own predecessor's) and starts one of ours."""
+        """Expires dead sessions (perhaps that of our predecessor) and starts one of ours."""
         self.expire_dead()
         own = self._identity
         with self._errors(), transaction(self._db, "BEGIN IMMEDIATE"):
@@ -259,9 +260,9 @@ class SqliteFile:
         return self._own_session
 
     def beat(self, session: int) -> bool:
-        """Says that the session lives; False if others have ended it."""
+        """Writes a heartbeat of the session; returns False if another process has ended it."""
         with self._errors():
-            # What waits for the lock must not beat with the time of before: it may be dead by then.
+            # The time is read under the lock: the session may have expired while waiting for it.
             with transaction(self._pulse, "BEGIN IMMEDIATE"):
                 now_ms = self._shared_clock_ms()
                 cursor = self._pulse.execute(
@@ -273,29 +274,29 @@ class SqliteFile:
             return True
 
     def beat_until_lost(self, session: int, pause: Callable[[], bool]) -> None:
-        """Beats until others have ended the session, or `pause`, which waits for a while, gives
-        True. From a thread of its own: a process whose event loop is busy for seconds is alive
-        all the same."""
+        """Writes heartbeats until another process has ended the session, or `pause`, which waits
+        for a while, returns True. It runs in a thread of its own, because a process whose event
+        loop is busy for seconds is alive nevertheless."""
         while not pause():
             try:
                 if not self.beat(session):
                     return
             except MetadataUnavailable:
-                continue  # callers get this error too; here only the next try matters
+                continue  # callers get this error too; here a retry is enough
 
     def end_session(self, session: int) -> None:
         with self._errors(), transaction(self._db, "BEGIN IMMEDIATE"):
-            self._bury(session)
+            self._expire(session)
 
     def expire_dead(self) -> int:
-        """Ends the sessions of dead or silent processes, never our own; how many."""
+        """Ends the sessions of dead or silent processes, never our own; returns how many."""
         with self._errors():
             if not self._dead_sessions():
                 return 0
             with transaction(self._db, "BEGIN IMMEDIATE"):
-                dead = self._dead_sessions()  # again: one may have beaten meanwhile
+                dead = self._dead_sessions()  # again: one may have sent a heartbeat meanwhile
                 for session in dead:
-                    self._bury(session)
+                    self._expire(session)
                 return len(dead)
 
     def _dead_sessions(self) -> list[int]:
@@ -313,9 +314,9 @@ class SqliteFile:
                 dead.append(session)
             else:
                 silent_since[session] = (heartbeat_ms, timeout_ms)
-        return dead + self._beats.too_silent(silent_since, own_ms, now_ms)
+        return dead + self._beats.expired_sessions(silent_since, own_ms, now_ms)
 
-    def _bury(self, session: int) -> None:
+    def _expire(self, session: int) -> None:
         dropped = self._db.execute("DELETE FROM nodes WHERE owner = ?", (session,)).rowcount
         self._db.execute("DELETE FROM sessions WHERE id = ?", (session,))
         if dropped:
@@ -328,8 +329,8 @@ class SqliteFile:
     # The file itself.
 
     def _prepare(self) -> None:
-        # Before anything is written: a foreign file stays as it is. One view of the file: another
-        # process may be making it at this moment, and half of what it made is nobody's.
+        # Before anything is written, so that a foreign file is not changed. In one transaction,
+        # because another process may be creating the file at this moment.
         with transaction(self._db, "BEGIN"):
             self._is_prepared()
         set_wal(self._db, self.path)

@@ -1,7 +1,7 @@
-"""What a `zk://` cluster address says: servers, where the cluster lies, which ledger manager.
+"""The `zk://` form of a cluster address: the servers, the cluster's root, the ledger manager.
 
-Pure. Takes Apache BookKeeper's service addresses too (`zk+hierarchical://a:2181;b:2181/ledgers`),
-so that one text serves both. Never guesses: an address that names no root is refused.
+Pure. It accepts Apache BookKeeper's service addresses too, such as
+`zk+hierarchical://a:2181;b:2181/ledgers`. It must never guess: an address needs a root.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from ledger.metastore.paths import check_path, name_of, parent_of
 
 PORT = 2181
 MANAGERS = ("hierarchical", "longhierarchical", "flat")
+"""As in Apache's addresses, the legacy layout cannot be asked for; a cluster may have it."""
 USUAL_ROOT = "/ledgers"
 OWN = "/ledgerstream"
-"""The part of a store's tree that is not Apache's: streams, clients."""
+"""The part of a store's tree that is not Apache's: streams and clients."""
 
 FORM = "zk://HOST:2181,HOST:2181/ledgers"
 
@@ -27,9 +28,10 @@ _HOST = re.compile(r"[^\s/@:\[\]?#%\\\"'<>]+")
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperAddress:
-    """`chroot` is the parent of the ledgers root ("" if that is the tree's own root); `root` is
-    the ledgers root seen from there; `manager` is None if the cluster's LAYOUT is to tell."""
+    """`chroot` is the parent of the ledgers root ("" if that is the root of the tree); `root` is
+    the ledgers root relative to it; `manager` is None if the cluster's LAYOUT node decides."""
 
+    uri: str
     servers: tuple[tuple[str, int], ...]
     chroot: str
     root: str
@@ -37,8 +39,8 @@ class ZooKeeperAddress:
 
     @property
     def own(self) -> str:
-        """Where our own nodes lie, seen from the parent of the root: beside it, under a name
-        that tells clusters apart whose roots have one parent."""
+        """The path of our own nodes, relative to `chroot`: beside the root, with a name that
+        differs between clusters whose roots have the same parent."""
         return OWN if self.root == USUAL_ROOT else f"{OWN}-{self.root[1:]}"
 
     @property
@@ -48,13 +50,13 @@ class ZooKeeperAddress:
 
 
 def is_zookeeper(uri: str) -> bool:
-    """Whether the scheme is ZooKeeper's; the rest may still be wrong."""
+    """Whether the scheme is ZooKeeper's; the rest of the address may still be invalid."""
     scheme = uri.partition(":")[0].lower()
     return scheme == "zk" or scheme.startswith("zk+")
 
 
 def parse_address(uri: str) -> ZooKeeperAddress:
-    """Raises InvalidArgument, saying what is wrong and what an address looks like."""
+    """Raises InvalidArgument, which says what is wrong and shows the form of an address."""
     scheme, slashes, rest = uri.partition("://")
     if not slashes or not is_zookeeper(uri):
         raise _refused(uri, "does not start with zk://")
@@ -75,6 +77,7 @@ def parse_address(uri: str) -> ZooKeeperAddress:
     if f"/{name_of(path)}" == OWN:
         raise _refused(uri, f"ends in {OWN}, where streams lie: name the ledgers root otherwise")
     return ZooKeeperAddress(
+        uri=uri,
         servers=servers,
         chroot="" if parent == "/" else parent,
         root=f"/{name_of(path)}",

@@ -1,7 +1,7 @@
-"""Finds out whether an ephemeral create whose answer was lost has happened.
+"""Finds out whether an ephemeral create whose response was lost has happened.
 
-A node that belongs to our own session was made by us; a call may have it that looks for it
-first, if no other call of this store was told so. Else the outcome stays unknown to the caller.
+A node of our own session was made by us; the first call that looks for it may claim it, unless
+another call of this store was reported as its creator. Otherwise the outcome stays unknown.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Any
 from ledger.errors import NodeExists
 from ledger.metastore.base import Change, Create, Delete
 from ledger.metastore.zookeeper.errors import OutcomeUnknown
-from ledger.metastore.zookeeper.session import ZooKeeperLink
+from ledger.metastore.zookeeper.session import ZooKeeperSession
 
 TRIES_MAX = 5
 
 
 class Ephemerals:
-    """The ephemeral nodes of the link's present session that its store made, and maybe more:
-    what is taken for ours can at worst leave an outcome unknown."""
+    """The ephemeral nodes that the store made in the present session, and possibly more: a node
+    that is listed wrongly can at worst leave an outcome unknown."""
 
-    def __init__(self, link: ZooKeeperLink) -> None:
-        self._link = link
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self._session = session
         self._session_id: int | None = None
         self._made: set[str] = set()
 
@@ -32,9 +32,9 @@ class Ephemerals:
         create: Callable[[], Awaitable[None]],
         look: Callable[[], Awaitable[Any]],
     ) -> None:
-        """Calls `create`, whose errors leave, until its outcome is known.
+        """Calls `create` until its outcome is known; other errors of it are raised.
 
-        `look` gives the node's stat, or None if there is none.
+        `look` returns the node's stat, or None if there is no node.
         """
         is_unknown = False
         for is_last in [False] * TRIES_MAX + [True]:
@@ -42,8 +42,8 @@ class Ephemerals:
                 await create()
                 break
             except NodeExists:
-                # A server that stood still may carry out what it had in its buffers though it
-                # answered a later connection first: then it is the one before that exists.
+                # A server that was stopped may execute buffered requests after it has answered a
+                # later connection: then the node of the earlier attempt exists.
                 stat = await look() if is_unknown else None
                 if stat is None or not self._is_by_this_call(path, stat):
                     raise
@@ -56,24 +56,24 @@ class Ephemerals:
                 if stat is not None:
                     break
         self._forget_old_session()
-        # Of two calls that find the node, the first is told that it made it.
+        # Of two calls that find the node, the first counts as its creator.
         self._made.add(path)
 
     def expect(self, changes: Sequence[Change]) -> None:
-        """The store is about to try `changes`."""
+        """Records that the store is about to try `changes`."""
         self._forget_old_session()
         self._made.update(c.path for c in changes if isinstance(c, Create) and c.is_ephemeral)
 
     def forget(self, changes: Sequence[Change]) -> None:
-        """The store has done `changes`: what they removed is not ours any more."""
+        """Records that the store has done `changes`: nodes they removed are no longer ours."""
         last = {c.path: c for c in changes if isinstance(c, Create | Delete)}
         self._made.difference_update(p for p, c in last.items() if isinstance(c, Delete))
 
     def _is_by_this_call(self, path: str, stat: Any) -> bool:
         self._forget_old_session()
-        return stat.ephemeralOwner == self._link.session_id and path not in self._made
+        return stat.ephemeralOwner == self._session.session_id and path not in self._made
 
     def _forget_old_session(self) -> None:
-        if self._session_id != self._link.session_id:
-            self._session_id = self._link.session_id
+        if self._session_id != self._session.session_id:
+            self._session_id = self._session.session_id
             self._made.clear()

@@ -1,7 +1,7 @@
-"""What ZooKeeper's errors mean to callers of the metadata store.
+"""Translates ZooKeeper's errors to those of the metadata store.
 
-Pure. Never says "did not happen" of a change that may have happened: such an error is `Lost`
-here, and MetadataUnavailable to callers.
+Pure. It must never report that a change did not happen if it may have happened: such an error is in
+`LOST`, and callers get MetadataUnavailable.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOST = (
     zk.RequestTimeoutError,
     zk.SessionMovedError,
 )
-"""The answer will never come; the request may have been carried out."""
+"""The response will never arrive; the request may have been carried out."""
 
 _REFUSED_USER = (
     zk.NoAuthError,
@@ -37,13 +37,13 @@ _REFUSED_REQUEST = (zk.BadArgumentsError, zk.MarshallingError)
 
 
 class OutcomeUnknown(MetadataUnavailable):
-    """The connection broke before the answer came: the change may have happened."""
+    """The connection broke before the response arrived: the change may have happened."""
 
 
 def translate(error: BaseException, path: str) -> LedgerError:
-    """The error to raise for one that concerns `path`.
+    """Returns the error to raise for one of ZooKeeper's about `path`.
 
-    A version that differs and children in the way need a look at the node: see the store.
+    A wrong version and existing children need a look at the node: see `Transactions.explain`.
     """
     name = type(error).__name__
     if isinstance(error, LedgerError):
@@ -58,7 +58,7 @@ def translate(error: BaseException, path: str) -> LedgerError:
         return Unauthorized(
             f"ZooKeeper refuses access to {path} ({name}): its ACL admits only authenticated"
             " clients, and this one does not authenticate. Cure: open the cluster's nodes to"
-            " everybody who reaches ZooKeeper"
+            " every client that reaches ZooKeeper"
         )
     if isinstance(error, _REFUSED_REQUEST):
         return InvalidArgument(

@@ -1,7 +1,7 @@
-"""One session with ZooKeeper: waits for the connection, bounds what is in flight, ends in time.
+"""One session with ZooKeeper: connects, bounds the calls in flight, and closes within a time limit.
 
-Everything but kazoo's own thread runs in trio's. A call waits for a lost connection up to the
-session timeout; reads are tried again, a change whose answer was lost is reported as unknown.
+Everything except kazoo's own thread runs in trio's. A call waits for a lost connection up to the
+session timeout; reads are retried, and a change whose response was lost is reported as unknown.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from kazoo.retry import KazooRetry
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.zookeeper.address import ZooKeeperAddress
 from ledger.metastore.zookeeper.errors import LOST, OutcomeUnknown
-from ledger.metastore.zookeeper.threads import Handler, Inbox
+from ledger.metastore.zookeeper.threads import CompletionQueue, Handler
 
 log = logging.getLogger(__name__)
 
 IN_FLIGHT_MAX = 1000
 READ_TRIES_MAX = 5
-"""A read whose answer is lost so often may be what breaks the connection: a list too long to
-arrive in time takes the calls of all others with it."""
+"""A read whose response is lost this often may itself break the connection: a list too long to
+arrive in time takes all other calls with it."""
 
 RECONNECT_DELAY_S = 0.05
 RECONNECT_DELAY_S_MAX = 0.35
-"""Before jitter of up to 40 %: a server that is back is found within half a second."""
+"""Before jitter of up to 40 %: a server that returns is found within half a second."""
 
 GREETINGS_PER_PATIENCE = 3
 GREET_TIMEOUT_S_MIN = 0.5
-"""A server that takes a connection and says nothing costs a part of the patience, not all."""
+"""A server that accepts a connection and sends nothing costs only a part of the timeout."""
 
 CLOSE_TIMEOUT_S = 2.0
 """How long closing waits for the server to end the session."""
 
 Issue = Callable[[KazooClient], Any]
-"""Hands one request (or several; the last one counts) to kazoo: gives its async result."""
+"""Hands one request (or several; the last one counts) to kazoo; returns its async result."""
 
 
 def synced(path: str, issue: Issue) -> Issue:
-    """`issue`, a read, answered by a server that has caught up with all changes before."""
+    """Returns `issue`, a read, such that a server answers that has caught up with all changes."""
 
     def both(client: KazooClient) -> Any:
         return _Synced(client.sync_async(path), issue(client))
@@ -55,10 +55,10 @@ def synced(path: str, issue: Issue) -> Issue:
 
 
 class _Synced:
-    """An answer that counts only if the sync before it was carried out.
+    """The result of a read that counts only if the sync before it was carried out.
 
-    The connection may break between the two: then the read waits for the next one, and may
-    reach another server, which lags behind.
+    The connection may break between the two: then the read waits for the next connection, and may
+    reach another server that lags behind.
     """
 
     def __init__(self, sync: Any, answer: Any) -> None:
@@ -67,7 +67,7 @@ class _Synced:
 
     def rawlink(self, answered: Callable[[Any], None]) -> None:
         def check(answer: Any) -> None:
-            # Answers come in order. A sync that has none by now will never have one.
+            # Responses arrive in order: a sync that has none by now will never have one.
             answered(answer if self._sync.successful() else _LOST_SYNC)
 
         self._answer.rawlink(check)
@@ -91,8 +91,8 @@ class _Call:
         self.error: BaseException | None = None
 
 
-class ZooKeeperLink:
-    """Made in trio's thread; `run` is its task, `aclose` its end."""
+class ZooKeeperSession:
+    """One session, made in trio's thread; `run` is its task, `aclose` ends it."""
 
     def __init__(self, address: ZooKeeperAddress, session_timeout_ms: int) -> None:
         self.address = address
@@ -100,14 +100,14 @@ class ZooKeeperLink:
         self.session_id: int | None = None
         self.is_closed = False
         self.on_closed: Callable[[], None] = lambda: None
-        self.inbox = Inbox(trio.lowlevel.current_trio_token())
+        self.completions = CompletionQueue(trio.lowlevel.current_trio_token())
         self._slots = trio.Semaphore(IN_FLIGHT_MAX)
         self._in_flight: dict[_Call, None] = {}
         self._has_work = trio.Event()
         self._is_connected = False
         self._state_changed = trio.Event()
         self._has_ended = trio.Event()
-        # kazoo warns twice a second while a server is away; this module says it once.
+        # kazoo warns twice a second while a server is down; this module warns once.
         self._kazoo_log = logging.getLogger(f"{__name__}.kazoo")
         self._kazoo_log.setLevel(logging.ERROR)
         self._start()
@@ -115,11 +115,11 @@ class ZooKeeperLink:
     # Calls.
 
     async def call(self, issue: Issue, what: str, *, is_change: bool, patient: bool = False) -> Any:
-        """What kazoo answers; its errors leave as they are, but for these two.
+        """Returns kazoo's result; raises its errors unchanged, except for these two.
 
         Raises MetadataUnavailable if there is no connection for `patience_s`, or a read was lost
-        READ_TRIES_MAX times (`patient`: tries for ever), OutcomeUnknown if a change was sent and
-        its answer lost.
+        READ_TRIES_MAX times (`patient`: retries forever); OutcomeUnknown if a change was sent and
+        its response was lost.
         """
         give_up_at = math.inf if patient else trio.current_time() + self.patience_s
         tries = 0
@@ -149,7 +149,7 @@ class ZooKeeperLink:
                 ) from call.error
 
     def post(self, issue: Issue) -> None:
-        """Sends something whose answer nobody needs; not at all while not connected."""
+        """Sends a request whose response is not needed; drops it while not connected."""
         if self._is_connected and not self.is_closed:
             issue(self._client)
 
@@ -173,14 +173,14 @@ class ZooKeeperLink:
         self._has_work.set()
 
         def answered(result: Any) -> None:
-            self.inbox.put(partial(self._finish, call, result.value, result.exception))
+            self.completions.put(partial(self._finish, call, result.value, result.exception))
 
         issue(self._client).rawlink(answered)
         return call
 
     def _finish(self, call: _Call, value: Any, error: BaseException | None) -> None:
         if call not in self._in_flight:
-            return  # given up before; kazoo may also answer twice
+            return  # it was given up before; kazoo may also answer twice
         del self._in_flight[call]
         self._slots.release()
         call.value, call.error = value, error
@@ -189,13 +189,14 @@ class ZooKeeperLink:
     # Tasks.
 
     async def run(self) -> None:
-        """Gives up on a server that does not answer, and starts kazoo again if it died."""
+        """Drops the connection to a server that does not answer; restarts kazoo if its thread
+        ends."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch_answers)
             nursery.start_soon(self._revive)
 
     async def _watch_answers(self) -> None:
-        # kazoo's heartbeats miss a silent server as long as requests are sent to it.
+        # kazoo's heartbeats do not notice a silent server while requests are sent to it.
         while True:
             if not self._in_flight:
                 self._has_work = trio.Event()
@@ -230,7 +231,7 @@ class ZooKeeperLink:
 
     def _start(self) -> None:
         servers = len(self.address.servers)
-        ended = partial(self.inbox.put, self._on_ended)
+        ended = partial(self.completions.put, self._on_ended)
         self._handler = Handler(
             f"zookeeper {self.address.hosts}",
             max(self.patience_s / servers / GREETINGS_PER_PATIENCE, GREET_TIMEOUT_S_MIN),
@@ -245,16 +246,16 @@ class ZooKeeperLink:
             ),
             logger=self._kazoo_log,
         )
-        self._client.add_listener(partial(self._hear_state, self._client))
+        self._client.add_listener(partial(self._receive_state, self._client))
         self._client.start_async()
 
-    def _hear_state(self, client: KazooClient, state: str) -> None:
-        """In kazoo's thread."""
+    def _receive_state(self, client: KazooClient, state: str) -> None:
+        """Called in kazoo's thread."""
         session_id = None
         if state == KazooState.CONNECTED:
             self._handler.greeted()
             session_id = client.client_id[0] if client.client_id else None
-        self.inbox.put(partial(self._on_state, state, session_id))
+        self.completions.put(partial(self._on_state, state, session_id))
 
     def _on_state(self, state: str, session_id: int | None) -> None:
         if self.is_closed:
@@ -275,7 +276,7 @@ class ZooKeeperLink:
         self._has_ended.set()
 
     async def aclose(self) -> None:
-        """Ends the session if the server lives; is over in about `CLOSE_TIMEOUT_S` anyway."""
+        """Ends the session if the server answers; returns within about `CLOSE_TIMEOUT_S`."""
         if self.is_closed:
             await trio.lowlevel.checkpoint()
             return
@@ -287,8 +288,8 @@ class ZooKeeperLink:
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._hurry)
-                # A thread may be left behind only while it asks for the address of a name. The
-                # limiter is not the shared one: closing waits for nobody else's threads.
+                # A thread may be left behind only while it resolves a name. The limiter is not the
+                # shared one, so that closing waits for no other threads.
                 with trio.move_on_after(CLOSE_TIMEOUT_S + 1):
                     await trio.to_thread.run_sync(
                         _stop, self._client, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
@@ -298,10 +299,10 @@ class ZooKeeperLink:
     async def _hurry(self) -> None:
         await trio.sleep(CLOSE_TIMEOUT_S)
         log.warning("zookeeper_session_left_open session=%s", self.session_id)
-        self._handler.drop(for_ever=True)
+        self._handler.drop(is_final=True)
 
 
 def _stop(client: KazooClient) -> None:
-    """In a thread of its own: waits for kazoo's."""
+    """Runs in a thread of its own, which waits for kazoo's."""
     client.stop()
     client.close()

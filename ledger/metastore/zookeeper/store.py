@@ -1,8 +1,8 @@
-"""The metadata store on ZooKeeper, for clusters of several machines; shared with Apache's.
+"""The metadata store on ZooKeeper, for clusters of several machines; shared with Apache's programs.
 
-The store's tree begins at the parent of the ledgers root, so that our own nodes lie beside the
-ledgers (their name tells roots with one parent apart) and two clusters of one ZooKeeper never
-meet. Never used in the simulator (threads).
+The store's tree begins at the parent of the ledgers root, so that our own nodes are beside the
+ledgers (their name differs between roots with the same parent), and clusters in one ZooKeeper are
+separate. It uses threads, so it must never be used in the simulator.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from kazoo.client import KazooClient
 from ledger.errors import InvalidArgument, NoSuchNode
 from ledger.metastore.base import ANY_VERSION, Change, Create, Delete, Node, Put
 from ledger.metastore.paths import check_node, check_path
-from ledger.metastore.zookeeper.address import OWN, parse_address
+from ledger.metastore.zookeeper.address import OWN, ZooKeeperAddress, parse_address
 from ledger.metastore.zookeeper.ephemerals import Ephemerals
 from ledger.metastore.zookeeper.errors import OutcomeUnknown, translate
-from ledger.metastore.zookeeper.session import Issue, ZooKeeperLink, synced
-from ledger.metastore.zookeeper.transactions import Changes
+from ledger.metastore.zookeeper.session import Issue, ZooKeeperSession, synced
+from ledger.metastore.zookeeper.transactions import Transactions
 from ledger.metastore.zookeeper.watches import Watcher, Watches
 from ledger.runtime.background import open_background
 
@@ -33,38 +33,38 @@ _ROOT = Node(b"", 0, 0)
 
 @asynccontextmanager
 async def open_zookeeper(
-    uri: str, *, session_timeout_ms: int = 5000
+    cluster: str | ZooKeeperAddress, *, session_timeout_ms: int = 5000
 ) -> AsyncIterator[ZooKeeperStore]:
-    """A session with the ZooKeeper of the cluster `uri`; it ends with the block.
+    """Opens a session with the ZooKeeper of a cluster; it ends with the block.
 
     The server bounds `session_timeout_ms` (by default 2 to 20 of its ticks). Raises
     InvalidArgument, and MetadataUnavailable if no server is reached within that time.
     """
-    address = parse_address(uri)
+    address = parse_address(cluster) if isinstance(cluster, str) else cluster
     if session_timeout_ms < SESSION_TIMEOUT_MS_MIN:
         raise InvalidArgument(
             f"session timeout of {session_timeout_ms} ms, {SESSION_TIMEOUT_MS_MIN} at least"
         )
-    link = ZooKeeperLink(address, session_timeout_ms)
+    session = ZooKeeperSession(address, session_timeout_ms)
     try:
         async with open_background() as nursery:
-            nursery.start_soon(link.run)
-            give_up_at = trio.current_time() + link.patience_s
-            await link.wait_connected(give_up_at, f"open {uri}")
-            yield ZooKeeperStore(link)
+            nursery.start_soon(session.run)
+            give_up_at = trio.current_time() + session.patience_s
+            await session.wait_connected(give_up_at, f"open {address.uri}")
+            yield ZooKeeperStore(session)
     finally:
-        await link.aclose()
+        await session.aclose()
 
 
 class ZooKeeperStore:
-    """A `MetadataStore`; get one from `open_zookeeper`, which owns its tasks."""
+    """A `MetadataStore`; made by `open_zookeeper`, which owns its tasks."""
 
-    def __init__(self, link: ZooKeeperLink) -> None:
-        self._link = link
-        self._chroot = link.address.chroot
-        self._changes = Changes(link, self._whole)
-        self._ephemerals = Ephemerals(link)
-        self._watches = Watches(link)
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self._session = session
+        self._chroot = session.address.chroot
+        self._changes = Transactions(session, self._whole)
+        self._ephemerals = Ephemerals(session)
+        self._watches = Watches(session)
 
     async def get(self, path: str) -> Node:
         whole = self._whole(check_path(path))
@@ -100,7 +100,7 @@ class ZooKeeperStore:
         check_node(path, len(data))
         whole, content = self._whole(path), bytes(data)
         try:
-            stat = await self._link.call(
+            stat = await self._session.call(
                 lambda client: client.set_async(whole, content, version),
                 f"put {path}",
                 is_change=True,
@@ -114,7 +114,7 @@ class ZooKeeperStore:
         whole = self._whole(path)
         change = Delete(path, version)
         try:
-            await self._link.call(
+            await self._session.call(
                 lambda client: client.delete_async(whole, version),
                 f"delete {path}",
                 is_change=True,
@@ -129,9 +129,9 @@ class ZooKeeperStore:
         self._ephemerals.forget(changes)
 
     async def next_id(self, path: str) -> int:
-        """ZooKeeper counts per parent node, signed in 32 bits: after 2^31-1 comes -2^31.
+        """Returns the next number of ZooKeeper, which counts per parent node in signed 32 bits.
 
-        A negative number means that the ids of `path` are used up.
+        After 2^31-1 comes -2^31: a negative number means that the ids of `path` are exhausted.
         """
         check_node(path, 0)
         whole = self._whole(path)
@@ -141,7 +141,7 @@ class ZooKeeperStore:
             except zk.NoNodeError:
                 await self._changes.make_parents(whole)
             except OutcomeUnknown:
-                continue  # a gap is legal, and the node vanishes with the session
+                continue  # a gap is legal, and the node ends with the session
             except zk.ZookeeperError as error:
                 raise translate(error, path) from error
             else:
@@ -190,12 +190,12 @@ class ZooKeeperStore:
         return self._watches.follow(self._whole(path), read)
 
     async def aclose(self) -> None:
-        await self._link.aclose()
+        await self._session.aclose()
 
     async def _create(self, change: Create) -> None:
         whole = self._whole(change.path)
         try:
-            await self._link.call(
+            await self._session.call(
                 lambda client: client.create_async(
                     whole, change.data, ephemeral=change.is_ephemeral
                 ),
@@ -210,19 +210,19 @@ class ZooKeeperStore:
     async def _make_numbered(self, whole: str) -> str:
         def issue(client: KazooClient) -> Any:
             answer = client.create_async(whole, b"", ephemeral=True, sequence=True)
-            answer.rawlink(lambda made: self._link.inbox.put(partial(self._unmake, made)))
+            answer.rawlink(lambda made: self._session.completions.put(partial(self._unmake, made)))
             return answer
 
-        made: str = await self._link.call(issue, f"take an id of {whole}", is_change=True)
+        made: str = await self._session.call(issue, f"take an id of {whole}", is_change=True)
         return made
 
     def _unmake(self, made: Any) -> None:
-        """Also when nobody waits for the number any more: nodes would pile up in the session."""
+        """Deletes the node, also after a cancellation: nodes would accumulate in the session."""
         if made.exception is None:
-            self._link.post(lambda client: client.delete_async(made.value))
+            self._session.post(lambda client: client.delete_async(made.value))
 
     async def _is_absent(self, watcher: Watcher, path: str, is_patient: bool) -> bool:
-        """Sets the watch that fires when the node is made."""
+        """Sets the watch that fires when the node is created."""
         stat = await self._read(
             watcher.path,
             lambda client: client.exists_async(watcher.path, watch=watcher),
@@ -232,10 +232,10 @@ class ZooKeeperStore:
         return stat is None
 
     async def _read(self, whole: str, issue: Issue, path: str, is_patient: bool = False) -> Any:
-        """Never older than what anybody was told before: decisions rest on it, like deleting
-        entries of a ledger that is not there. A server by itself may lag behind others."""
+        """Reads a state that is never older than one that any client has seen before. Decisions
+        depend on it, like deleting the entries of a missing ledger, and a server may lag behind."""
         try:
-            return await self._link.call(
+            return await self._session.call(
                 synced(whole, issue), f"read {path}", is_change=False, patient=is_patient
             )
         except zk.ZookeeperError as error:
@@ -245,7 +245,7 @@ class ZooKeeperStore:
         if path == "/":
             return self._chroot or "/"
         if path == OWN or path.startswith(f"{OWN}/"):
-            path = self._link.address.own + path.removeprefix(OWN)
+            path = self._session.address.own + path.removeprefix(OWN)
         return self._chroot + path
 
 

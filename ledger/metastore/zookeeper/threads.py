@@ -1,9 +1,9 @@
-"""The fence between kazoo and trio: kazoo's one thread, and the way out of it.
+"""The boundary between kazoo and trio: kazoo's one thread, and the way from it to trio's.
 
-kazoo asks a handler for threads, queues and sockets. This one starts the connection's thread
-and no other: results and watch events are called back in it, and such a callback may do nothing
-but put something into an `Inbox`, which trio's thread empties. Nothing here ever waits in
-trio's thread.
+kazoo asks a handler for threads, queues and sockets. This one starts the connection's thread and no
+other. Results and watch events are callbacks in that thread, and a callback must do nothing except
+put a call into a `CompletionQueue`, which trio's thread empties. Nothing here waits in trio's
+thread.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from ledger.runtime.network import refuse_own_echo
 log = logging.getLogger(__name__)
 
 
-class Inbox:
-    """Calls put in by any thread, made by trio's: in order, one waking per burst."""
+class CompletionQueue:
+    """Calls that any thread puts in and trio's thread makes, in order; woken once per burst."""
 
     def __init__(self, token: trio.lowlevel.TrioToken) -> None:
         self._token = token
@@ -36,10 +36,10 @@ class Inbox:
         self._is_scheduled = False
 
     def put(self, call: Callable[[], None]) -> None:
-        """`call` must not raise. After the end of trio's run it is dropped."""
+        """Queues `call`, which must not raise. After the end of trio's run it is dropped."""
         self._calls.append(call)
-        # No lock: whoever sees the flag set put its call in before the flag is cleared, hence
-        # before the emptying begins; two that see it cleared only wake trio twice.
+        # No lock: a thread that sees the flag set has put its call in before the flag is cleared,
+        # so before the queue is emptied; two threads that see it cleared only wake trio twice.
         if self._is_scheduled:
             return
         self._is_scheduled = True
@@ -54,11 +54,11 @@ class Inbox:
             self._calls.popleft()()
 
 
-class Doorbell:
-    """Both ends of what kazoo uses to wake its thread, one ring per request.
+class EventFdWakeup:
+    """Both ends of the channel by which kazoo wakes its thread, once per request.
 
-    kazoo would take a pair of sockets, whose buffer holds a few hundred rings: the next one
-    would stop the caller, which is trio's thread. A counter is never full.
+    kazoo would use a pair of sockets, whose buffer holds a few hundred wake-ups: the next one would
+    block the caller, which is trio's thread. The counter of an eventfd is never full.
     """
 
     def __init__(self) -> None:
@@ -67,37 +67,37 @@ class Doorbell:
     def fileno(self) -> int:
         return self._fd
 
-    def send(self, rings: bytes) -> int:
-        os.eventfd_write(self._fd, len(rings))
-        return len(rings)
+    def send(self, wakeups: bytes) -> int:
+        os.eventfd_write(self._fd, len(wakeups))
+        return len(wakeups)
 
     def recv(self, _count: int) -> bytes:
         os.eventfd_read(self._fd)
         return b"\0"
 
     def close(self) -> None:
-        """May be called for each end."""
+        """Closes it; may be called for each end."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
 
 
 class Handler:
-    """What kazoo calls an IHandler. For one client, from its start to its end.
+    """An IHandler of kazoo, for one client from its start to its end.
 
     Args:
         name: of the thread.
-        greet_timeout_s: for one server, until it answers the handshake; kazoo alone would wait a
-            whole session for it. ZooKeeper forgets connections which it takes in the moment in
-            which it loads its data: they stay open, and nothing is ever said on them.
-        on_ended: called in the thread when kazoo's connection loop is over.
+        greet_timeout_s: how long one server may take to answer the handshake; kazoo alone would
+            wait for the whole session timeout. ZooKeeper forgets connections that it accepts while
+            it loads its data: they stay open, and nothing is ever sent on them.
+        on_ended: called in the thread when kazoo's connection loop ends.
     """
 
     name = "ledgerstream"
     timeout_exception = KazooTimeoutError
     sleep_func = staticmethod(time.sleep)
     running = False
-    """False makes kazoo call back at once, in the thread that has the result."""
+    """False makes kazoo call back at once, in the thread that received the result."""
 
     def __init__(self, name: str, greet_timeout_s: float, on_ended: Callable[[], None]) -> None:
         self._thread_name = name
@@ -106,7 +106,7 @@ class Handler:
         self._on_ended = on_ended
         self._socket: socket.socket | None = None
         self._is_stopped = False
-        self.connect_error = "nothing tried yet: do the names have addresses?"
+        self.connect_error = "no connection was tried yet: do the names have addresses?"
 
     def start(self) -> None:
         """There are no workers to start."""
@@ -114,9 +114,9 @@ class Handler:
     def stop(self) -> None:
         """There are no workers to stop."""
 
-    def drop(self, *, for_ever: bool = False) -> None:
-        """Breaks the present connection, even one that is being made; any thread may call."""
-        self._is_stopped = self._is_stopped or for_ever
+    def drop(self, *, is_final: bool = False) -> None:
+        """Breaks the present connection, even while it connects. Any thread may call it."""
+        self._is_stopped = self._is_stopped or is_final
         connection = self._socket
         if connection is not None:
             try:
@@ -138,7 +138,7 @@ class Handler:
         return thread
 
     def create_connection(self, address: tuple[str, int], **_: Any) -> socket.socket:
-        """Connects to an address in digits, as kazoo resolves names itself."""
+        """Connects to a numeric address; kazoo resolves names itself."""
         family, kind, protocol, _name, target = socket.getaddrinfo(
             *address, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
         )[0]
@@ -160,16 +160,16 @@ class Handler:
         return connection
 
     def greeted(self) -> None:
-        """In kazoo's thread: the server has answered the handshake."""
+        """Called in kazoo's thread when the server has answered the handshake."""
         self._greeted_by = math.inf
 
     def select(self, reads: Any, writes: Any, errors: Any, timeout_s: float) -> Any:
-        """kazoo's, but it ends when a handshake takes too long: nothing is ready then."""
+        """Like kazoo's own, but returns without a ready socket if a handshake takes too long."""
         left_s = max(self._greeted_by - time.monotonic(), 0)
         return selector_select(reads, writes, errors, min(timeout_s, left_s))
 
-    def create_socket_pair(self) -> tuple[Doorbell, Doorbell]:
-        bell = Doorbell()
+    def create_socket_pair(self) -> tuple[EventFdWakeup, EventFdWakeup]:
+        bell = EventFdWakeup()
         return bell, bell
 
     def async_result(self) -> Any:

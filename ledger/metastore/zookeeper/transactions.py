@@ -1,8 +1,8 @@
-"""Transactions on ZooKeeper: all or nothing, the missing parents included.
+"""Transactions on ZooKeeper: all changes or none, including the creation of missing parents.
 
-ZooKeeper makes no parents. Which ones are missing is read before, and they are made in the same
-transaction, so that one that fails leaves no trace; if others made or removed a parent
-meanwhile, it is all done again.
+ZooKeeper creates no parents. The missing ones are looked up first and created in the same
+transaction, so that a failed one leaves no trace. If another client created or removed a parent
+meanwhile, everything is done again.
 """
 
 from __future__ import annotations
@@ -24,38 +24,38 @@ from ledger.metastore.paths import (
     check_path,
 )
 from ledger.metastore.zookeeper.errors import translate
-from ledger.metastore.zookeeper.session import ZooKeeperLink, synced
+from ledger.metastore.zookeeper.session import ZooKeeperSession, synced
 
 TRANSACTION_BYTES_MAX = 1_040_000
 """A request above 0xfffff bytes (ZooKeeper's jute.maxbuffer) ends the connection."""
 
 CHANGE_BYTES = 48
-"""Of a create, the largest change, besides its path and data."""
+"""Bytes of a create, the largest change, besides its path and data."""
 
 TRIES_MAX = 100
-"""Each lost try means that others made or removed a parent between two round trips."""
+"""Each lost try means that another client created or removed a parent meanwhile."""
 
 _NOT_THE_CAUSE = (zk.RolledBackError, zk.RuntimeInconsistency)
 
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One operation of a try. `path` is the whole one; `is_parent`: made along the way."""
+    """One operation of a try. `path` is the whole path; `is_parent`: a parent that is created."""
 
     change: Change
     path: str
     is_parent: bool = False
 
 
-class Changes:
-    """The changing half of a store. `whole` gives a path from ZooKeeper's root."""
+class Transactions:
+    """The changes of a store. `whole` returns the path from ZooKeeper's root."""
 
-    def __init__(self, link: ZooKeeperLink, whole: Callable[[str], str]) -> None:
-        self._link = link
+    def __init__(self, session: ZooKeeperSession, whole: Callable[[str], str]) -> None:
+        self._session = session
         self._whole = whole
 
     async def apply(self, changes: Sequence[Change]) -> None:
-        """Raises what the first failing change raises; MetadataUnavailable."""
+        """Applies all changes. Raises what the first failing change raises; MetadataUnavailable."""
         wanted = [_Step(change, self._whole(change.path)) for change in check_changes(changes)]
         if not wanted:
             return
@@ -75,14 +75,14 @@ class Changes:
                 raise await self.explain(error, step.change)
             steps = await self._with_parents(wanted)
         raise MetadataConflict(
-            f"{wanted[0].change.path}: others made and removed its parents {TRIES_MAX} times"
+            f"{wanted[0].change.path}: others created and removed its parents {TRIES_MAX} times"
         )
 
     async def make_parents(self, path: str) -> None:
-        """Of a whole path; not in a transaction."""
+        """Creates the parents of a whole path, without a transaction."""
         for parent in ancestors_of(path):
             try:
-                await self._link.call(
+                await self._session.call(
                     partial(KazooClient.create_async, path=parent, value=b""),
                     f"create {parent}",
                     is_change=True,
@@ -93,13 +93,13 @@ class Changes:
                 raise translate(error, parent) from error
 
     async def explain(self, error: BaseException, change: Change) -> LedgerError:
-        """The error a failed `change` raises, with what the node looks like now."""
+        """Returns the error for a failed `change`, with the present state of the node."""
         path = change.path
         if isinstance(error, zk.BadVersionError):
             assert isinstance(change, Put | Delete | Check), f"{change!r} has no version"
             stat = await self.stat(path)
-            is_telling = stat is not None and stat.version != change.version
-            now = f"has version {stat.version}" if is_telling else "had another version"
+            differs = stat is not None and stat.version != change.version
+            now = f"has version {stat.version}" if differs else "had another version"
             return MetadataConflict(f"metadata node {path} {now}, expected {change.version}")
         if isinstance(error, zk.NotEmptyError):
             stat = await self.stat(path)
@@ -108,7 +108,7 @@ class Changes:
         return translate(error, path)
 
     async def stat(self, path: str) -> Any:
-        """The node's stat now, None if there is no node."""
+        """Returns the node's present stat, None if there is no node."""
         (stat,) = await self._stats([self._whole(path)])
         return stat
 
@@ -122,7 +122,7 @@ class Changes:
         first = steps[0].change.path
         what = f"a transaction of {len(steps)} changes that begins with {first}"
         try:
-            results = await self._link.call(issue, what, is_change=True)
+            results = await self._session.call(issue, what, is_change=True)
         except zk.ZookeeperError as error:
             raise translate(error, first) from error
         for step, result in zip(steps, results, strict=True):
@@ -133,7 +133,7 @@ class Changes:
         return None
 
     async def _with_parents(self, wanted: Sequence[_Step]) -> list[_Step]:
-        """`wanted` with a Create for each parent that will be missing at its turn."""
+        """Returns `wanted` with a Create for each parent that would be missing."""
         parents = [ancestors_of(s.path) for s in wanted if isinstance(s.change, Create)]
         exists = await self._exist(list(dict.fromkeys(p for each in parents for p in each)))
         steps: list[_Step] = []
@@ -151,7 +151,7 @@ class Changes:
         return steps
 
     async def _exist(self, paths: Sequence[str]) -> dict[str, bool]:
-        """Which whole paths exist, asked in one burst."""
+        """Returns which whole paths exist, in one burst of requests."""
         stats = await self._stats(paths) if paths else []
         return {path: stat is not None for path, stat in zip(paths, stats, strict=True)}
 
@@ -160,17 +160,20 @@ class Changes:
 
         def issue(client: KazooClient) -> Any:
             answers[:] = [client.exists_async(path) for path in paths]
-            return answers[-1]  # they are answered in order
+            return answers[-1]  # responses arrive in order
 
         try:
-            await self._link.call(synced(paths[0], issue), f"look at {paths[-1]}", is_change=False)
+            await self._session.call(
+                synced(paths[0], issue), f"look at {paths[-1]}", is_change=False
+            )
             return [answer.get_nowait() for answer in answers]
         except zk.ZookeeperError as error:
             raise translate(error, paths[-1]) from error
 
 
 def check_changes(changes: Sequence[Change]) -> list[Change]:
-    """Refuses what ZooKeeper would refuse, or not survive; leaves out what needs no asking."""
+    """Raises InvalidArgument for changes that ZooKeeper would refuse or that would break the
+    connection; leaves out those that always succeed."""
     if len(changes) > TRANSACTION_CHANGES_MAX:
         raise InvalidArgument(
             f"a transaction of {len(changes)} changes, {TRANSACTION_CHANGES_MAX} at most"
@@ -185,7 +188,7 @@ def check_changes(changes: Sequence[Change]) -> list[Change]:
 
 
 def _check_size(steps: Sequence[_Step], count: int) -> None:
-    """Of what is sent: whole paths, and parents that are made along the way."""
+    """Checks the size of the request, with whole paths and the parents to be created."""
     size = sum(len(s.path.encode()) + CHANGE_BYTES + _data_bytes(s.change) for s in steps)
     if size > TRANSACTION_BYTES_MAX:
         made = len(steps) - count

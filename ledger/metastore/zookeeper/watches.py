@@ -1,8 +1,8 @@
-"""Watches that outlive connections and sessions, made of ZooKeeper's that fire once.
+"""Watches that outlive connections and sessions, built on ZooKeeper's, which fire once.
 
-Each value is read with the watch set, so nothing that follows it is missed. kazoo fires all
-watches when a connection breaks; then everything is read again. One callback per path, however
-many iterators; the last one that leaves takes the watch off the server.
+Each value is read with the watch set, so no later change is missed. kazoo fires all watches when a
+connection breaks; then everything is read again. There is one callback per path for any number of
+iterators; the last one that ends removes the watch from the server.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import trio
 from kazoo.client import KazooClient
 from kazoo.protocol.serialization import int_struct, write_string
 
-from ledger.metastore.zookeeper.session import ZooKeeperLink
-from ledger.metastore.zookeeper.threads import Inbox
+from ledger.metastore.zookeeper.session import ZooKeeperSession
+from ledger.metastore.zookeeper.threads import CompletionQueue
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ _ANY_KIND = 3
 
 
 class _Spot:
-    """A watched path: who waits there, and how often its watch fired."""
+    """A watched path: its number of readers, and how often its watch fired."""
 
     __slots__ = ("event", "fired", "readers")
 
@@ -41,33 +41,33 @@ class _Spot:
 
 @dataclass(frozen=True, slots=True)
 class Watcher:
-    """What kazoo calls, in its thread. Equal for equal paths: kazoo keeps one of them."""
+    """The callback of a watch, called in kazoo's thread. Equal for equal paths: kazoo keeps one."""
 
     path: str
     watches: Watches
 
     def __call__(self, _event: object) -> None:
-        self.watches.inbox.put(self._fire)
+        self.watches.completions.put(self._fire)
 
     def _fire(self) -> None:
         self.watches.fire(self.path)
 
 
 class Watches:
-    """All watches of one link; paths are whole ones, from ZooKeeper's root."""
+    """All watches of one session; paths are whole ones, from ZooKeeper's root."""
 
-    def __init__(self, link: ZooKeeperLink) -> None:
-        self.inbox: Inbox = link.inbox
-        self._link = link
+    def __init__(self, session: ZooKeeperSession) -> None:
+        self.completions: CompletionQueue = session.completions
+        self._session = session
         self._spots: dict[str, _Spot] = {}
-        link.on_closed = self._fire_all
+        session.on_closed = self._fire_all
 
     async def follow(
         self, path: str, read: Callable[[Watcher, bool], Awaitable[tuple[object, T]]]
     ) -> AsyncGenerator[T, None]:
-        """Yields what `read` gives, at once and whenever its stamp has changed.
+        """Yields the value that `read` returns, at once and whenever its stamp has changed.
 
-        `read` gets the watcher to set and whether to wait for a lost connection for ever; it
+        `read` is given the watcher to set, and whether to wait for a lost connection forever; it
         returns a stamp that differs after every change, and the value.
         """
         spot = self._spots.setdefault(path, _Spot())
@@ -87,7 +87,7 @@ class Watches:
             spot.readers -= 1
             if not spot.readers:
                 del self._spots[path]
-                self._link.post(
+                self._session.post(
                     lambda client: client._call(
                         _RemoveWatches(client, path), client.handler.async_result()
                     )
@@ -104,9 +104,9 @@ class Watches:
 
 
 class _RemoveWatches:
-    """A request kazoo does not have (ZooKeeper 3.5): takes all our watches off a path.
+    """Removes all our watches from a path: a request of ZooKeeper 3.5 that kazoo does not have.
 
-    An older server refuses it and nobody minds: the watch stays until it fires.
+    An older server refuses it, which has no consequence: the watch stays until it fires.
     """
 
     type = 18
@@ -119,7 +119,7 @@ class _RemoveWatches:
         return bytes(write_string(self._path)) + bytes(int_struct.pack(_ANY_KIND))
 
     def deserialize(self, _answer: bytes, _offset: int) -> bool:
-        """Runs in kazoo's thread, the only one that may touch its callbacks."""
+        """Called in kazoo's thread, the only one that may change its callbacks."""
         self._client._data_watchers.pop(self._path, None)
         self._client._child_watchers.pop(self._path, None)
         return True

@@ -1,8 +1,8 @@
 """Columns of an entry as pyarrow arrays that share its buffers.
 
-Arrow trusts what it is handed, and unchecked offsets of a damaged entry would read anywhere in the
-process: every array is checked before anybody has it. Must never copy a column. pyarrow is
-imported when a column is asked for; it is optional.
+Arrow trusts its inputs, and unchecked offsets of a damaged entry would read anywhere in the
+process: every array is checked before it is returned. Must never copy a column. pyarrow is optional
+and is imported when a column is requested.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def arrow() -> Any:
-    """The pyarrow module. Raises ImportError."""
+    """Returns the pyarrow module. Raises ImportError."""
     return importlib.import_module("pyarrow")
 
 
 def binary_array(column: BinaryColumn, kind: Any = None, validity: memoryview | None = None) -> Any:
-    """A column of bytes, or of text where `kind` says so. Raises RecordFormatError."""
+    """Returns a column of bytes, or of text if `kind` says so. Raises RecordFormatError."""
     pa = arrow()
     bits = None if validity is None else pa.py_buffer(validity)
     made = pa.Array.from_buffers(
@@ -34,7 +34,7 @@ def binary_array(column: BinaryColumn, kind: Any = None, validity: memoryview | 
 
 
 def times_array(times: memoryview, count: int, validity: memoryview | None) -> Any:
-    """int64 milliseconds."""
+    """Returns a column of int64 milliseconds."""
     pa = arrow()
     bits = None if validity is None else pa.py_buffer(validity)
     return pa.Array.from_buffers(pa.int64(), count, [bits, pa.py_buffer(times)])
@@ -43,7 +43,8 @@ def times_array(times: memoryview, count: int, validity: memoryview | None) -> A
 def pair_lists_array(
     lists: memoryview, count: int, offset: int, names: BinaryColumn, values: BinaryColumn, kind: Any
 ) -> Any:
-    """Lists of pairs of a name and a value; `offset` is where the lists begin in the payload.
+    """Returns lists of pairs of a name and a value; `offset` is where the lists begin in the
+    payload.
 
     `kind` is the Arrow type, None for the plain one. Raises RecordFormatError.
     """
@@ -60,7 +61,7 @@ def pair_lists_array(
 
 
 def plain_pair_lists() -> Any:
-    """The Arrow type of headers."""
+    """Returns the Arrow type of headers."""
     pa = arrow()
     return pa.list_(pa.struct([("name", pa.string()), ("value", pa.binary())]))
 

@@ -19,7 +19,8 @@ def _numbers(view: memoryview, typecode: Literal["i", "q"]) -> list[int]:
 
 
 class BinaryColumn:
-    """int32 offsets and bytes, as an Arrow BinaryArray has them. Both are views, not copies."""
+    """A column of byte strings: int32 offsets and bytes, as in an Arrow BinaryArray. Both are
+    views, not copies."""
 
     __slots__ = ("_checked", "count", "data", "offset", "offsets", "what")
 
@@ -34,20 +35,21 @@ class BinaryColumn:
         self._checked: list[int] | None = None
 
     def bounds(self) -> list[int]:
-        """The count+1 offsets, never falling, inside the data. Raises RecordFormatError."""
+        """Returns the count+1 offsets, which never decrease and are inside the data. Raises
+        RecordFormatError."""
         if self._checked is None:
             bounds = _numbers(self.offsets, "i")
             if sorted(bounds) != bounds:
-                raise RecordFormatError(self.offset, f"offsets of the {self.what} go back")
+                raise RecordFormatError(self.offset, f"offsets of the {self.what} decrease")
             self._checked = bounds
         return self._checked
 
     def items(self, first: int = 0, stop: int | None = None) -> list[bytes]:
-        """The items from `first` up to `stop` as bytes."""
+        """Returns the items from `first` up to `stop` as bytes."""
         bounds = self.bounds()
         if first or (stop is not None and stop < self.count):
             bounds = bounds[first : (self.count if stop is None else stop) + 1]
-            # Few of many may be wanted: only theirs are copied.
+            # A caller may need a few of many items: only their bytes are copied.
             base = bounds[0]
             data = bytes(self.data[base : bounds[-1]])
             if base:
@@ -62,6 +64,6 @@ class BinaryColumn:
             and width * count == total
             and bounds == list(range(start, start + total + 1, width))
         ):
-            # All of one length: one call of struct is several times faster than slices.
+            # All items have one length: one call of struct is several times faster than slices.
             return list(struct.unpack_from(f"{width}s" * count, data, start))
         return [data[low:high] for low, high in pairwise(bounds)]

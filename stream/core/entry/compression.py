@@ -1,7 +1,7 @@
 """Compression of an entry's buffers, with the size known before anything is inflated.
 
-Must never produce more bytes than stated: a small hostile input must not become a large buffer.
-The libraries are optional (`ledgerstream[compression]`) and loaded when first needed.
+Must never produce more bytes than stated: a small hostile input must not become a large buffer. The
+libraries are optional (`ledgerstream[compression]`) and imported on first use.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Compression(enum.IntEnum):
 
     @classmethod
     def named(cls, name: str) -> Compression:
-        """From "none", "lz4" or "zstd". Raises InvalidArgument."""
+        """Returns the kind named "none", "lz4" or "zstd". Raises InvalidArgument."""
         try:
             return cls[name.upper()]
         except KeyError:
@@ -39,12 +39,12 @@ def _unavailable(kind: Compression, error: ImportError) -> CompressionUnavailabl
 
 
 def require(kind: Compression) -> None:
-    """Raises CompressionUnavailable if entries of this kind cannot be written here."""
+    """Raises CompressionUnavailable if this process cannot write entries of this kind."""
     deflate(b"", kind)
 
 
 def deflate(data: Buffer, kind: Compression) -> bytes:
-    """`data` compressed. Raises CompressionUnavailable."""
+    """Returns `data` compressed. Raises CompressionUnavailable."""
     if kind is Compression.NONE:
         return bytes(data)
     try:
@@ -60,10 +60,11 @@ def deflate(data: Buffer, kind: Compression) -> bytes:
 
 
 def inflate(data: Buffer, kind: Compression, size: int, offset: int) -> Buffer:
-    """The `size` bytes that were compressed into `data`; never makes more than `size` bytes.
+    """Returns the `size` bytes that were compressed into `data`; never makes more than `size`
+    bytes.
 
-    `offset` is where `data` begins in its payload, for the message. Raises RecordFormatError if
-    the data is damaged or holds another number of bytes, CompressionUnavailable.
+    `offset` is where `data` begins in its payload, for the message. Raises RecordFormatError if the
+    data is damaged or holds another number of bytes, CompressionUnavailable.
     """
     if kind is Compression.NONE:
         return data
@@ -93,7 +94,7 @@ def _inflate_zstd(data: Buffer, size: int) -> bytes:
     import zstandard
 
     # The decompressor trusts the size in the frame over any limit given to it, so that size is
-    # checked first; a frame without one is refused (we always write it).
+    # checked first; a frame without one is rejected (ours always have it).
     try:
         frame = zstandard.get_frame_parameters(data)
         if frame.content_size != size:

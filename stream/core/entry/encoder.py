@@ -1,7 +1,7 @@
-"""Records in, the payload of one stream entry out: a header and Arrow-like columns.
+"""Encodes records as the payload of one stream entry: a header and Arrow-like columns.
 
-Hot: the values-only form costs one offset and one pointer per record. The reading half is
-records.py, the layout docs/formats.md.
+Hot: the values-only form costs one offset and one pointer per record. The decoder is
+core/entry/records.py, the layout is in docs/formats.md.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Headers = Sequence[tuple[str, bytes]]
 
 
 class _Columns:
-    """The pieces of a body in order, each buffer begun at a multiple of 8 bytes."""
+    """The pieces of a body in order; each buffer begins at a multiple of 8 bytes."""
 
     __slots__ = ("nbytes", "pieces")
 
     def __init__(self) -> None:
-        # The first piece is the header's place, so that one join makes the payload.
+        # The first piece is reserved for the header, so that one join makes the payload.
         self.pieces: list[bytes] = [b""]
         self.nbytes = 0
 
@@ -49,7 +49,7 @@ class _Columns:
     def add_numbers(self, typecode: str, count: int, numbers: Iterable[int]) -> None:
         """Raises struct.error if one does not fit."""
         self._align()
-        # An array made from an iterator costs more than twice as much.
+        # Making an array from an iterator costs more than twice as much.
         column = struct.pack(f"<{count}{typecode}", *numbers)
         self.pieces.append(column)
         self.nbytes += len(column)
@@ -85,11 +85,11 @@ def encode(
     producer_sequence: int = 0,
     has_producers_before: bool = False,
 ) -> bytes:
-    """The payload of one entry holding these records.
+    """Returns the payload of one entry with these records.
 
     `keys`, `event_times` (ms) and `headers`, when given, have one item per value. Compression is
-    used only where it makes the entry smaller. `producer_id` is whose records they all are (0: of
-    no producer), `producer_sequence` that of the first one. Raises InvalidArgument for too many
+    used only where it makes the entry smaller. `producer_id` is the producer of all records (0:
+    none), `producer_sequence` the sequence of the first one. Raises InvalidArgument for too many
     records or bytes, or columns of different length; CompressionUnavailable.
     """
     count = len(values)
@@ -129,11 +129,11 @@ def put_together(
     event_range_ms: tuple[int, int],
     producer: tuple[int, int] = (0, 0),
 ) -> bytes:
-    """The payload of an entry, header and body, compressed where that makes it smaller.
+    """Returns the payload of an entry, header and body, compressed where that makes it smaller.
 
     `pieces` are the columns, in order and aligned, `body_bytes` together; the first piece is empty
-    and the header's place. `producer` is its id and the sequence of its first record here. Raises
-    as `encode`.
+    and reserved for the header. `producer` is its id and the sequence of its first record here.
+    Raises as `encode`.
     """
     pieces, size = with_header(
         pieces, body_bytes, count, flags, compression,
@@ -158,7 +158,8 @@ def with_header(
     event_range_ms: tuple[int, int],
     producer: tuple[int, int] = (0, 0),
 ) -> tuple[list[bytes], int]:
-    """What `put_together` joins, and how many bytes that must be. Changes `pieces`."""
+    """Returns the pieces that `put_together` joins, and how many bytes that must be. Changes
+    `pieces`."""
     stored_bytes = body_bytes
     if body_bytes > BODY_BYTES_MAX:
         raise InvalidArgument(

@@ -1,7 +1,7 @@
 """The fixed header of a stream entry, and the limits of an entry (docs/formats.md).
 
-Answers for reading the header without touching the columns. The numbers here are on disks: they
-may never change; a new layout takes a new version. Columns: entry_encoder.py and records.py.
+It can be read without the columns. The numbers here are stored on disks: they may never change; a
+new layout gets a new version. Columns: core/entry/encoder.py and core/entry/records.py.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ BODY_BYTES_MAX: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class EntryHeader:
-    """What an entry says about itself. Times are ms since the Unix epoch, -1 if there is none."""
+    """The header of an entry. Times are ms since the Unix epoch, -1 if there is none."""
 
     flags: int
     compression: Compression
@@ -59,23 +59,23 @@ class EntryHeader:
 
     @property
     def is_sequence_in_segment(self) -> bool:
-        """True if `first_sequence` counts from the begin of the segment, not of the stream."""
+        """Whether `first_sequence` counts from the begin of the segment, not of the stream."""
         return bool(self.flags & FLAG_SEQUENCE_IN_SEGMENT)
 
     @property
     def has_event_times(self) -> bool:
-        """False if no record has one: the range says nothing then."""
+        """Whether any record has an event time; if not, the range says nothing."""
         return bool(self.flags & FLAG_EVENT_TIMES)
 
     @property
     def has_producers_before(self) -> bool:
         """Whether the segment may hold entries of another producer before this one. If not, all
-        entries of producers in it are of this entry's."""
+        earlier entries of producers in it are of this producer."""
         return bool(self.flags & FLAG_PRODUCERS_BEFORE)
 
 
 def read_header(payload: Buffer) -> EntryHeader:
-    """The header of a whole entry payload, checked against its size.
+    """Returns the header of a whole entry payload, checked against its size.
 
     Raises RecordFormatError naming the first wrong field and its offset.
     """
@@ -123,7 +123,7 @@ def read_header(payload: Buffer) -> EntryHeader:
 
 
 def restamped(payload: bytes, first_sequence: int, append_time_ms: int) -> bytes:
-    """The same entry with another sequence and append time: it comes to lie elsewhere than it was
-    made for."""
+    """Returns the same entry with another sequence and append time: it is stored elsewhere than it
+    was made for."""
     stamp = _STAMP.pack(first_sequence, append_time_ms)
     return b"".join((payload[:_STAMP_OFFSET], stamp, payload[_STAMP_OFFSET + _STAMP.size :]))

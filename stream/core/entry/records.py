@@ -1,8 +1,8 @@
 """Records, and batches of them as views on the payload of an entry.
 
-`decode` checks the header and that every column lies inside the payload; a column's own offsets
-are checked when it is first read, so that no access reads outside and no bytes are looked at
-twice. Every damage is a RecordFormatError. The writing half is entry_encoder.py.
+`decode` checks the header and that every column is inside the payload; a column's own offsets are
+checked when it is first read, so that no access reads outside and no bytes are checked twice. Every
+damage is a RecordFormatError. The encoder is core/entry/encoder.py.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ ARROW_COLUMNS: Final = ("value", "key", "event_time_ms", "headers")
 
 
 class Record(NamedTuple):
-    """One record. `sequence` counts the records of the stream from 0 without gaps.
+    """A record. `sequence` counts the records of the stream from 0 without gaps.
 
-    A tuple, because readers make one per record: a frozen dataclass costs four times as much.
+    It is a tuple because readers make one per record: a frozen dataclass costs four times as much.
 
-    `event_time_ms` is the caller's, `append_time_ms` the writer's clock when the entry was made, or
-    when a sink committed it; it never goes back within a stream.
+    `event_time_ms` is given by the caller; `append_time_ms` is the writer's clock when the entry
+    was made, or when a sink committed it; it never goes back within a stream.
     """
 
     position: Position
@@ -52,14 +52,14 @@ _new = cast("Callable[[type[Any], tuple[Any, ...]], Any]", tuple.__new__)
 
 
 class _Body:
-    """Walks the buffers of a body and hands out views that lie inside it."""
+    """Walks the buffers of a body and returns views inside it."""
 
     __slots__ = ("at", "base", "view")
 
     def __init__(self, view: memoryview, base: int) -> None:
         self.view = view
         self.at = 0
-        self.base = base  # for messages: where the body begins in the payload
+        self.base = base  # where the body begins in the payload, for messages
 
     def take(self, nbytes: int, what: str) -> memoryview:
         start = self.at + (-self.at % 8)
@@ -72,7 +72,7 @@ class _Body:
         return self.view[start : self.at]
 
     def take_offsets(self, count: int, what: str) -> tuple[memoryview, int, int]:
-        """View of count+1 offsets, their last one, and where they begin in the payload."""
+        """Returns a view of count+1 offsets, the last offset, and their place in the payload."""
         view = self.take(4 * (count + 1), f"offsets of the {what}")
         offset = self.base + self.at - len(view)
         first = int.from_bytes(view[:4], "little", signed=True)
@@ -87,10 +87,10 @@ class _Body:
 
 
 class RecordBatch:
-    """The records of one entry, or some of them that follow each other, as columns.
+    """The records of one entry, or adjacent ones of them, as columns.
 
-    Values are read from the payload when asked for; the batch keeps the payload alive. Its records
-    are those from `first_slot` to before `stop_slot`; `first_sequence` is that of the first.
+    Values are read from the payload on demand; the batch keeps the payload alive. Its records are
+    those from `first_slot` to before `stop_slot`; `first_sequence` is the sequence of the first.
     """
 
     __slots__ = (
@@ -169,12 +169,12 @@ class RecordBatch:
         return Position(self.segment, self.entry + 1, 0)
 
     def since(self, slot: int) -> RecordBatch:
-        """The same records without those before `slot`; may be empty. Copies nothing."""
+        """Returns the same records without those before `slot`; may be empty. Copies nothing."""
         assert slot >= 0, f"slot {slot} is negative"
         return self.between(max(slot, self.first_slot), self.stop_slot)
 
     def between(self, first_slot: int, stop_slot: int) -> RecordBatch:
-        """Those of the records whose slots are from `first_slot` to before `stop_slot`; may be
+        """Returns the records whose slots are from `first_slot` to before `stop_slot`; may be
         empty. Copies nothing."""
         other = object.__new__(RecordBatch)
         for name in self.__slots__:
@@ -187,7 +187,7 @@ class RecordBatch:
 
     @property
     def value_column(self) -> BinaryColumn:
-        """Views on offsets and bytes of all values of the entry, whichever this view shows."""
+        """Views on offsets and bytes of all values of the entry, not only those of this batch."""
         return self._value_column
 
     @property
@@ -196,11 +196,11 @@ class RecordBatch:
         return self._key_column
 
     def values(self) -> list[bytes]:
-        """The values. Raises RecordFormatError."""
+        """Returns the values. Raises RecordFormatError."""
         return self._value_column.items(self.first_slot, self.stop_slot)
 
     def keys(self) -> Sequence[bytes | None]:
-        """One key or None per record. Raises RecordFormatError."""
+        """Returns one key or None per record. Raises RecordFormatError."""
         if self._key_column is None:
             return [None] * len(self)
         keys = self._key_column.items(self.first_slot, self.stop_slot)
@@ -212,7 +212,7 @@ class RecordBatch:
         ]
 
     def event_times(self) -> Sequence[int | None]:
-        """One event time (ms) or None per record."""
+        """Returns one event time (ms) or None per record."""
         if self._event_times is None:
             return [None] * len(self)
         times = _numbers(self._event_times[8 * self.first_slot : 8 * self.stop_slot], "q")
@@ -224,12 +224,13 @@ class RecordBatch:
         ]
 
     def headers(self) -> list[tuple[tuple[str, bytes], ...]]:
-        """The headers of each record, in the order they were given. Raises RecordFormatError."""
+        """Returns the headers of each record, in the order they were given. Raises
+        RecordFormatError."""
         if self._header_list is None:
             return [()] * len(self)
         bounds = _numbers(self._header_list, "i")
         if sorted(bounds) != bounds:
-            raise RecordFormatError(self._header_list_offset, "offsets of the headers go back")
+            raise RecordFormatError(self._header_list_offset, "offsets of the headers decrease")
         try:
             names = [name.decode() for name in self._header_names.items()]
         except UnicodeDecodeError as error:
@@ -243,11 +244,11 @@ class RecordBatch:
         ]
 
     def records(self) -> list[Record]:
-        """The records as objects. Raises RecordFormatError."""
+        """Returns the records as objects. Raises RecordFormatError."""
         return list(self)
 
     def shared_records(self) -> tuple[Record, ...]:
-        """As `records`, but made once for all readers that have the same batch."""
+        """Returns the same as `records`, made once for all readers of this batch."""
         if self._shared_records is None:
             self._shared_records = tuple(self)
         return self._shared_records
@@ -270,12 +271,12 @@ class RecordBatch:
             self.headers() if self._header_list is not None else repeat(()),
             strict=False,
         )
-        # No Python is run per record: all of this is one chain of iterators.
+        # No Python code runs per record: all of this is one chain of iterators.
         return map(_new, repeat(Record), fields)
 
     def to_arrow(self) -> Any:
-        """A pyarrow.RecordBatch: value, key (binary), event_time_ms (int64), headers
-        (list of struct name, value). Buffers are shared, not copied.
+        """Returns a pyarrow.RecordBatch: value, key (binary), event_time_ms (int64), headers (list
+        of struct name, value). Buffers are shared, not copied.
 
         Raises RecordFormatError; ImportError if pyarrow is not installed.
         """
@@ -294,8 +295,8 @@ class RecordBatch:
         return batch if len(self) == count else batch.slice(self.first_slot, len(self))
 
     def arrow_column(self, name: str, kind: Any = None) -> Any:
-        """One column of `to_arrow`, of the whole entry whichever part of it this view shows; None
-        if no record has anything there. `kind` is another Arrow type of the same layout.
+        """Returns one column of `to_arrow`, of the whole entry whichever part this batch shows;
+        None if no record has such a value. `kind` is another Arrow type of the same layout.
 
         Raises RecordFormatError; ImportError if pyarrow is not installed.
         """
@@ -332,11 +333,11 @@ def decode(
     base_sequence: int = 0,
     committed_ms: int = -1,
 ) -> RecordBatch:
-    """A view of the records in an entry's payload.
+    """Returns a view of the records in an entry's payload.
 
     `segment` and `entry` are where it was read from. Entries that count from the begin of their
-    segment were written before it was known where it comes to lie: `base_sequence` is the
-    segment's first sequence, `committed_ms` its time (`last_time_ms`), theirs too; -1 if it is not
-    known. Raises RecordFormatError, CompressionUnavailable.
+    segment were written before their place in the stream was known: `base_sequence` is the
+    segment's first sequence, `committed_ms` its time (`last_time_ms`), which is theirs too; -1 if
+    it is not known. Raises RecordFormatError, CompressionUnavailable.
     """
     return RecordBatch(payload, segment, entry, base_sequence, committed_ms)

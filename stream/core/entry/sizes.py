@@ -1,6 +1,6 @@
-"""What a record counts in a batch, and whether it may be one at all.
+"""The size of a record in a batch, and whether it is valid at all.
 
-Checked when a record is handed over: one bad record must not take down the batch around it.
+A record is checked when it is appended: one invalid record must not fail the batch around it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def record_bytes(
     headers: Headers | None,
     bytes_max: int = RECORD_BYTES_MAX,
 ) -> int:
-    """Size of a record without its overhead. Raises InvalidArgument, TypeError."""
+    """Returns the size of a record without its overhead. Raises InvalidArgument, TypeError."""
     if type(value) is not bytes or not (key is None or type(key) is bytes):
         raise TypeError(
             f"value and key must be bytes, not {type(value).__name__} and {type(key).__name__}"
@@ -34,7 +34,7 @@ def record_bytes(
         try:
             milliseconds = index(event_time_ms)
         except TypeError:
-            raise TypeError(f"event time {event_time_ms!r} is no whole number (ms)") from None
+            raise TypeError(f"event time {event_time_ms!r} is not a whole number (ms)") from None
         if not -(1 << 63) <= milliseconds < 1 << 63:
             raise InvalidArgument(f"event time {milliseconds} does not fit 64 bits (ms since 1970)")
     size = len(value) + len(key or b"")
@@ -54,7 +54,7 @@ def many_bytes(
     event_times: Sequence[int | None] | None,
     bytes_max: int = RECORD_BYTES_MAX,
 ) -> list[int]:
-    """What each record counts in a batch, overhead included. Raises as `record_bytes`."""
+    """Returns the size of each record in a batch, overhead included. Raises as `record_bytes`."""
     for what, column in (("keys", keys), ("event times", event_times)):
         if column is not None and len(column) != len(values):
             raise InvalidArgument(f"{len(column)} {what} for {len(values)} values")
@@ -63,7 +63,7 @@ def many_bytes(
         if keys is None:
             sizes = [size + RECORD_OVERHEAD_BYTES for size in lengths]
         else:
-            # Nearly all that have keys have one in each record.
+            # Nearly always each record has a key, or none has.
             key_lengths = map(len, cast("Sequence[bytes]", keys))
             sizes = [
                 v + k + RECORD_OVERHEAD_BYTES for v, k in zip(lengths, key_lengths, strict=True)
@@ -83,9 +83,13 @@ def many_bytes(
 
 
 def first_to_fill(sizes: Sequence[int], budget: int) -> tuple[int, int]:
-    """How many of the first records fill a batch that has place for `budget` bytes, and their
-    bytes; all of them if they do not. At least one, and the last one may be too large."""
-    # Records handed over together are often of one size: then this is right at once.
+    """Returns how many of the first records fill a batch that has `budget` bytes left, and their
+    bytes.
+
+    Returns all of them if they do not fill it. It is at least one, and the last one may be too
+    large.
+    """
+    # Records appended together often have one size: then the first guess is right.
     count = min(max(1, -(-budget // sizes[0])), len(sizes))
     taken = sum(sizes[:count])
     if taken - sizes[count - 1] < budget and (taken >= budget or count == len(sizes)):
@@ -103,7 +107,7 @@ def _are_plain(
     keys: Sequence[bytes | None] | None,
     event_times: Sequence[int | None] | None,
 ) -> bool:
-    """Whether the columns have nothing in them that must be looked at one by one."""
+    """Whether the columns contain nothing that must be checked item by item."""
     if not set(map(type, values)) <= {bytes}:
         return False
     if keys is not None and not set(map(type, keys)) <= {bytes}:

@@ -1,8 +1,8 @@
-"""Small JSON documents of the metadata store: one kind, one version, bounded.
+"""Small JSON documents of the metadata store: each has a kind and a version, and is bounded.
 
-Those that are not small, of streams with many segments, are deflated (RFC 1950: the first byte of
-JSON is never that of zlib). Unknown fields are refused rather than lost: a rewrite by an older
-release would drop them.
+Large ones, of streams with many segments, are deflated (RFC 1950: the first byte of JSON is never
+that of zlib). Unknown fields are rejected rather than lost: a rewrite by an older release would
+drop them.
 """
 
 from __future__ import annotations
@@ -16,21 +16,24 @@ from ledger.errors import InvalidArgument, MetadataCorrupt
 
 FORMAT_VERSION: Final = 1
 DOCUMENT_BYTES_MAX: Final = 1_000_000
-"""As stored: below the 1 MiB that a ZooKeeper node takes; some 20,000 segments of a stream."""
+"""Size as stored: below the 1 MiB limit of a ZooKeeper node; about 20,000 segments of a stream."""
 JSON_BYTES_MAX: Final = 16_000_000
 """A reader inflates no more than this."""
 DEFLATED_FROM_BYTES: Final = 64 * 1024
 _ZLIB_BEGIN: Final = 0x78
 _ZLIB_LEVEL: Final = 1
-"""The higher ones take several times as long for a tenth less."""
+"""Higher levels take several times as long and save a tenth."""
 
 
 def dump_document(
-    kind: str, what: str, fields: Mapping[str, object], *, cure: str = "", room_bytes: int = 0
+    kind: str, what: str, fields: Mapping[str, object], *, cure: str = "", reserve_bytes: int = 0
 ) -> bytes:
-    """JSON of these fields, deflated if it is long. Raises InvalidArgument, which ends in `cure`,
-    if it is so large that less than `room_bytes` would be left."""
-    limit = DOCUMENT_BYTES_MAX - room_bytes
+    """Returns the JSON of these fields, deflated if it is long.
+
+    Raises InvalidArgument, whose message ends in `cure`, if less than `reserve_bytes` would be
+    left.
+    """
+    limit = DOCUMENT_BYTES_MAX - reserve_bytes
     document = {**fields, "kind": kind, "version": FORMAT_VERSION}
     data = json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
     is_legal = len(data) <= JSON_BYTES_MAX
@@ -44,7 +47,7 @@ def dump_document(
 
 
 def read_document(what: str, data: bytes) -> tuple[str, dict[str, Any]]:
-    """Which kind of ours it is, and all its other fields. Raises MetadataCorrupt."""
+    """Returns the kind of the document and all its other fields. Raises MetadataCorrupt."""
     if len(data) > DOCUMENT_BYTES_MAX:
         raise MetadataCorrupt(f"{what}: {len(data)} bytes, limit {DOCUMENT_BYTES_MAX}")
     try:
@@ -53,7 +56,7 @@ def read_document(what: str, data: bytes) -> tuple[str, dict[str, Any]]:
         raise MetadataCorrupt(f"{what} is not JSON: {error}") from None
     kind = document.pop("kind", None) if isinstance(document, dict) else None
     if not isinstance(kind, str):
-        raise MetadataCorrupt(f"{what} is not ours")
+        raise MetadataCorrupt(f"{what} is not a document of ledgerstream")
     version = document.pop("version", None)
     if version != FORMAT_VERSION:
         raise MetadataCorrupt(
@@ -71,12 +74,14 @@ def _inflated(what: str, data: bytes) -> bytes:
     except zlib.error as error:
         raise MetadataCorrupt(f"{what} cannot be inflated: {error}") from None
     if not inflater.eof or inflater.unused_data:
-        raise MetadataCorrupt(f"{what} is cut off, has something behind it, or is a length bomb")
+        raise MetadataCorrupt(
+            f"{what} is cut off, has trailing bytes, or inflates to over {JSON_BYTES_MAX} bytes"
+        )
     return text
 
 
 def load_document(kind: str, what: str, names: Collection[str], data: bytes) -> dict[str, object]:
-    """The fields, all of `names` and no others. Raises MetadataCorrupt."""
+    """Returns the fields, all of `names` and no others. Raises MetadataCorrupt."""
     found, document = read_document(what, data)
     if found != kind:
         raise MetadataCorrupt(f"{what} is not a {kind}")
@@ -86,15 +91,15 @@ def load_document(kind: str, what: str, names: Collection[str], data: bytes) -> 
     return document
 
 
-def whole(value: object, least: int = 0) -> int:
-    """A whole number of 64 bits, `least` or more. Raises ValueError."""
+def whole_number(value: object, least: int = 0) -> int:
+    """Returns a whole number of 64 bits, `least` or more. Raises ValueError."""
     if type(value) is not int or not least <= value < 1 << 63:
         raise ValueError(f"{value!r} is not a whole number from {least} to 2^63-1")
     return value
 
 
-def word(value: object) -> str:
-    """Text. Raises ValueError."""
+def text_value(value: object) -> str:
+    """Returns a text. Raises ValueError."""
     if not isinstance(value, str):
         raise ValueError(f"{value!r} is not text")  # noqa: TRY004 - as for numbers
     return value

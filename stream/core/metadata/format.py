@@ -1,6 +1,6 @@
-"""JSON bytes of stream and namespace metadata, and back; bounded, and strict about what it reads.
+"""The JSON of stream and namespace metadata; bounded, and strict when it is decoded.
 
-Unknown fields are refused rather than lost: a rewrite by an older release would drop them.
+Unknown fields are rejected rather than lost: a rewrite by an older release would drop them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, Final
 
 from ledger.errors import LedgerError, MetadataCorrupt
-from stream.core.metadata.documents import dump_document, read_document, whole, word
+from stream.core.metadata.documents import dump_document, read_document, text_value, whole_number
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import (
     Interrupted,
@@ -24,7 +24,7 @@ from stream.core.position import Position
 from stream.core.retention import TRASH_SEGMENTS_MAX
 from stream.errors import IsPartitioned
 
-# Segments are rows, not objects: their names would be most of the bytes.
+# Segments are rows, not objects: field names would be most of the bytes.
 _SEGMENT_COLUMNS: Final = [field.name for field in fields(Segment)]
 _DEFAULTS: Final = {
     field.name: field.default.value if isinstance(field.default, SegmentState) else field.default
@@ -37,8 +37,8 @@ _STATES: Final = {state.value: state for state in SegmentState}
 _NUMBER_END: Final = 1 << 63
 
 _MARK_BYTES: Final = 11
-"""By so much a row grows when its `dropped_ms`, -1 before, becomes a time of 13 digits."""
-_ROOM_BYTES: Final = 256
+"""How much a row grows when its `dropped_ms` changes from -1 to a time of 13 digits."""
+_RESERVE_BYTES: Final = 256
 
 
 def _load(data: bytes, kind: str, what: str) -> dict[str, Any]:
@@ -52,7 +52,7 @@ def _load(data: bytes, kind: str, what: str) -> dict[str, Any]:
 
 
 def encode_stream(stream: StreamMetadata) -> bytes:
-    """JSON of a stream. Raises InvalidArgument if it is too large."""
+    """Returns the JSON of a stream. Raises InvalidArgument if it is too large."""
     document: dict[str, Any] = {
         field.name: getattr(stream, field.name) for field in fields(StreamMetadata)
     }
@@ -71,22 +71,29 @@ def encode_stream(stream: StreamMetadata) -> bytes:
         document["interrupted"] = [stream.interrupted.ledger_id, stream.interrupted.last_entry]
     cure = "truncate, set a retention, or roll later (roll_bytes, roll_ms)"
     return dump_document(
-        "stream", _what("stream", stream.name), document, cure=cure, room_bytes=_room_bytes(stream)
+        "stream",
+        _what("stream", stream.name),
+        document,
+        cure=cure,
+        reserve_bytes=_reserve_bytes(stream),
     )
 
 
-def _room_bytes(stream: StreamMetadata) -> int:
-    """What must stay free so that the cure of being full is not refused for being full: dropped
-    segments are marked, and a deleted stream says when."""
+def _reserve_bytes(stream: StreamMetadata) -> int:
+    """Returns the bytes that must stay free so that truncating and deleting never fail for a full
+    document.
+
+    Truncated segments are marked with a time, and so is a deleted stream.
+    """
     if stream.is_deleted:
         return 0
     marked = sum(segment.dropped_ms >= 0 for segment in stream.segments)
     unmarked = len(stream.segments) - marked
-    return _ROOM_BYTES + _MARK_BYTES * max(0, min(unmarked, TRASH_SEGMENTS_MAX - marked))
+    return _RESERVE_BYTES + _MARK_BYTES * max(0, min(unmarked, TRASH_SEGMENTS_MAX - marked))
 
 
 def decode_stream(name: str, data: bytes) -> StreamMetadata:
-    """The stream in these bytes. Raises MetadataCorrupt; IsPartitioned."""
+    """Returns the stream in these bytes. Raises MetadataCorrupt; IsPartitioned."""
     what = _what("stream", name)
     document = _load(data, "stream", what)
     if document.get("partitions") is not None:
@@ -95,7 +102,7 @@ def decode_stream(name: str, data: bytes) -> StreamMetadata:
         columns = document.pop("segment_columns")
         document["segments"] = tuple(_segments(columns, document["segments"]))
         document["producers"] = {
-            word(producer): ProducerState(*map(_whole, row))
+            text_value(producer): ProducerState(*map(_whole, row))
             for producer, row in document.get("producers", {}).items()
         }
         _whole(document.get("deleted_ms", -1))
@@ -106,7 +113,7 @@ def decode_stream(name: str, data: bytes) -> StreamMetadata:
             _whole(document[number])
         if document["prepared"] is not None:
             _whole(document["prepared"])
-        document.pop("commits", None)  # of a release that remembered sinks here
+        document.pop("commits", None)  # written by a release that stored sinks here
         if "interrupted" in document:
             document["interrupted"] = Interrupted(*map(_whole, document["interrupted"]))
         if not all(isinstance(document.get(f, False), bool) for f in ("is_deleted", "is_purged")):
@@ -121,7 +128,7 @@ def decode_stream(name: str, data: bytes) -> StreamMetadata:
 
 
 def _tombstone(name: str, document: dict[str, Any]) -> StreamMetadata:
-    """A deleted partitioned stream is a deleted stream: its name may be used again."""
+    """Returns a deleted partitioned stream as a deleted stream: its name may be used again."""
     try:
         return StreamMetadata(
             name=name, created_ms=_whole(document["created_ms"]), epoch=_whole(document["epoch"]),
@@ -132,12 +139,12 @@ def _tombstone(name: str, document: dict[str, Any]) -> StreamMetadata:
 
 
 def _whole(value: object) -> int:
-    """-1 is "none" and "unknown"."""
-    return whole(value, -1)
+    """Returns a whole number; -1 means "none" or "unknown"."""
+    return whole_number(value, -1)
 
 
 def _segments(columns: list[str], rows: list[list[Any]]) -> Iterator[Segment]:
-    """Thousands of them are read at each look at a long stream: plain columns, checked by row."""
+    """Decodes segments from plain columns, checked by row: a long stream has thousands."""
     width = len(columns)
     if unknown := [column for column in columns if column not in _SEGMENT_COLUMNS]:
         raise ValueError(f"segments have unknown columns {unknown}")
@@ -145,14 +152,14 @@ def _segments(columns: list[str], rows: list[list[Any]]) -> Iterator[Segment]:
         if len(row) != width:
             raise ValueError(f"a segment has {len(row)} columns, not {width}")
         if columns != _SEGMENT_COLUMNS:
-            # Columns that a release before this one did not have take their defaults.
+            # Columns that an earlier release did not write take their defaults.
             named = _DEFAULTS | dict(zip(columns, row, strict=True))
             row = [named[name] for name in _SEGMENT_COLUMNS]
-        word, row[_STATE] = row[_STATE], 0
+        state, row[_STATE] = row[_STATE], 0
         for value in row:
             if type(value) is not int or not -1 <= value < _NUMBER_END:
                 raise ValueError(f"{value!r} is not a whole number of 64 bits")
-        row[_STATE] = _STATES[word]
+        row[_STATE] = _STATES[state]
         yield Segment(*row)
 
 
@@ -167,12 +174,12 @@ def _what(kind: str, name: str) -> str:
 
 
 def encode_namespace(namespace: NamespaceMetadata) -> bytes:
-    """JSON of a namespace."""
+    """Returns the JSON of a namespace."""
     return dump_document("namespace", _what("namespace", namespace.name), asdict(namespace))
 
 
 def decode_namespace(name: str, data: bytes) -> NamespaceMetadata:
-    """The namespace in these bytes. Raises MetadataCorrupt."""
+    """Returns the namespace in these bytes. Raises MetadataCorrupt."""
     what = _what("namespace", name)
     document = _load(data, "namespace", what)
     try:

@@ -1,13 +1,9 @@
-"""What the metadata store holds about a consumer group: who should handle which partition.
+"""Metadata of a consumer group: which member should handle which partition.
 
-A wish, not a right: a member may handle a partition when it holds the group's cursor on it.
-Immutable; twin: ../group_store.py.
-
-Which member of a consumer group handles which partition.
-
-Pure and the same for everyone: whoever computes it from the same facts gets the same answer.
-Balanced within one partition, and of all balanced assignments one that moves the fewest
-partitions from what was before. Shell: ../group_coordinator.py.
+The assignment is a wish, not a right: a member may handle a partition once it holds the group's
+cursor on it. It is pure and deterministic: every member computes the same assignment from the same
+facts. It is balanced to within one partition, and of all balanced assignments it is one that moves
+the fewest partitions. Store: store/groups.py; shell: consuming/coordinator.py.
 """
 
 from __future__ import annotations
@@ -16,15 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from ledger.errors import MetadataCorrupt
-from stream.core.metadata.documents import dump_document, load_document, whole, word
+from stream.core.metadata.documents import dump_document, load_document, text_value, whole_number
 
 
 def assign(
     partitions: Sequence[str], members: Sequence[str], previous: Mapping[str, str]
 ) -> dict[str, str]:
-    """Partition -> member, for all partitions; empty if there are no members.
+    """Returns partition -> member, for all partitions; empty if there are no members.
 
-    `previous` is what was assigned before; partitions or members in it that are gone are
+    `previous` is the previous assignment; partitions or members in it that no longer exist are
     ignored. No member gets two partitions more than another.
     """
     if not members:
@@ -34,30 +30,30 @@ def assign(
     for partition in partitions:
         kept.get(previous.get(partition, ""), free).append(partition)
     quotas = _quotas(kept, len(partitions))
-    for member, held in kept.items():
-        # The last ones go: the first partitions of a stream have lasted, and stay longest.
-        free += held[quotas[member] :]
-        del held[quotas[member] :]
+    for member, names in kept.items():
+        # The last partitions move: the first ones of a stream are the oldest, and stay longest.
+        free += names[quotas[member] :]
+        del names[quotas[member] :]
     place = {partition: index for index, partition in enumerate(partitions)}
     free.sort(key=place.__getitem__, reverse=True)
-    # One each in turn, so that neighbours (of like age and load) are spread.
+    # Each member takes one in turn, so that neighbours (of similar age and load) are spread.
     while free:
         for member in sorted(kept, key=lambda name: (len(kept[name]), name)):
             if free and len(kept[member]) < quotas[member]:
                 kept[member].append(free.pop())
-    owner = {partition: member for member, held in kept.items() for partition in held}
+    owner = {partition: member for member, names in kept.items() for partition in names}
     return {partition: owner[partition] for partition in partitions}
 
 
 def _quotas(kept: Mapping[str, Sequence[str]], total: int) -> dict[str, int]:
-    """How many each member gets: those who have the most keep the one that is left over."""
+    """Returns how many partitions each member gets; the fullest members keep the remainder."""
     share, extra = divmod(total, len(kept))
     fullest = sorted(kept, key=lambda member: (-len(kept[member]), member))
     return {member: share + (rank < extra) for rank, member in enumerate(fullest)}
 
 
 def moves(previous: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
-    """Partitions that leave a member for another."""
+    """Returns the partitions that move from one member to another."""
     return [
         partition
         for partition, member in wanted.items()
@@ -69,9 +65,10 @@ def moves(previous: Mapping[str, str], wanted: Mapping[str, str]) -> list[str]:
 class GroupMetadata:
     """A consumer group. `assignment` is partition -> member and `generation` counts its changes.
 
-    `stream_created_ms` tells the stream from another one of the same name. `first_partitions` is
-    how many there were when the group began: it reads those added later from their begin.
-    `resets` counts cursors of the group that were set by hand: then holders look at theirs.
+    `stream_created_ms` distinguishes the stream from another one of the same name.
+    `first_partitions` is how many there were when the group began: it reads those added later from
+    their begin. `resets` counts cursors of the group that were set by hand: after a change the
+    holders check theirs.
     """
 
     name: str
@@ -86,9 +83,10 @@ class GroupMetadata:
     def balanced(
         self, partitions: Sequence[str], members: Sequence[str], now_ms: int
     ) -> GroupMetadata:
-        """With these partitions spread over these members; the same object if they are already.
+        """Returns the group with these partitions spread over these members; the same object if
+        they are.
 
-        Partitions are only ever added: whoever knows of fewer has not heard of the others yet.
+        Partitions are only ever added: a caller that knows fewer has not learned of the others yet.
         """
         known = list(self.assignment)
         if len(known) > len(partitions):
@@ -104,7 +102,7 @@ class GroupMetadata:
             changed_ms=now_ms,
         )
 
-    def was_reset(self, now_ms: int) -> GroupMetadata:
+    def with_reset(self, now_ms: int) -> GroupMetadata:
         return replace(self, resets=self.resets + 1, changed_ms=now_ms)
 
     def partitions_of(self, member: str) -> list[str]:
@@ -115,7 +113,7 @@ _NAMES = tuple(field.name for field in fields(GroupMetadata))
 
 
 def encode_group(group: GroupMetadata) -> bytes:
-    """JSON of a group."""
+    """Returns the JSON of a group."""
     values: dict[str, object] = {name: getattr(group, name) for name in _NAMES}
     # Rows keep the order of the partitions, which a sorted object would not.
     values["assignment"] = [list(row) for row in group.assignment.items()]
@@ -123,7 +121,7 @@ def encode_group(group: GroupMetadata) -> bytes:
 
 
 def decode_group(name: str, data: bytes) -> GroupMetadata:
-    """The group in these bytes. Raises MetadataCorrupt."""
+    """Returns the group in these bytes. Raises MetadataCorrupt."""
     document = load_document("group", _what(name), _NAMES, data)
     try:
         if document["name"] != name:
@@ -133,13 +131,13 @@ def decode_group(name: str, data: bytes) -> GroupMetadata:
             raise ValueError("the assignment is not a list")  # noqa: TRY004 - as for numbers
         return GroupMetadata(
             name=name,
-            stream=word(document["stream"]),
-            stream_created_ms=whole(document["stream_created_ms"]),
-            changed_ms=whole(document["changed_ms"]),
-            generation=whole(document["generation"]),
-            first_partitions=whole(document["first_partitions"]),
-            resets=whole(document["resets"]),
-            assignment={word(partition): word(member) for partition, member in rows},
+            stream=text_value(document["stream"]),
+            stream_created_ms=whole_number(document["stream_created_ms"]),
+            changed_ms=whole_number(document["changed_ms"]),
+            generation=whole_number(document["generation"]),
+            first_partitions=whole_number(document["first_partitions"]),
+            resets=whole_number(document["resets"]),
+            assignment={text_value(partition): text_value(member) for partition, member in rows},
         )
     except (ValueError, TypeError) as error:
         raise MetadataCorrupt(f"{_what(name)}: {error}") from None

@@ -1,6 +1,7 @@
-"""The rules of a namespace, and when they make a writer roll; what they drop is in retention.py.
+"""The policy of a namespace, and when it makes a writer roll.
 
-Decisions are sums over metadata with the time handed in; they change nothing themselves.
+Decisions are sums over metadata with the time as an argument; they change nothing. What the policy
+drops is decided in core/retention.py.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ _OPTIONAL = ("retention_ms", "retention_bytes", "streams_max", "bytes_per_s_max"
 class NamespaceMetadata:
     """How streams of a namespace are written and kept. Running writers follow changes.
 
-    A retention of None keeps data for ever. `retention_cursors` are names of cursors: what one of
-    them has not passed is kept however old it is. What retention or truncation drops stays in the
-    trash for `trash_ms`. `placement` are patterns of bookie ids, separated by commas, to be
-    preferred ("rack1-*"). `bytes_per_s_max` is what the writer of each stream may append.
-    `batch_bytes` is when a batch of records is sent without waiting; `linger_ms` how long a batch
-    may wait for more (0: sent at the end of the scheduler's tick, and gathering by itself under
-    load).
+    A retention of None keeps data forever. `retention_cursors` are names of cursors: records that
+    one of them has not passed are kept, however old they are. What retention or truncation drops
+    stays in the trash for `trash_ms`. `placement` are patterns of preferred bookie ids, separated
+    by commas ("rack1-*"). `bytes_per_s_max` limits what the writer of each stream may append.
+    `batch_bytes` is the size at which a batch of records is sent without waiting; `linger_ms` is
+    how long a batch may wait for more (0: it is sent at the end of the scheduler's tick, and grows
+    by itself under load).
     """
 
     name: str
@@ -92,7 +93,7 @@ class NamespaceMetadata:
         for cursor in self.retention_cursors:
             check_name(cursor, "cursor")
         if not isinstance(self.compression, str):
-            raise InvalidArgument(f"namespace {self.name!r}: compression must be a word")
+            raise InvalidArgument(f"namespace {self.name!r}: compression must be a name")
         Compression.named(self.compression)
 
     @property
@@ -103,15 +104,15 @@ class NamespaceMetadata:
 
 
 def should_roll(*, since_ms: int, nbytes: int, now_ms: int, policy: NamespaceMetadata) -> bool:
-    """True if the open segment, with records since `since_ms`, `nbytes` of them, is old or
-    large enough. An empty segment is never rolled."""
+    """Whether the open segment, with `nbytes` of records since `since_ms`, is old or large enough
+    to be sealed. An empty segment is never rolled."""
     if nbytes <= 0:
         return False
     return nbytes >= policy.roll_bytes or now_ms - since_ms >= policy.roll_ms
 
 
 def should_prepare(*, since_ms: int, nbytes: int, now_ms: int, policy: NamespaceMetadata) -> bool:
-    """True if the next ledger should be made now: half way to a roll."""
+    """Whether the next ledger should be made now: half way to a roll."""
     if nbytes <= 0:
         return False
     return 2 * nbytes >= policy.roll_bytes or 2 * (now_ms - since_ms) >= policy.roll_ms

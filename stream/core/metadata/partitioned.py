@@ -1,7 +1,8 @@
-"""What the metadata store holds about a partitioned stream: a node that names its partitions.
+"""Metadata of a partitioned stream: a node that counts its partitions.
 
 The records are in the partitions, which are streams `<stream>#0`, `<stream>#1`, ... The node is
-JSON of the kind "partitioned" and stands where a plain stream's would. Partitions only grow.
+JSON of the kind "partitioned" and is stored where a plain stream's would be. The number of
+partitions only grows.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class PartitionedStream:
             raise MetadataConflict(f"stream {self.name!r} was deleted")
 
     def grown(self, partitions: int) -> PartitionedStream:
-        """With so many partitions; the same object if it has them already.
+        """Returns the stream with this many partitions; the same object if it has them already.
 
         Raises InvalidArgument for fewer: records would be lost, and keys would move back.
         """
@@ -62,22 +63,22 @@ class PartitionedStream:
         return replace(self, partitions=partitions, epoch=self.epoch + 1)
 
     def deleted(self, now_ms: int) -> PartitionedStream:
-        """Gone for everybody; its partitions are deleted afterwards."""
+        """Returns the stream as deleted; its partitions are deleted afterwards."""
         self._check_alive()
         return replace(self, is_deleted=True, deleted_ms=now_ms, epoch=self.epoch + 1)
 
     def revived(self) -> PartitionedStream:
-        """Back again, after its partitions are."""
+        """Returns the stream as restored, after its partitions are."""
         return replace(self, is_deleted=False, deleted_ms=-1, epoch=self.epoch + 1)
 
 
 def encode_partitioned(stream: PartitionedStream) -> bytes:
-    """JSON of a partitioned stream."""
+    """Returns the JSON of a partitioned stream."""
     return dump_document(KIND, _what(stream.name), asdict(stream))
 
 
 def decode_partitioned(name: str, data: bytes) -> PartitionedStream | None:
-    """The partitioned stream in these bytes, or None if they are of a plain one.
+    """Returns the partitioned stream in these bytes, or None if they are of a plain one.
 
     Raises MetadataCorrupt.
     """

@@ -1,8 +1,8 @@
-"""What the metadata store holds about a stream, and the changes that are legal.
+"""Metadata of a stream, and its legal changes.
 
 `StreamMetadata` is immutable; a transition returns the next value or raises. Must never let two
-segments be open or a position mean two records. Its bytes are in metadata_format.py; what leaves
-it, and how it comes back, is in trash.py.
+segments be open or a position denote two records. Its bytes are in core/metadata/format.py; how
+segments leave it, and are restored, is in core/trash.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from stream.core.position import BEGINNING, Position
 from stream.errors import TooManyProducers
 
 PRODUCERS_MAX = 1000
-"""Idempotent producers one stream remembers."""
+"""Idempotent producers that one stream remembers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +39,9 @@ class SegmentState(enum.Enum):
 class SegmentEnd:
     """Where a segment ended: facts read from its closed ledger.
 
-    `last_entry` is -1 and the times are -1 if it holds no record; `nbytes` are payload bytes.
-    The range of event times is -1 if it is not known. `producers` are pairs of a producer's
-    number and the sequence of its last record here.
+    `last_entry` is -1 and the times are -1 if it holds no record; `nbytes` are payload bytes. The
+    range of event times is -1 if it is not known. `producers` are pairs of a producer's number and
+    the sequence of its last record in the segment.
     """
 
     last_entry: int
@@ -56,11 +56,10 @@ class SegmentEnd:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """One ledger of a stream. Sizes, times and `last_entry` are known once it is sealed.
+    """A segment of a stream: one ledger. Sizes, times and `last_entry` are known once it is sealed.
 
-    The range of event times is -1 where it is not known: no record has one, or the segment was
-    sealed by recovery. `dropped_ms` is when its last record was truncated: it stays in the trash
-    from then on.
+    The range of event times is -1 where it is not known: no record has one, or recovery sealed the
+    segment. `dropped_ms` is when its last record was truncated: it stays in the trash from then on.
     """
 
     number: int
@@ -84,25 +83,25 @@ class Segment:
 
     @property
     def end(self) -> Position:
-        """Behind the last record of a sealed segment."""
+        """The position behind the last record of a sealed segment."""
         assert not self.is_open, f"segment {self.number} is open: its end is not known"
         return Position(self.number, self.last_entry + 1, 0)
 
     @property
     def next_sequence(self) -> int:
-        """Sequence of the first record behind a sealed segment."""
+        """The sequence of the first record behind a sealed segment."""
         assert not self.is_open, f"segment {self.number} is open: its end is not known"
         return self.first_sequence + self.records
 
     def time_of(self, header: EntryHeader) -> int:
-        """Append time of an entry of this segment: of one that was written before a sink
-        committed it, the time of the commit."""
+        """Returns the append time of an entry of this segment; for an entry that was written before
+        a sink committed it, the time of the commit."""
         if header.is_sequence_in_segment and self.last_time_ms >= 0:
             return self.last_time_ms
         return header.append_time_ms
 
     def sequence_of(self, header: EntryHeader) -> int:
-        """Sequence of the first record of an entry of this segment."""
+        """Returns the sequence of the first record of an entry of this segment."""
         base = self.first_sequence if header.is_sequence_in_segment else 0
         return base + header.first_sequence
 
@@ -117,8 +116,8 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """The segment of the present writer that a commit beside it ended: its ledger, and its last
-    entry (-1: none). What the writer sent behind that it sends again, in its next segment."""
+    """The segment of the present writer that a concurrent commit ended: its ledger and last entry
+    (-1: none). The writer sends what was behind it again, in its next segment."""
 
     ledger_id: int
     last_entry: int
@@ -128,13 +127,13 @@ class Interrupted:
 class StreamMetadata:
     """A stream. Segments are in order; at most the last one is open.
 
-    `epoch` counts takeovers. Records before `truncated_to` are gone for readers. `prepared` is
-    the ledger made ahead for the next segment. `garbage` are ledgers that hold nothing of the
-    stream and wait for deletion. `interrupted` is there from a commit beside a writer until that
-    writer goes on, or another takes over. `producers` is what each idempotent producer had in the
-    stream when the last segment was sealed, `producers_made` how many numbers they were given.
-    `deleted_ms` is when the stream went to the trash, and `is_purged` that it cannot come back
-    from there.
+    `epoch` counts takeovers. Readers can no longer read records before `truncated_to`. `prepared`
+    is the ledger made ahead for the next segment. `garbage` are ledgers that hold nothing of the
+    stream and wait for deletion. `interrupted` is set by a commit beside a writer until that writer
+    continues, or another takes over. `producers` is what each idempotent producer had in the stream
+    when the last segment was sealed, `producers_made` how many numbers were assigned to producers.
+    `deleted_ms` is when the stream went to the trash; with `is_purged` it cannot be restored from
+    there.
     """
 
     name: str
@@ -184,7 +183,7 @@ class StreamMetadata:
         if len(set(numbers)) != len(numbers) or max(numbers, default=0) > self.producers_made:
             raise fail(f"numbers {sorted(numbers)} of producers, {self.producers_made} were made")
 
-    # Questions
+    # Queries
 
     @property
     def open_segment(self) -> Segment | None:
@@ -192,7 +191,7 @@ class StreamMetadata:
 
     @property
     def sealed_end(self) -> Position:
-        """Behind the last record known from metadata alone."""
+        """The position behind the last record that the metadata alone shows."""
         if not self.segments:
             return max(Position(self.next_segment, 0, 0), self.truncated_to)
         last = self.segments[-1]
@@ -200,26 +199,26 @@ class StreamMetadata:
 
     @property
     def last_time_ms(self) -> int:
-        """Highest append time in sealed segments, -1 if unknown."""
+        """The highest append time in sealed segments, -1 if unknown."""
         return max((segment.last_time_ms for segment in self.segments), default=-1)
 
     @property
     def first_available(self) -> Position:
-        """The first position a reader can ask for."""
+        """The first position that a reader can read."""
         live = self.live()
         begin = Position(live[0].number if live else self.next_segment, 0, 0)
         return max(begin, self.truncated_to)
 
     def is_dropped(self, segment: Segment) -> bool:
-        """True if every record of this sealed segment was truncated."""
+        """Whether every record of this sealed segment was truncated."""
         return not segment.is_open and segment.end <= self.truncated_to
 
     def dropped(self) -> tuple[Segment, ...]:
-        """The segments in the trash. They are a prefix."""
+        """Returns the segments in the trash. They are a prefix."""
         return self.segments[: self._count_dropped()]
 
     def live(self) -> tuple[Segment, ...]:
-        """The segments of which a reader can read something."""
+        """Returns the segments from which a reader can read something."""
         return self.segments[self._count_dropped() :]
 
     def _count_dropped(self) -> int:
@@ -229,7 +228,7 @@ class StreamMetadata:
         return len(self.segments)
 
     def segment_at(self, position: Position) -> Segment | None:
-        """The segment that holds `position`, or the next one behind it; None at the end."""
+        """Returns the segment that holds `position`, or the next one behind it; None at the end."""
         for segment in self.segments:
             if segment.number == position.segment:
                 if segment.is_open or position.entry <= segment.last_entry:
@@ -239,11 +238,11 @@ class StreamMetadata:
         return None
 
     def ledgers(self) -> tuple[int, ...]:
-        """Every ledger this stream knows, in use or garbage."""
+        """Returns every ledger that this stream names, in use or garbage."""
         prepared = () if self.prepared is None else (self.prepared,)
         return (*(segment.ledger_id for segment in self.segments), *prepared, *self.garbage)
 
-    # Changes. `epoch` is what the caller believes to hold.
+    # Changes. `epoch` is the one that the caller believes it holds.
 
     def _check_owner(self, epoch: int) -> None:
         if self.is_deleted or epoch != self.epoch:
@@ -253,23 +252,24 @@ class StreamMetadata:
             )
 
     def taken_over(self) -> StreamMetadata:
-        """Epoch + 1. What the old writer had prepared becomes garbage."""
+        """Returns the stream at the next epoch. A ledger that was prepared becomes garbage."""
         return replace(self._without_prepared(), epoch=self.epoch + 1, interrupted=None)
 
     def released(self, epoch: int) -> StreamMetadata:
-        """Its writer is at its end, and no longer to be waited for."""
+        """Returns the stream after its writer ended: nothing waits for it any longer."""
         self._check_owner(epoch)
         return replace(self, interrupted=None)
 
     def with_prepared(self, epoch: int, ledger_id: int) -> StreamMetadata:
-        """Remembers a ledger made ahead, so that it is found if its writer dies."""
+        """Returns the stream with a ledger made ahead, so that it is found if its writer dies."""
         self._check_owner(epoch)
         if self.prepared is not None and self.prepared != ledger_id:
             raise MetadataConflict(f"stream {self.name!r}: ledger {self.prepared} is prepared")
         return replace(self, prepared=ledger_id)
 
     def sealed(self, epoch: int, end: SegmentEnd, now_ms: int) -> StreamMetadata:
-        """The open segment ends. One without records vanishes and its ledger is garbage."""
+        """Returns the stream with its open segment sealed; without records it is removed as
+        garbage."""
         self._check_owner(epoch)
         segment = self.open_segment
         if segment is None:
@@ -290,7 +290,7 @@ class StreamMetadata:
         )
 
     def _producers_at(self, end: SegmentEnd, segment: int) -> Mapping[str, ProducerState]:
-        """What producers have when `segment` ends so. One that was forgotten stays forgotten."""
+        """Returns the producers once `segment` has this end; forgotten ones stay forgotten."""
         last = dict(end.producers)
         if not last:
             return self.producers
@@ -302,7 +302,7 @@ class StreamMetadata:
         }
 
     def with_producer(self, epoch: int, name: str) -> StreamMetadata:
-        """Gives a producer its number, unless it has one. Numbers are never given again.
+        """Returns the stream with a number for this producer; numbers are never reused.
 
         Raises TooManyProducers.
         """
@@ -312,7 +312,7 @@ class StreamMetadata:
         if len(self.producers) >= PRODUCERS_MAX:
             raise TooManyProducers(
                 f"stream {self.name!r} remembers {len(self.producers)} producers, limit "
-                f"{PRODUCERS_MAX}; forget those that will not come back (forget_producer)"
+                f"{PRODUCERS_MAX}; forget those that will not return (forget_producer)"
             )
         number = self.producers_made + 1
         return replace(
@@ -322,12 +322,12 @@ class StreamMetadata:
         )
 
     def without_producer(self, name: str) -> StreamMetadata:
-        """Forgets a producer: should it come back, it is a new one."""
+        """Returns the stream without a producer: if it returns, it is a new one."""
         left = {other: state for other, state in self.producers.items() if other != name}
         return replace(self, producers=left)
 
     def begun(self, epoch: int, ledger_id: int, now_ms: int) -> StreamMetadata:
-        """A new open segment on this ledger. Another one that was prepared becomes garbage."""
+        """Returns the stream with a new open segment. Another prepared ledger becomes garbage."""
         self._check_owner(epoch)
         if self.open_segment is not None:
             raise MetadataConflict(
@@ -348,10 +348,10 @@ class StreamMetadata:
         return replace(self, prepared=None, garbage=garbage)
 
     def truncated(self, position: Position, now_ms: int) -> StreamMetadata:
-        """Records before `position` are gone for readers, and whole segments in the trash.
+        """Returns the stream without records before `position`, and whole segments in the trash.
 
-        Moves forward only; an older point changes nothing. Raises InvalidArgument for a position
-        behind what the stream can hold.
+        Moves forward only; an older position changes nothing. Raises InvalidArgument for a position
+        behind the end of the stream.
         """
         segment = self.open_segment
         limit = self.sealed_end if segment is None else Position(segment.number, (1 << 63) - 1, 0)
@@ -367,7 +367,7 @@ class StreamMetadata:
         return replace(moved, segments=(*marked, *moved.live()))
 
     def forgotten(self, ledger_ids: Iterable[int]) -> StreamMetadata:
-        """Without these ledgers, which no longer exist: garbage only."""
+        """Returns the stream without these ledgers, which no longer exist: garbage only."""
         gone = set(ledger_ids)
         for segment in self.segments:
             if segment.ledger_id in gone:

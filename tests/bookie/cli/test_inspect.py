@@ -1,4 +1,4 @@
-"""What `ledgerstream bookie inspect` says of files, and whether its exit code tells of damage."""
+"""What `ledgerstream bookie inspect` says of files, and whether its exit code reports damage."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def test_a_damaged_body_is_shown_with_what_follows_and_fails(
     assert len(damaged) == len(records)
 
 
-async def test_bytes_after_the_last_record_are_told(
+async def test_bytes_after_the_last_record_are_reported(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = _one(directory, "ledgers/*.log")

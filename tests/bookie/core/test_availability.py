@@ -29,7 +29,7 @@ def ids_of(ranges: list[tuple[int, int]]) -> set[int]:
 
 
 def is_there(data: bytes, entry_id: int) -> bool:
-    """The rule of Apache's client (facts 4.9), by the group that begins at or before the id."""
+    """Follows Apache's `AvailabilityOfEntriesOfLedger`: the group at or before the id decides."""
     groups: list[tuple[int, int, int, int]] = list(struct.iter_unpack(">qqii", data[64:]))
     before = [group for group in groups if group[0] <= entry_id]
     if not before:

@@ -55,7 +55,7 @@ class WriteCacheMachine(RuleBasedStateMachine):
         self.segment[offset : offset + len(frame)] = frame
         self.segment_end += len(frame)
         self.cache.active.setdefault(ledger, {})[entry] = self.segment_no << 32 | offset
-        self.cache.nbytes += len(frame)
+        self.cache.count(len(frame))
         self.active[ledger, entry] = make_entry(ledger, entry, payload)
 
     @precondition(lambda self: self.flushing is None)
@@ -240,7 +240,7 @@ def test_what_was_read_while_other_ledgers_changed_is_kept() -> None:
     cache.put(Block(9, 0, [10], bytes(10)), generation)
     assert cache.find(7, 0) is not None
     assert cache.find(9, 0) is not None
-    # Only so many changes are remembered: older reads may be of any ledger.
+    # Only a limited number of changes is remembered: older reads may be of any ledger.
     for ledger in range(100, 100 + ReadCache.DROPS_MAX):
         cache.drop_ledger(ledger)
     assert not cache.is_current(9, generation)

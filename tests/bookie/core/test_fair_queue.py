@@ -23,7 +23,7 @@ def test_each_owner_waits_for_one_item_of_each_other() -> None:
     assert turns.count == turns.count_of("busy") == 998
 
 
-def test_who_may_not_go_holds_up_nobody_and_comes_back() -> None:
+def test_an_owner_that_must_wait_delays_no_other_and_gets_its_turn() -> None:
     turns: FairQueue[str, str] = FairQueue()
     turns.add("full", "full 0")
     turns.add("other", "other 0")

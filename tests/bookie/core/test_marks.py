@@ -19,7 +19,7 @@ MARKS = st.builds(Mark, st.integers(0, 3), st.integers(0, 3))
 @given(COUNTS, COUNTS)
 def test_what_belongs_together_is_what_some_ledger_has(journals: int, directories: int) -> None:
     layout = DirectoryMap(journals, directories)
-    # After so many ids everything comes again.
+    # After this number of ids everything repeats.
     every = {(ledger % journals, ledger % directories) for ledger in range(journals * directories)}
     assert layout.shards == len(every)
     for directory in range(directories):

@@ -13,7 +13,7 @@ ENTRIES = 500
 
 
 async def blocks_read(readers: int) -> int:
-    """Parts of entry logs that are read while so many readers go through a ledger each, in turn.
+    """Parts of entry logs that are read while this number of readers read one ledger each, in turn.
     The cache holds two pieces of full size."""
     options = replace(OPTIONS, read_cache_bytes=200 * KIB, read_ahead_bytes=90 * KIB)
     bottle = Bottle(SlowDisk(), options=options)
@@ -31,7 +31,7 @@ async def blocks_read(readers: int) -> int:
 
 async def test_three_readers_in_turn_find_theirs_in_a_cache_of_two_pieces() -> None:
     assert await blocks_read(1) <= 7
-    assert await blocks_read(3) <= 3 * 25, "each entry would be read anew: 1500"
+    assert await blocks_read(3) <= 3 * 25, "each entry would be read again: 1500"
 
 
 async def test_twenty_readers_in_turn_do_not_thrash_either() -> None:

@@ -1,4 +1,4 @@
-"""What is read again is told from what is read on: against a twin that keeps every byte."""
+"""Ranges that are read again are found, compared with a twin that keeps every byte."""
 
 from __future__ import annotations
 

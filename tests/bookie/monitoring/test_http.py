@@ -42,7 +42,7 @@ class Client:
         self.address = address
 
     async def send(self, data: bytes) -> bytes:
-        """What comes back until the server closes."""
+        """Returns the reply, up to the end of the connection."""
         stream = await trio.open_tcp_stream(*self.address)
         async with stream:
             await stream.send_all(data)
@@ -151,7 +151,7 @@ async def test_marks_and_files_are_listed(tmp_path: Path) -> None:
         assert wrong.status == 400
 
 
-async def test_marks_and_files_of_several_journals_are_told_apart(tmp_path: Path) -> None:
+async def test_marks_and_files_of_several_journals_are_distinguished(tmp_path: Path) -> None:
     """In each the first file is the first."""
     journals = tuple(f"{tmp_path}/j{number}" for number in range(2))
     directories = tuple(f"{tmp_path}/l{number}" for number in range(2))
@@ -364,7 +364,7 @@ async def test_who_never_reads_does_not_keep_the_bookie_from_stopping(tmp_path: 
         await trio.aclose_forcefully(stream)
 
 
-async def test_off_is_off_and_a_port_in_use_is_told() -> None:
+async def test_off_is_off_and_a_port_in_use_is_reported() -> None:
     assert await open_http("127.0.0.1", 0) == []
     assert http_address([], "h") is None
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")

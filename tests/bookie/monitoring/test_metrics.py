@@ -105,7 +105,7 @@ async def test_checkpoints_and_caches_are_seen(tmp_path: Path) -> None:
                     assert len(await reader.read(0, 48)) == 49
         found = await scraped(metrics)
     assert found["write_cache_hits_total", "0"] == 0
-    # A few more than were given out: whoever asks for the LAC has the last entry read.
+    # A few more than were returned: a request for the LAC reads the last entry.
     misses = found["write_cache_misses_total", "0"]
     assert 98 == found["reads_total",] <= misses <= 100
     hits = found["read_cache_hits_total", "0"] + found["read_cache_misses_total", "0"]
@@ -217,7 +217,7 @@ async def test_ledgers_are_counted_again_only_when_some_were_stored(
         assert asked == [-1, -1, 199, 399, 449]
 
 
-async def test_the_state_of_each_directory_s_disk_is_told(tmp_path: Path) -> None:
+async def test_the_state_of_each_directory_s_disk_is_reported(tmp_path: Path) -> None:
     full = {"disk_usage_warn_threshold": 1e-6, "disk_usage_threshold": 1e-6}
     for settings, state in (({}, 0), (full, 2)):
         (tmp_path / str(state)).mkdir()

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import trio
 
-from bookie.server.backpressure import PressureLimits
+from bookie.server.backpressure import BackpressureLimits
 from bookie.server.read_scheduler import ReadLimits
 from bookie.server.requests import Requests
 from bookie.server.server import Server
@@ -191,7 +191,7 @@ async def asked(
 
 
 def press(
-    story: Callable[[PressedBookie], Awaitable[ResultT]],
+    scenario: Callable[[PressedBookie], Awaitable[ResultT]],
     *,
     options: StorageOptions = OPTIONS,
     directories: int = 1,
@@ -217,7 +217,7 @@ def press(
             server = Server(
                 bottle.storage,
                 requests,
-                limits=PressureLimits(
+                limits=BackpressureLimits(
                     queued_bytes_max=queued_bytes_max,
                     add_wait_s_max=add_wait_s_max,
                     replies_bytes_max=replies_bytes_max,
@@ -232,7 +232,7 @@ def press(
             listener = await bookie.network.of("bookie").listen("bookie", 3181)
             nursery.start_soon(requests.run)
             nursery.start_soon(server.run, listener)
-            result = await story(bookie)
+            result = await scenario(bookie)
             for gate in (bottle.disk.gate, bottle.disk.sync_gate):
                 if gate is not None:
                     gate.set()

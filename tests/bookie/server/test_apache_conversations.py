@@ -1,7 +1,7 @@
 """Our bookie answers what Apache's client asked Apache's bookie, and answers the same.
 
 The golden conversations were recorded between Apache's Java client and Apache's bookie
-(tests/interop/test_conversation.py); here the client's frames are played to our bookie.
+(tests/interop/wire/test_conversation.py); here the client's frames are played to our bookie.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.golden.conversation import (
     normalised,
     path_of,
 )
-from tests.interop.wire_requests import STRICTER
+from tests.interop.wire.requests import STRICTER
 from tests.real_cluster import real_cluster
 from tests.tidy.checkout import ROOT
 

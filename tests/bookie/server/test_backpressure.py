@@ -1,4 +1,4 @@
-"""Overload, by virtual time: what is bounded, who waits, who is refused, and who goes first."""
+"""Overload in virtual time: what is limited, which requests wait, are refused, or go first."""
 
 from __future__ import annotations
 
@@ -51,9 +51,9 @@ async def recover(bookie: PressedBookie, ledger_id: int, within_s: float = SOON_
         assert isinstance(again, AddResponse)
         assert again.status is Status.OK
         packet = DIGEST.encode_lac(ledger_id, 0)
-        told = await asked(peer_3, WriteLacRequest(ledger_id, 0, KEY, packet), within_s)
-        assert isinstance(told, WriteLacResponse)
-        assert told.status is Status.OK
+        reported = await asked(peer_3, WriteLacRequest(ledger_id, 0, KEY, packet), within_s)
+        assert isinstance(reported, WriteLacResponse)
+        assert reported.status is Status.OK
 
 
 async def seed(bookie: PressedBookie, *ledger_ids: int, entries: int = 1) -> None:
@@ -87,7 +87,7 @@ async def fill(bookie: PressedBookie, flood: Flood, nursery: trio.Nursery) -> tr
 
 
 def test_a_full_write_cache_takes_recovery_and_refuses_the_rest_after_its_wait() -> None:
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         storage = bookie.bottle.storage
         await seed(bookie, 7)
         flood = Flood(bookie, "writer", 8, payload=2000)
@@ -126,11 +126,11 @@ def test_a_full_write_cache_takes_recovery_and_refuses_the_rest_after_its_wait()
                 answer = await asked(peer, ReadRequest(8, entry_id))
                 assert answer.status is Status.OK
 
-    press(story, options=SMALL_CACHE)
+    press(scenario, options=SMALL_CACHE)
 
 
 def test_adds_that_wait_take_no_more_memory_the_longer_they_wait() -> None:
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         floods = [Flood(bookie, f"writer-{n}", 8 + n, payload=2000) for n in range(10)]
         held: list[int] = []
         async with trio.open_nursery() as nursery:
@@ -147,13 +147,13 @@ def test_adds_that_wait_take_no_more_memory_the_longer_they_wait() -> None:
         await trio.sleep(1)
         assert bookie.server.statistics().held_add_bytes == 0, "their peers are gone"
 
-    press(story, options=SMALL_CACHE)
+    press(scenario, options=SMALL_CACHE)
 
 
 def test_a_full_group_of_ledgers_holds_up_no_other() -> None:
-    """Two directories: one's checkpoint hangs. The other's adds go on, on the same connection."""
+    """The checkpoint of one of two directories hangs. Adds to the other continue."""
 
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         storage = bookie.bottle.storage
         await seed(bookie, 8, 9)
         _, other = storage.directories
@@ -179,11 +179,11 @@ def test_a_full_group_of_ledgers_holds_up_no_other() -> None:
             assert not other.is_full
             nursery.cancel_scope.cancel()
 
-    press(story, directories=2, options=replace(OPTIONS, write_cache_bytes=1024 * KIB))
+    press(scenario, directories=2, options=replace(OPTIONS, write_cache_bytes=1024 * KIB))
 
 
 def test_a_thousand_reads_of_a_slow_disk_hold_up_neither_fences_nor_tails_nor_others() -> None:
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         ledgers = range(100, 1100)
         await seed(bookie, 7, *ledgers)
         await bookie.flush()
@@ -208,7 +208,7 @@ def test_a_thousand_reads_of_a_slow_disk_hold_up_neither_fences_nor_tails_nor_ot
             await trio.sleep(0.5)
             statistics = bookie.server.statistics()
             assert statistics.reads_waiting == 1000
-            assert sum(statistics.reads_waiting_by_directory) == 992, "8 are under way"
+            assert sum(statistics.reads_waiting_by_directory) == 992, "8 are in progress"
             async with bookie.peer("tail") as tail, bookie.peer("other") as other:
                 # The same connection, and another one: what is in memory waits for nobody.
                 for peer in (busy, tail):
@@ -227,11 +227,11 @@ def test_a_thousand_reads_of_a_slow_disk_hold_up_neither_fences_nor_tails_nor_ot
         assert answered == 1000
         assert bookie.server.statistics().reads_waiting == 0
 
-    press(story)
+    press(scenario)
 
 
 def test_more_reads_than_may_wait_for_a_directory_are_refused_and_urgent_ones_are_not() -> None:
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         await seed(bookie, *range(100, 200))
         await bookie.flush()
         bookie.slow_disk.read_s = 1.0
@@ -253,11 +253,11 @@ def test_more_reads_than_may_wait_for_a_directory_are_refused_and_urgent_ones_ar
         refused = bookie.server.statistics().requests.refused
         assert refused["read", "too_many_requests"] == 42
 
-    press(story, read_limits=ReadLimits(waiting_max=1000, directory_waiting_max=50))
+    press(scenario, read_limits=ReadLimits(waiting_max=1000, directory_waiting_max=50))
 
 
 def test_with_too_many_reads_in_all_their_connections_are_not_read() -> None:
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         await seed(bookie, *range(100, 400))
         await bookie.flush()
         bookie.slow_disk.read_s = 1.0
@@ -286,11 +286,11 @@ def test_with_too_many_reads_in_all_their_connections_are_not_read() -> None:
         assert 100 <= most <= 100 + 5 * 40
         assert bookie.server.statistics().requests.waits[Wait.READS] > 0
 
-    press(story, read_limits=ReadLimits(waiting_max=100, directory_waiting_max=5000))
+    press(scenario, read_limits=ReadLimits(waiting_max=100, directory_waiting_max=5000))
 
 
 def test_a_peer_that_takes_no_replies_is_left_and_costs_others_nothing() -> None:
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         payload = bytes(30_000)
         async with bookie.peer("seeder") as peer:
             for entry_id in range(3):
@@ -319,4 +319,4 @@ def test_a_peer_that_takes_no_replies_is_left_and_costs_others_nothing() -> None
         assert statistics.peers_dropped == 10
         assert (statistics.reply_bytes, statistics.connections) == (0, 0)
 
-    press(story, replies_bytes_max=500_000)
+    press(scenario, replies_bytes_max=500_000)

@@ -53,7 +53,7 @@ def large(ledger_id: int, entry_id: int) -> AddRequest:
 
 
 async def check_bounded(bookie: PressedBookie, request: bytes, wakes: RequestBody) -> None:
-    """One peer asks for a large entry so many times, and each answer must wait for `wakes`."""
+    """One peer requests a large entry this many times, and each reply must wait for `wakes`."""
     async with (
         bookie.peer("seeder") as peer,
         trio.open_nursery() as nursery,
@@ -76,31 +76,31 @@ async def check_bounded(bookie: PressedBookie, request: bytes, wakes: RequestBod
 
 
 def test_reads_beyond_the_lac_fill_no_memory_when_the_journal_goes_on() -> None:
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         read = v2.encode_request(Request(2, 0, ReadRequest(7, 0)))
         await check_bounded(bookie, read, add(8, 0))
 
-    press(story, replies_bytes_max=2 * LARGE)
+    press(scenario, replies_bytes_max=2 * LARGE)
 
 
 def test_batches_beyond_the_lac_fill_no_memory_when_the_journal_goes_on() -> None:
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         read = v2.encode_request(Request(2, 1, BatchReadRequest(7, 0, 5, 1 << 20)))
         await check_bounded(bookie, read, add(8, 0))
 
-    press(story, replies_bytes_max=2 * LARGE)
+    press(scenario, replies_bytes_max=2 * LARGE)
 
 
 def test_fencing_reads_fill_no_memory_when_the_journal_goes_on() -> None:
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         fence = ReadRequest(7, -1, KEY, is_fencing=True)
         await check_bounded(bookie, v2.encode_request(Request(2, 0, fence)), add(8, 0))
 
-    press(story, replies_bytes_max=2 * LARGE)
+    press(scenario, replies_bytes_max=2 * LARGE)
 
 
 def test_parked_polls_fill_no_memory_when_the_lac_moves() -> None:
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         poll = ReadRequest(7, -1, is_piggyback=True, previous_lac=-1, timeout_ms=60_000)
         request = v3.encode_request(Request(3, 1, poll))
         async with bookie.peer("writer") as peer:
@@ -112,7 +112,7 @@ def test_parked_polls_fill_no_memory_when_the_lac_moves() -> None:
             assert LARGE < bookie.server.statistics().reply_bytes < 20 * LARGE
             greedy.close()
 
-    press(story, replies_bytes_max=2 * LARGE)
+    press(scenario, replies_bytes_max=2 * LARGE)
 
 
 async def check_waits(bookie: PressedBookie, request: ReadRequest, version: int) -> None:
@@ -144,41 +144,41 @@ async def check_waits(bookie: PressedBookie, request: ReadRequest, version: int)
         assert answers[-1].body == entry_of(7, 1)
 
 
-def test_the_last_entry_is_told_when_it_is_on_disk() -> None:
-    async def story(bookie: PressedBookie) -> None:
+def test_the_last_entry_is_reported_when_it_is_on_disk() -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         async with bookie.peer("seeder") as peer:
             await asked(peer, add(7, 0))
         await check_waits(bookie, ReadRequest(7, -1), 2)
 
-    press(story)
+    press(scenario)
 
 
-def test_a_second_fence_tells_no_entry_that_is_not_on_disk() -> None:
+def test_a_second_fence_reports_no_entry_that_is_not_on_disk() -> None:
     """Two clients recover one ledger: what the first writes again is not durable by the fence."""
 
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         fence = ReadRequest(7, -1, KEY, is_fencing=True)
         async with bookie.peer("seeder") as peer:
             await asked(peer, add(7, 0))
             await asked(peer, fence)
         await check_waits(bookie, fence, 2)
 
-    press(story)
+    press(scenario)
 
 
-def test_a_poll_without_piggyback_tells_no_entry_that_is_not_on_disk() -> None:
-    async def story(bookie: PressedBookie) -> None:
+def test_a_poll_without_piggyback_reports_no_entry_that_is_not_on_disk() -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         async with bookie.peer("seeder") as peer:
             await asked(peer, add(7, 0))
         await check_waits(bookie, ReadRequest(7, 1, previous_lac=-1, timeout_ms=60_000), 3)
 
-    press(story)
+    press(scenario)
 
 
 def test_a_fence_waits_for_one_group_only() -> None:
-    """What it tells was there before it, so it is durable with it, whatever is queued meanwhile."""
+    """The reported entry precedes the request, so it is durable with it."""
 
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         async with (
             bookie.peer("writer") as writer,
             bookie.peer("recoverer") as recoverer,
@@ -209,4 +209,4 @@ def test_a_fence_waits_for_one_group_only() -> None:
                 assert [answer.status for answer in answers] == [Status.OK]
                 third.set()
 
-    press(story)
+    press(scenario)

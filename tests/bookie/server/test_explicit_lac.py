@@ -26,14 +26,14 @@ def write_lac(ledger_id: int, lac: int) -> WriteLacRequest:
     return WriteLacRequest(ledger_id, lac, KEY, DIGEST.encode_lac(ledger_id, lac))
 
 
-async def told(peer: BookieConnection, ledger_id: int, lac: int) -> None:
+async def reported(peer: BookieConnection, ledger_id: int, lac: int) -> None:
     answer = await asked(peer, write_lac(ledger_id, lac))
     assert isinstance(answer, WriteLacResponse)
     assert answer.status is Status.OK
 
 
 def test_it_is_answered_when_it_is_durable_and_known_at_once() -> None:
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         async with (
             bookie.peer("writer", 3) as writer,
             bookie.peer("reader", 3) as reader,
@@ -42,31 +42,31 @@ def test_it_is_answered_when_it_is_durable_and_known_at_once() -> None:
         ):
             await asked(writer, add(7, 0))
             goes_on = await stuck(bookie)
-            is_told = False
+            is_reported = False
 
-            async def tell() -> None:
-                nonlocal is_told
-                await told(writer, 7, 0)
-                is_told = True
+            async def report() -> None:
+                nonlocal is_reported
+                await reported(writer, 7, 0)
+                is_reported = True
 
-            nursery.start_soon(tell)
+            nursery.start_soon(report)
             await trio.sleep(5)
-            assert not is_told
+            assert not is_reported
             answer = await asked(reader, ReadLacRequest(7))
             assert isinstance(answer, ReadLacResponse)
             assert answer.lac_body == DIGEST.encode_lac(7, 0)
             goes_on.set()
             await trio.sleep(1)
-            assert is_told
+            assert is_reported
 
-    press(story)
+    press(scenario)
 
 
 def test_what_was_answered_outlives_the_process() -> None:
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         async with bookie.peer("writer", 3) as writer:
             await asked(writer, add(7, 0))
-            await told(writer, 7, 0)
+            await reported(writer, 7, 0)
             survivor = bookie.bottle.reopened()
         async with survivor.running():
             state = survivor.storage.state(7)
@@ -74,11 +74,11 @@ def test_what_was_answered_outlives_the_process() -> None:
             assert state.explicit_lac == DIGEST.encode_lac(7, 0)
             assert state.lac == 0
 
-    press(story)
+    press(scenario)
 
 
 def test_many_share_a_sync_and_those_before_an_add_cost_none() -> None:
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         journal = bookie.bottle.storage.journals[0]
         async with bookie.peer("writer", 3) as writer, bookie.peer("adder") as adder:
             for ledger_id in range(7, 57):
@@ -86,17 +86,17 @@ def test_many_share_a_sync_and_those_before_an_add_cost_none() -> None:
             before, started = journal.statistics().groups, trio.current_time()
             async with trio.open_nursery() as nursery:
                 for ledger_id in range(7, 57):
-                    nursery.start_soon(told, writer, ledger_id, 0)
+                    nursery.start_soon(reported, writer, ledger_id, 0)
             assert journal.statistics().groups == before + 1
             assert LINGER_S <= trio.current_time() - started < 3 * LINGER_S
             for entry_id in range(1, 11):
                 before = journal.statistics().groups
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(told, writer, 7, entry_id)
+                    nursery.start_soon(reported, writer, 7, entry_id)
                     await trio.sleep(LINGER_S / 4)
                     added = await asked(adder, add(7, entry_id + 1))
                     assert isinstance(added, AddResponse)
                 await trio.sleep(3 * LINGER_S)
                 assert journal.statistics().groups == before + 1
 
-    press(story)
+    press(scenario)

@@ -27,11 +27,11 @@ def test_a_read_only_bookie_takes_what_recovers_or_has_priority(
 ) -> None:
     """As long as its disks have room for that. Apache's takes what has priority."""
 
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         async with bookie.peer("writer", version) as writer:
             await asked(writer, add(7, 0))
             gate = bookie.bottle.storage.gate
-            gate.is_read_only, gate.takes_recovery = True, takes_recovery
+            gate.set(is_read_only=True, takes_recovery=takes_recovery)
             urgent = Status.OK if takes_recovery else Status.READ_ONLY
             for request, status in (
                 (add(7, 1), Status.READ_ONLY),
@@ -44,7 +44,7 @@ def test_a_read_only_bookie_takes_what_recovers_or_has_priority(
                 assert isinstance(answer, AddResponse)
                 assert answer.status is status, request
 
-    press(story)
+    press(scenario)
 
 
 def _memory_taken(version: int) -> int:
@@ -56,7 +56,7 @@ def _memory_taken(version: int) -> int:
     ]
     taken = 0
 
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         nonlocal taken
         async with bookie.peer("seeder") as peer:
             for i in range(10):
@@ -76,7 +76,7 @@ def _memory_taken(version: int) -> int:
             goes_on.set()
             nursery.cancel_scope.cancel()
 
-    press(story, queued_bytes_max=QUEUE_BYTES)
+    press(scenario, queued_bytes_max=QUEUE_BYTES)
     return taken
 
 

@@ -249,14 +249,16 @@ async def test_refused_requests_are_logged_once_per_connection(
                 stream_ended = True
             await stream.aclose()
             assert stream_ended, "an unknown operation ends the connection"
-    told = [r for r in caplog.records if "cause=" in r.getMessage() and "peer=" in r.getMessage()]
-    assert len(told) == 3
+    reported = [
+        r for r in caplog.records if "cause=" in r.getMessage() and "peer=" in r.getMessage()
+    ]
+    assert len(reported) == 3
 
 
 async def test_what_only_waits_for_the_journal_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk hangs, and a peer goes on asking to be told when it does not."""
+    """A disk hangs, and a peer keeps sending long polls."""
     monkeypatch.setattr(backpressure, "QUEUED_CALLBACKS_MAX", 1000)
     force = v3.encode_request(Request(3, 1, ForceLedgerRequest(7)))
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:

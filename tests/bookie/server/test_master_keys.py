@@ -260,12 +260,12 @@ async def test_no_frame_ends_a_bookie(seed: int, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("where", ["at once", "when it is its turn", "late"])
 @pytest.mark.parametrize("error", [AssertionError, KeyError, ValueError])
-async def test_a_mistake_of_ours_costs_one_connection(
+async def test_an_internal_error_costs_one_connection(
     where: str,
     error: type[Exception],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    mistakes: list[logging.LogRecord],
+    internal_errors: list[logging.LogRecord],
 ) -> None:
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster:
         await _serves(cluster)
@@ -294,7 +294,7 @@ async def test_a_mistake_of_ours_costs_one_connection(
                     await stream.send_all(len(frame).to_bytes(4, "big") + frame)
                     assert not await stream.receive_some(1 << 16)
         await _serves(cluster, 2)
-    assert len(mistakes) == 1
-    assert error.__name__ in mistakes[0].getMessage()
-    assert "stumble" in mistakes[0].getMessage()
-    mistakes.clear()
+    assert len(internal_errors) == 1
+    assert error.__name__ in internal_errors[0].getMessage()
+    assert "stumble" in internal_errors[0].getMessage()
+    internal_errors.clear()

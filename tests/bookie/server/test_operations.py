@@ -215,7 +215,7 @@ async def test_a_lac_packet_must_be_what_it_is_said_to_be(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("version", [2, 3])
-async def test_who_authenticates_is_told_that_nobody_need(tmp_path: Path, version: int) -> None:
+async def test_who_authenticates_learns_that_no_one_needs_it(tmp_path: Path, version: int) -> None:
     codec = v2 if version == 2 else v3
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster:
         asked = Request(version, 7, AuthRequest("some.Plugin", b"token"))
@@ -225,7 +225,7 @@ async def test_who_authenticates_is_told_that_nobody_need(tmp_path: Path, versio
 
 
 async def test_a_client_of_v2_may_ask_for_tls_in_v3_first(tmp_path: Path) -> None:
-    """As Pulsar's client does: refused, it may go on in v2 on the same connection."""
+    """As Pulsar's client does: after the refusal it may continue in v2 on the same connection."""
     tls = v3.encode_request(Request(3, 9, StartTlsRequest()))
     auth = v2.encode_request(Request(2, 0, AuthRequest("some.Plugin", b"")))
     adding = v2.encode_request(Request(2, 0, add(7, 0)))
@@ -277,12 +277,12 @@ async def test_the_largest_entry_of_apaches_clients_is_taken(tmp_path: Path, ver
         assert batch.bodies == (entry,)
 
 
-async def test_what_is_not_asked_for_is_not_told(tmp_path: Path) -> None:
+async def test_what_is_not_asked_for_is_not_reported(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
-        for requested, told in ((0, []), (1, ["total"]), (2, ["free"]), (7, ["total", "free"])):
+        for requested, reported in ((0, []), (1, ["total"]), (2, ["free"]), (7, ["total", "free"])):
             info = await peer.ask(GetBookieInfoResponse, GetBookieInfoRequest(requested))
             known = {"total": info.total_bytes, "free": info.free_bytes}
-            assert [name for name, size in known.items() if size is not None] == told
+            assert [name for name, size in known.items() if size is not None] == reported
 
 
 async def test_a_wrong_key_of_any_length_is_a_wrong_key(tmp_path: Path) -> None:

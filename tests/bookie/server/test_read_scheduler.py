@@ -1,4 +1,4 @@
-"""Who reads a disk at once, and what every connection may receive at once."""
+"""Which reads use a disk at the same time, and how much each connection may receive at once."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_a_chunk_of_many_small_requests_lets_others_run(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Requests, "answer_nowait", counted)
 
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         async with bookie.peer("seeder") as peer:
             await asked(peer, add(7, 0))
             await asked(peer, add(7, 1))
@@ -118,14 +118,14 @@ def test_a_chunk_of_many_small_requests_lets_others_run(monkeypatch: pytest.Monk
         await trio.sleep(1)
         greedy.close()
 
-    press(story, replies_bytes_max=64 << 20)
+    press(scenario, replies_bytes_max=64 << 20)
     assert 100 < longest <= 500
 
 
 def test_many_connections_share_what_their_receive_buffers_may_take() -> None:
     """A buffer that a busy peer once filled stays as large as long as its connection."""
 
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         cache = bookie.bottle.storage.directories[0].cache
         frames = b"".join(v2.encode_request(Request(2, 0, add(7, n))) for n in range(10_000))
         peers = []
@@ -144,4 +144,4 @@ def test_many_connections_share_what_their_receive_buffers_may_take() -> None:
         for peer in peers:
             peer.close()
 
-    press(story, queued_bytes_max=64 << 20)
+    press(scenario, queued_bytes_max=64 << 20)

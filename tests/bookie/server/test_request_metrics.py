@@ -140,14 +140,14 @@ async def test_polls_that_wait_are_seen_until_they_are_answered(tmp_path: Path) 
 
 
 def _times(count: int) -> Distribution:
-    """So many observations, of a second each."""
+    """Makes this many observations of one second each."""
     histogram = Histogram(SECONDS)
     for _ in range(count):
         histogram.observe(1.0)
     return histogram.distribution()
 
 
-def _told(snapshot: Snapshot) -> Snapshot:
+def _reported(snapshot: Snapshot) -> Snapshot:
     requests = dataclasses.replace(
         snapshot.server.requests,
         adds=11,
@@ -189,7 +189,7 @@ def _told(snapshot: Snapshot) -> Snapshot:
     )
 
 
-TOLD: dict[tuple[str, ...], float] = {
+REPORTED: dict[tuple[str, ...], float] = {
     ("adds_total",): 11,
     ("add_bytes_total",): 12,
     ("reads_total",): 13,
@@ -225,10 +225,10 @@ TOLD: dict[tuple[str, ...], float] = {
 async def test_each_number_has_its_own_name(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, 1) as cluster:
         observer = observer_of(cluster, 0)
-        told = _told(await observer.snapshot())
-        with mock.patch.object(observer, "snapshot", mock.AsyncMock(return_value=told)):
+        reported = _reported(await observer.snapshot())
+        with mock.patch.object(observer, "snapshot", mock.AsyncMock(return_value=reported)):
             found = await scraped(BookieMetrics(observer, CollectorRegistry()))
-    assert {name: found.get(name) for name in TOLD} == TOLD
+    assert {name: found.get(name) for name in REPORTED} == REPORTED
 
 
 async def test_each_number_of_the_server_comes_from_what_it_counts(tmp_path: Path) -> None:
@@ -251,8 +251,8 @@ async def test_each_number_of_the_server_comes_from_what_it_counts(tmp_path: Pat
         found = await scraped(BookieMetrics(observer_of(cluster, 0), CollectorRegistry()))
     counted = [
         name
-        for name, value in TOLD.items()
+        for name, value in REPORTED.items()
         if 31 <= value <= 39 or value in (42, 43) or name[0] == "waits_total"
     ]
     assert len(counted) == 15
-    assert {name: found[name] for name in counted} == {name: TOLD[name] for name in counted}
+    assert {name: found[name] for name in counted} == {name: REPORTED[name] for name in counted}

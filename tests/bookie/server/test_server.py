@@ -142,7 +142,7 @@ async def test_a_fence_of_an_unknown_ledger_holds(tmp_path: Path) -> None:
             assert (await peer.ask(AddResponse, add(9, 0), 2)).status is Status.FENCED
 
 
-async def test_another_key_may_neither_add_nor_fence_nor_tell_a_lac(tmp_path: Path) -> None:
+async def test_another_key_may_neither_add_nor_fence_nor_report_a_lac(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
         await peer.ask(AddResponse, add(7, 0), 2)
         other = master_key(b"other")
@@ -228,8 +228,8 @@ async def test_lac_force_and_info_are_answered(tmp_path: Path) -> None:
         for entry_id in range(3):
             await peer.ask(AddResponse, add(7, entry_id), 2)
         packet = DIGEST.encode_lac(7, 2)
-        told = await peer.ask(WriteLacResponse, WriteLacRequest(7, 2, KEY, packet))
-        assert told.status is Status.OK
+        reported = await peer.ask(WriteLacResponse, WriteLacRequest(7, 2, KEY, packet))
+        assert reported.status is Status.OK
         lac = await peer.ask(ReadLacResponse, ReadLacRequest(7))
         assert lac.lac_body == packet
         assert lac.last_entry_body is not None

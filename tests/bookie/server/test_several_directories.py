@@ -149,7 +149,7 @@ async def test_other_directories_than_at_first_are_refused(
         }
         cluster._settings = {**settings, name: changed[change]}
         with pytest.RaisesGroup(
-            pytest.RaisesExc(CookieMismatch, match="run a further bookie"), flatten_subgroups=True
+            pytest.RaisesExc(CookieMismatch, match="run another bookie"), flatten_subgroups=True
         ):
             async with trio.open_nursery() as nursery:
                 cluster._nursery = nursery

@@ -1,4 +1,4 @@
-"""A journal that hangs, and ledgers that are never stored: what is bounded, and who goes on."""
+"""A journal that hangs, ledgers that are never stored: limits, and the requests that continue."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def lac_frame(ledger_id: int, lac: int) -> bytes:
 
 
 def test_a_stuck_journal_takes_a_bound_of_adds_and_a_fence_goes_before_those_outside() -> None:
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         journal = bookie.bottle.storage.journals[0]
         async with bookie.peer("seeder") as peer:
             await asked(peer, add(8, 0))
@@ -70,20 +70,20 @@ def test_a_stuck_journal_takes_a_bound_of_adds_and_a_fence_goes_before_those_out
             goes_on.set()
             await trio.sleep(SOON_S)
             assert [answer.status for answer in fenced] == [Status.OK]
-            await trio.sleep(1)
+            await trio.sleep(0.3)
             nursery.cancel_scope.cancel()
         # What waited outside came after the fence.
         assert floods[0].statuses[Status.FENCED] > 0
         assert set(floods[0].statuses) <= {Status.OK, Status.FENCED, Status.TOO_MANY_REQUESTS}
         assert set(floods[1].statuses) <= {Status.OK, Status.TOO_MANY_REQUESTS}
 
-    press(story, queued_bytes_max=QUEUE)
+    press(scenario, queued_bytes_max=QUEUE)
 
 
 def test_explicit_lacs_and_forced_ledgers_of_a_stuck_journal_hold_up_only_who_sends_them() -> None:
     """Two journals, one hangs. A peer floods it with what needs its frames, or its answers."""
 
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         storage = bookie.bottle.storage
         async with bookie.peer("seeder") as peer:
             for ledger_id in (8, 9):
@@ -124,13 +124,13 @@ def test_explicit_lacs_and_forced_ledgers_of_a_stuck_journal_hold_up_only_who_se
             nursery.cancel_scope.cancel()
         assert bookie.server.statistics().requests.waits[Wait.JOURNAL] > 0
 
-    press(story, journals=2, directories=2, queued_bytes_max=QUEUE)
+    press(scenario, journals=2, directories=2, queued_bytes_max=QUEUE)
 
 
 def test_ever_new_ledgers_are_bounded_and_hold_up_only_who_makes_them() -> None:
     """Fences and explicit LACs of random ledgers, while the disk takes no checkpoint."""
 
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         storage = bookie.bottle.storage
         directory = storage.directories[0]
         async with bookie.peer("seeder") as peer:
@@ -152,7 +152,7 @@ def test_ever_new_ledgers_are_bounded_and_hold_up_only_who_makes_them() -> None:
             nursery.start_soon(connect, bookie, "fences", fences)
             nursery.start_soon(connect, bookie, "lacs", lacs)
             await trio.sleep(5)
-            # Those that the checkpoint under way has taken, and twice as many again.
+            # Those that the current checkpoint has taken, and twice as many more.
             assert 1000 < len(directory.states) < 6 * 1000
             known = len(directory.states)
             await trio.sleep(5)
@@ -173,7 +173,7 @@ def test_ever_new_ledgers_are_bounded_and_hold_up_only_who_makes_them() -> None:
                 assert added[0].status is Status.OK
             nursery.cancel_scope.cancel()
 
-    press(story, options=replace(OPTIONS, states_max=1000))
+    press(scenario, options=replace(OPTIONS, states_max=1000))
 
 
 def test_answers_that_wait_for_a_stuck_journal_are_bounded_and_fences_have_more_room(
@@ -181,7 +181,7 @@ def test_answers_that_wait_for_a_stuck_journal_are_bounded_and_fences_have_more_
 ) -> None:
     monkeypatch.setattr(backpressure, "QUEUED_CALLBACKS_MAX", 1000)
 
-    async def story(bookie: PressedBookie) -> None:
+    async def scenario(bookie: PressedBookie) -> None:
         storage = bookie.bottle.storage
         async with bookie.peer("writer") as writer, released(bookie):
             await asked(writer, add(7, 0))
@@ -205,4 +205,4 @@ def test_answers_that_wait_for_a_stuck_journal_are_bounded_and_fences_have_more_
                 await trio.sleep(1)
                 nursery.cancel_scope.cancel()
 
-    press(story)
+    press(scenario)

@@ -17,7 +17,7 @@ from tests.real_cluster import real_cluster
 
 
 async def test_a_bookie_may_acknowledge_before_it_syncs(tmp_path: Path) -> None:
-    """And syncs for who asks: a fence, a forced ledger. A process that ends loses nothing."""
+    """It syncs on request: for a fence, for a forced ledger. A process that ends loses nothing."""
     late = SETTINGS | {
         "journal_sync_data": False,
         "journal_page_cache_flush_interval_ms": 3_600_000.0,

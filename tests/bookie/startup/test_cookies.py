@@ -1,4 +1,4 @@
-"""Cookies: a foreign or emptied disk is refused; who begins anew may owe what nobody remembers."""
+"""Cookies: a foreign or emptied disk is refused; an empty start may have lost entries."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ async def test_allow_empty_disk_takes_no_directory_that_holds_something(tmp_path
         for kind in ("journal", "ledgers"):
             os.remove(f"{tmp_path}/0/{kind}/{COOKIE_FILE}")
         async with MemoryStore(cluster.tree, now_ms) as store:
-            with pytest.raises(CookieMismatch, match="holds index, but no cookie") as told:
+            with pytest.raises(CookieMismatch, match="holds index, but no cookie") as reported:
                 await check_cookie(
                     found.config,
                     RealDisk(),
@@ -96,7 +96,7 @@ async def test_allow_empty_disk_takes_no_directory_that_holds_something(tmp_path
                     found.bookie_id,
                     found.instance_id,
                 )
-        assert "Cure: " in str(told.value)
+        assert "Cure: " in str(reported.value)
 
 
 async def test_the_cookie_of_another_cluster_is_refused(tmp_path: Path) -> None:
@@ -105,31 +105,33 @@ async def test_the_cookie_of_another_cluster_is_refused(tmp_path: Path) -> None:
         found = cluster.bookies[0]
         async with MemoryStore(cluster.tree, now_ms) as store:
             registry = BookieRegistry(store)
-            with pytest.raises(CookieMismatch, match="of cluster") as told:
+            with pytest.raises(CookieMismatch, match="of cluster") as reported:
                 await check_cookie(
                     found.config, RealDisk(), registry, found.bookie_id, "another-one"
                 )
-        said = str(told.value)
+        said = str(reported.value)
         assert f"is of cluster {found.instance_id}, and at memory: there is cluster another" in said
         assert "Cure: point metadata_uri at the cluster the disks belong to" in said
         assert "same order" not in said  # they are right as they are
 
 
 async def test_disks_of_a_cluster_make_no_other_where_there_is_none(tmp_path: Path) -> None:
-    """Whoever mistypes an address must not find a new, empty cluster there later."""
+    """A mistyped address must not create a new, empty cluster."""
     async with real_cluster(tmp_path, bookies=1, **SMALL) as cluster:
         await cluster.stop(0)
         found = cluster.bookies[0]
         elsewhere, disk = MemoryTree(), RealDisk()
         async with MemoryStore(elsewhere, now_ms) as store:
-            with pytest.raises(CookieMismatch, match=r"there is no cluster. Cure: point") as told:
+            with pytest.raises(
+                CookieMismatch, match=r"there is no cluster. Cure: point"
+            ) as reported:
                 await bookie_of(found.config, disk, store).run()
-            assert found.instance_id in str(told.value)
+            assert found.instance_id in str(reported.value)
             assert await store.children("/") == []
         disk.close()
 
 
-async def test_another_id_in_the_right_cluster_is_told_as_before(tmp_path: Path) -> None:
+async def test_another_id_in_the_right_cluster_is_reported_as_before(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, bookies=1, **SMALL) as cluster:
         await cluster.stop(0)
         found = cluster.bookies[0]

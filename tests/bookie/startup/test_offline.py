@@ -24,7 +24,7 @@ from bookie.storage.disk.real_disk import RealDisk
         (None, None),
     ],
 )
-async def test_a_journal_that_owed_the_disk_something_is_told(
+async def test_a_journal_that_owed_the_disk_something_is_reported(
     tmp_path: Path, found: bytes | None, reason: str | None
 ) -> None:
     (tmp_path / "journal").mkdir()

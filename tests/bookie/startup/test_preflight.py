@@ -64,14 +64,16 @@ async def test_a_directory_that_may_not_be_written_is_named(tmp_path: Path) -> N
         async def make_directory(self, path: str) -> None:
             raise PermissionError(13, "Permission denied", path)
 
-    with pytest.raises(InvalidArgument, match=rf"{tmp_path}/journal.* denied.*Cure: make it"):
+    with pytest.raises(InvalidArgument, match=rf"{tmp_path}/journal.* denied.*Cure: create it"):
         await lock_directories(_config(tmp_path), Forbidden())
 
 
 async def test_a_port_in_use_is_named(tmp_path: Path) -> None:
     with (
         _taken_port() as port,
-        pytest.raises(InvalidArgument, match=rf"127\.0\.0\.1:{port}: Address already.*Cure: end"),
+        pytest.raises(
+            InvalidArgument, match=rf"127\.0\.0\.1:{port}: Address already.*Cure: stop the program"
+        ),
     ):
         await listen(_config(tmp_path, port=port), TcpNetwork())
 

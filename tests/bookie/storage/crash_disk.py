@@ -112,7 +112,7 @@ class _CrashFile(MemoryFile):
         self._end_sync(before)
 
     def _touch(self, offset: int, views: Sequence[Buffer]) -> None:
-        """What is written anew, the next sync writes."""
+        """The next sync writes what was written after the failed one."""
         doubtful, end = self.disk.doubtful.get(self.inode, {}), offset + sum(map(len, views))
         for sector in [one for one in doubtful if offset - SECTOR_BYTES < one < end]:
             del doubtful[sector]

@@ -21,7 +21,7 @@ _ROOT = Path(__file__).resolve().parents[3]
 FILES = (
     "tests/bookie/storage/journal/test_crashes.py",
     "tests/bookie/storage/test_crash_points.py",
-    "tests/bookie/storage/test_crash_points_late_sync.py",
+    "tests/bookie/storage/test_crash_points_unsynced_acks.py",
     "tests/bookie/storage/test_crash_points_failed_sync.py",
     "tests/bookie/storage/garbage/test_compaction_crashes.py",
     "tests/sim/bookies/test_crash_first_start.py",
@@ -55,9 +55,9 @@ def main() -> int:
     plugins = ["-p", "no:cacheprovider", "-p", "tests.crash_plugin"]
     code = pytest.main(["-q", *plugins, *files, *arguments])
     sys.stdout.write(
-        f"\nBy what was under way:\n{table(TRIED)}\n{TRIED.total()} crash points\n"
+        f"\nBy what was in progress:\n{table(TRIED)}\n{TRIED.total()} crash points\n"
         f"\nBy what was left of what was not synced:\n{table(SETTLED)}\n"
-        f"{SETTLED.total()} ways to go on from them\n"
+        f"{SETTLED.total()} continuations\n"
     )
     return int(code)
 

@@ -47,7 +47,7 @@ class MemoryDisk:
         self.errors: dict[str, OSError] = {}
         """Operation name -> what it raises from now on."""
         self.full_after: dict[str, int] = {}
-        """Operation name -> after so many it fails, because the disk is full."""
+        """Operation name -> number of calls after which it fails because the disk is full."""
         self.free_bytes = 1 << 39
         self.is_off = False
         self.names: dict[str, _Inode] = {}

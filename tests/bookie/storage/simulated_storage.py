@@ -37,7 +37,7 @@ class CrashingKeyValue(MemoryKeyValue):
 
 
 def numbered(name: str, count: int) -> list[str]:
-    """Paths of so many directories; a single one has just the name."""
+    """Returns the paths of this many directories; a single one has just the name."""
     return [name, *(f"{name}{number}" for number in range(1, count))]
 
 
@@ -53,9 +53,11 @@ class Bottle:
         journals: int = 1,
         directories: int = 1,
         flush: FlushPolicy | None = None,
+        checkpoints_when_due: bool = True,
     ) -> None:
         """`pairs`: the index stores, by path. Options are of all directories together. `flush`:
-        for journals that acknowledge before they sync."""
+        for journals that acknowledge before they sync. `checkpoints_when_due`: False leaves
+        checkpoints to the test, at whatever points it chooses, except during a replay."""
         self.disk = disk or MemoryDisk()
         paths = numbered("ledgers", directories)
         self.pairs = dict(pairs or {f"{path}/index": MemoryKeyValue() for path in paths})
@@ -87,13 +89,17 @@ class Bottle:
             options=self.options,
         )
         self.is_owing = flush is not None
+        self._checkpoints_when_due = checkpoints_when_due
+        if not checkpoints_when_due:
+            for directory in self.storage.directories:
+                directory.capacity.on_due = lambda: None
         self.acked: dict[tuple[int, int], bytes] = {}
         self.attempted: dict[tuple[int, int], list[bytes]] = {}
         """Bytes added after those in `acked`: a crash may leave them in place."""
         self.fenced: dict[int, None] = {}
         self.lacs: dict[int, int] = {}
         self.deleted: dict[int, None] = {}
-        self.buried = False
+        self.is_superseded = False
         """The tombstones of `deleted` are durable."""
 
     def add(
@@ -124,8 +130,7 @@ class Bottle:
             del attempts[: attempts.index(entry) + 1]
 
         journal = storage.journal_of(ledger_id)
-        journal.open_group.add(frame, durable)
-        journal.kick()
+        journal.queue(frame, on_durable=durable)
         return Status.OK
 
     def fence(self, ledger_id: int) -> None:
@@ -174,6 +179,7 @@ class Bottle:
                 options=self.options,
                 journals=journals,
                 directories=directories,
+                checkpoints_when_due=self._checkpoints_when_due,
             )
         )
 
@@ -181,7 +187,7 @@ class Bottle:
         """`successor` must now keep the promises of this process."""
         successor.acked, successor.fenced = dict(self.acked), dict(self.fenced)
         successor.lacs, successor.deleted = dict(self.lacs), dict(self.deleted)
-        successor.buried = self.buried
+        successor.is_superseded = self.is_superseded
         successor.attempted = {key: list(entries) for key, entries in self.attempted.items()}
         return successor
 

@@ -42,15 +42,15 @@ OPTIONS = StorageOptions(write_cache_bytes=1 << 20, checkpoint_interval_s=1)
 def watch_paces(
     monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[int], None] = lambda _: None
 ) -> list[DutyCycle]:
-    """Those of all steps from now on; `meanwhile` is told how many there were."""
+    """Counts all steps from now on; `meanwhile` is called with their number."""
     paces: list[DutyCycle] = []
 
-    async def give_way(pace: DutyCycle = FOREGROUND) -> None:
+    async def yield_to_tasks(pace: DutyCycle = FOREGROUND) -> None:
         paces.append(pace)
         meanwhile(len(paces))
         await trio.lowlevel.checkpoint()
 
-    monkeypatch.setattr(checkpoint, "give_way", give_way)
+    monkeypatch.setattr(checkpoint, "yield_to_tasks", yield_to_tasks)
     return paces
 
 

@@ -1,4 +1,4 @@
-"""No checkpoint is begun without room for it, whoever wants it and whatever it must write."""
+"""No checkpoint is begun without space for it, whatever requests it and whatever it must write."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ async def test_who_waits_for_a_checkpoint_gets_one_begun_afterwards() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(task.made)
             await trio.testing.wait_all_tasks_blocked()
-            bottle.add(1, 1)  # behind the checkpoint under way
+            bottle.add(1, 1)  # after the current checkpoint
             nursery.start_soon(task.made)
             await trio.testing.wait_all_tasks_blocked()
             bottle.disk.sync_gate.set()
@@ -130,19 +130,19 @@ async def test_who_waits_for_a_checkpoint_learns_of_its_failure() -> None:
     await bottle.storage.start()
     bottle.add(1, 0)
     bottle.disk.errors["write_at"] = OSError(5, "Input/output error")
-    told: list[StorageFailed] = []
+    reported: list[StorageFailed] = []
 
     async def wait() -> None:
         try:
             await bottle.storage.directories[0].task.made()
         except StorageFailed as error:
-            told.append(error)
+            reported.append(error)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
         with pytest.raises(StorageFailed):
             await bottle.storage.run()
-    assert told
+    assert reported
 
 
 def _bytes_of(directory: Path) -> int:

@@ -93,7 +93,7 @@ async def outcome(kept: Kept, promised: Bottle) -> Outcome:
     return Outcome("", frozenset(denied), kept_of(bottle), is_seen)
 
 
-class Story(NamedTuple):
+class Scenario(NamedTuple):
     """`ages`: as it was at each checkpoint."""
 
     bottle: Bottle
@@ -101,7 +101,7 @@ class Story(NamedTuple):
     ages: list[Kept]
 
 
-async def _story() -> Story:
+async def _scenario() -> Scenario:
     """Two files of the journal are left: the mark lies in the first, with groups behind it."""
     bottle, ages = Bottle(options=OPTIONS), []
     async with bottle.running():
@@ -112,7 +112,7 @@ async def _story() -> Story:
             if i in (3, 9):
                 await bottle.storage.checkpoint()
                 ages.append(kept_of(bottle))
-    return Story(bottle, kept_of(bottle), ages)
+    return Scenario(bottle, kept_of(bottle), ages)
 
 
 def journals(kept: Kept) -> list[str]:
@@ -134,9 +134,9 @@ def _in_blocks(data: bytes, block: int) -> Iterator[tuple[str, bytes]]:
             yield f"{other} and {at} swapped", bytes(swapped[:size])
 
 
-def _damaged(story: Story) -> Iterator[tuple[str, str, Kept]]:
+def _damaged(scenario: Scenario) -> Iterator[tuple[str, str, Kept]]:
     """What was done, to which file, and what is there then."""
-    now, ages = story.now, story.ages
+    now, ages = scenario.now, scenario.ages
     for name, data in now.files.items():
         yield "gone", name, now.having(name, None)
         is_journal = name.endswith(".journal") or "/spare-" in name
@@ -159,29 +159,29 @@ def _damaged(story: Story) -> Iterator[tuple[str, str, Kept]]:
 
 @pytest.mark.parametrize("every", [16, pytest.param(1, marks=pytest.mark.slow)])
 async def test_it_starts_or_refuses_with_a_cure_and_denies_and_destroys_nothing(every: int) -> None:
-    """`every`: one of so many kinds of damage is tried; all of them take minutes."""
-    story = await _story()
-    refused = told = 0
-    for what, name, kept in itertools.islice(_damaged(story), 0, None, every):
-        found = await outcome(kept, story.bottle)
-        told += found.is_seen
+    """`every`: tries each n-th kind of damage; all of them take minutes."""
+    scenario = await _scenario()
+    refused = reported = 0
+    for what, name, kept in itertools.islice(_damaged(scenario), 0, None, every):
+        found = await outcome(kept, scenario.bottle)
+        reported += found.is_seen
         assert not found.denied, (what, name, sorted(found.denied)[:3])
         if found.refusal:
             refused += 1
             assert "Cure: " in found.refusal, (what, name)
             assert found.is_seen, (what, name, found.refusal)
-            await _mended(story, kept, found.left)
+            await _mended(scenario, kept, found.left)
     assert refused > 100 // every
-    assert told > refused
+    assert reported > refused
 
 
-async def _mended(story: Story, damaged: Kept, left: Kept) -> None:
+async def _mended(scenario: Scenario, damaged: Kept, left: Kept) -> None:
     """What was wrong is put right again after a start that was refused: then all is there."""
     put_right = {
-        name: data for name, data in story.now.files.items() if damaged.files.get(name) != data
+        name: data for name, data in scenario.now.files.items() if damaged.files.get(name) != data
     }
-    pairs = left.pairs if damaged.pairs == story.now.pairs else story.now.pairs
-    again = await begun(Kept(left.files | put_right, pairs), story.bottle)
+    pairs = left.pairs if damaged.pairs == scenario.now.pairs else scenario.now.pairs
+    again = await begun(Kept(left.files | put_right, pairs), scenario.bottle)
     await again.storage.start()
     await again.check()
 
@@ -192,10 +192,10 @@ async def test_a_journal_whose_end_is_lost_from_before_the_mark_on_is_refused(
 ) -> None:
     """Nothing before the mark is needed, so damage there is passed over. But then nobody knows
     with which group that file ended, and the next one must not be taken for its successor."""
-    story = await _story()
-    first = journals(story.now)[0]
-    data = story.now.files[first]
+    scenario = await _scenario()
+    first = journals(scenario.now)[0]
+    data = scenario.now.files[first]
     zeroed = data[: begins_at * BLOCK] + bytes(len(data) - begins_at * BLOCK)
-    found = await outcome(story.now.having(first, zeroed), story.bottle)
+    found = await outcome(scenario.now.having(first, zeroed), scenario.bottle)
     assert "its end may be lost" in found.refusal
     assert found.is_seen

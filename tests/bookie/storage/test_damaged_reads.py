@@ -51,7 +51,7 @@ class _BadFile(MemoryFile):
 
 
 async def _filled(disk: MemoryDisk) -> tuple[Bottle, str]:
-    """A bottle that is to be opened anew, and the path of the log that holds ledger 1."""
+    """A storage to be reopened, and the path of the log that holds ledger 1."""
     bottle = Bottle(disk, options=OPTIONS)
     async with bottle.running():
         for entry_id in range(ENTRIES):

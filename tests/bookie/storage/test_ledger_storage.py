@@ -26,7 +26,7 @@ from tests.bookie.storage.simulated_storage import Bottle
 
 
 async def test_entries_read_back_from_cache_and_from_the_entry_log() -> None:
-    bottle = Bottle()
+    bottle = Bottle(checkpoints_when_due=False)
     async with bottle.running():
         for i in range(50):
             bottle.add(1, i, b"x" * i)
@@ -66,7 +66,7 @@ async def test_everything_is_there_after_a_restart(has_checkpoint: bool) -> None
         assert successor.add(2, 10, is_recovery=True) is Status.OK
 
 
-async def test_absent_entries_and_ledgers_are_told_apart() -> None:
+async def test_absent_entries_and_ledgers_are_distinguished() -> None:
     bottle = Bottle()
     async with bottle.running():
         bottle.add(1, 5)
@@ -299,7 +299,7 @@ async def test_a_failed_journal_ends_the_run_and_wakes_who_waits_for_room() -> N
     with pytest.raises(JournalFailed):
         await bottle.storage.run()
     assert isinstance(bottle.storage.failure, JournalFailed)
-    bottle.storage.directories[0].cache.nbytes = 1 << 30
+    bottle.storage.directories[0].cache.count(1 << 30)
     with pytest.raises(JournalFailed):
         await bottle.storage.wait_capacity()
     with pytest.raises(JournalFailed):

@@ -1,6 +1,6 @@
 """The disk is full at every write, allocation, new file, rename and sync of a workload.
 
-Whatever the bookie then does (goes on with its reserve, or stops), all that was acknowledged is
+Whatever the bookie then does (continues with its reserve, or stops), all that was acknowledged is
 there after the next start. A failed sync always stops it, and is not tried again.
 """
 
@@ -192,13 +192,13 @@ async def test_a_checkpoint_waits_for_room_serves_reads_meanwhile_and_is_then_ma
         assert task.checkpoints == before
         await bottle.check()
         # Nobody need wait once no add is taken: else reads would wait behind adds.
-        storage.gate.is_read_only, storage.gate.takes_recovery = True, False
+        storage.gate.set(is_read_only=True, takes_recovery=False)
         assert state() == (True, False)
         with trio.fail_after(5):
             await storage.wait_capacity()
-        storage.gate.is_read_only, storage.gate.takes_recovery = False, True
+        storage.gate.set(is_read_only=False, takes_recovery=True)
         assert state() == (True, True)
-        # Garbage collection goes on: it may be what makes the room.
+        # Garbage collection continues: it may free the space.
         with trio.fail_after(5):
             async with task.writing():
                 pass

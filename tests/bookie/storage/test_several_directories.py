@@ -58,7 +58,7 @@ def mark_of(disk: MemoryDisk, directory: str, journal: int = 0) -> Mark:
 
 
 async def fill_files(bottle: Bottle, ledger_id: int, files: int) -> None:
-    """Adds until so many journal files more were begun."""
+    """Adds until this number of further journal files was begun."""
     journal = bottle.storage.journal_of(ledger_id)
     end = journal.mark.file_id + files
     while journal.mark.file_id < end:
@@ -237,7 +237,7 @@ async def test_a_journal_that_ends_before_any_directorys_mark_is_refused(is_cut:
 
 @pytest.mark.parametrize("kind", ["ledgers", "journal"])
 async def test_disks_in_each_others_place_are_refused(kind: str) -> None:
-    """All cookies of a bookie are alike, so they cannot tell."""
+    """All cookies of a bookie are alike, so they do not show it."""
     bottle = Bottle(options=OPTIONS, journals=2, directories=2)
     async with bottle.running():
         for ledger_id in range(4):
@@ -275,8 +275,8 @@ async def test_a_failure_of_one_stops_all(operation: str) -> None:
             bottle.add(1, 0)
             bottle.storage.journals[1].kick()
             for directory in bottle.storage.directories:
-                directory.cache.nbytes = 1 << 30
-            assert not bottle.storage.is_full  # asks all three for a checkpoint
+                directory.cache.count(1 << 30)
+            assert not bottle.storage.is_full
             await trio.testing.wait_all_tasks_blocked()
             for directory in bottle.storage.directories:
                 assert directory.task.failure is bottle.storage.failure is not None

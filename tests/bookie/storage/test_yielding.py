@@ -45,7 +45,7 @@ class _Other:
     @classmethod
     @contextmanager
     def beside(cls, switch_interval_s: float) -> Iterator[_Other]:
-        """`switch_interval_s`: after so long the interpreter is handed over to whoever asks."""
+        """`switch_interval_s`: time after which the interpreter switches threads on request."""
         other, before = cls(), sys.getswitchinterval()
         thread = threading.Thread(target=other._want_turns)
         sys.setswitchinterval(switch_interval_s)
@@ -85,9 +85,9 @@ async def test_another_thread_is_not_locked_out() -> None:
     assert rests.count >= 5
 
 
-async def test_a_thread_somebody_waits_for_is_let_in() -> None:
+async def test_a_thread_that_a_task_waits_for_gets_a_turn() -> None:
     """The loop is never idle, and lets go of the interpreter only for calls of the system that are
-    over at once: without being let in the thread got a turn in some milliseconds, by luck."""
+    over at once: without yielding the thread got a turn in some milliseconds, by luck."""
 
     def busy_for(seconds: float) -> None:
         ends_at = time.perf_counter() + seconds
@@ -104,10 +104,10 @@ async def test_a_thread_somebody_waits_for_is_let_in() -> None:
         busy_for(0.2)
         by_itself = other.turns - while_waited_for
     assert while_waited_for > 100
-    assert by_itself <= 2, "nobody waits for a thread: none is let in"
+    assert by_itself <= 2, "no task waits for a thread: none gets a turn"
 
 
-async def test_nobody_is_let_in_for_a_disk_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_thread_gets_a_turn_for_a_disk_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would cost everybody else a fifth of the loop, for as long as it hangs."""
     let_in = 0
 

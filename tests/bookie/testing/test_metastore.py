@@ -1,4 +1,4 @@
-"""The simulated metadata store tells the truth late, or leaves its caller in doubt."""
+"""The simulated metadata store reports late, or leaves the outcome of a call unknown."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_a_connect_waits_out_a_short_partition() -> None:
     run_simulated(main, 1)
 
 
-def test_a_killed_node_can_do_nothing_and_its_peer_is_told() -> None:
+def test_a_killed_node_can_do_nothing_and_its_peer_is_reported() -> None:
     async def main(simulation: Simulation) -> None:
         network = SimNetwork(simulation)
         here, there = await _pair(network)

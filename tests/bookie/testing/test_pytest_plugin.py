@@ -105,7 +105,7 @@ def test_what_cannot_be_is_refused(ledgerstream_cluster: InProcessCluster, tmp_p
 def test_the_same_seed_is_the_same_run(simulated_cluster: MakeSimulatedCluster) -> None:
     pause_s = scaled(ci=600, night=1800)
 
-    async def story(cluster: SimCluster) -> tuple[float, str]:
+    async def scenario(cluster: SimCluster) -> tuple[float, str]:
         async with cluster.client() as client:
             namespace = Namespace(client, "demo")
             await namespace.ensure()
@@ -117,13 +117,13 @@ def test_the_same_seed_is_the_same_run(simulated_cluster: MakeSimulatedCluster) 
                 await writer.append(b"y")
         return trio.current_time(), cluster.simulation.trace_hash()
 
-    runs = [simulated_cluster(seed).run(story) for seed in (7, 7, 8)]
+    runs = [simulated_cluster(seed).run(scenario) for seed in (7, 7, 8)]
     assert runs[0] == runs[1]
     assert runs[0][1] != runs[2][1]
     assert all(seconds > pause_s for seconds, _ in runs)
 
 
-def test_a_failure_tells_its_seed_and_is_repeated_by_it(tmp_path: Path) -> None:
+def test_a_failure_reports_its_seed_and_is_repeated_by_it(tmp_path: Path) -> None:
     (tmp_path / "test_story.py").write_text(FAILING)
 
     def run(*options: str) -> str:
@@ -140,12 +140,14 @@ def test_a_failure_tells_its_seed_and_is_repeated_by_it(tmp_path: Path) -> None:
     assert "1 passed" in run("--ledgerstream-seed=4")
 
 
-def test_an_error_of_the_story_comes_out_as_it_is(simulated_cluster: MakeSimulatedCluster) -> None:
-    async def story(cluster: SimCluster) -> None:
+def test_an_error_of_the_scenario_comes_out_as_it_is(
+    simulated_cluster: MakeSimulatedCluster,
+) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         raise LedgerError("the program's own")
 
     with pytest.raises(LedgerError, match="the program's own") as raised:
-        simulated_cluster(seed=11).run(story)
+        simulated_cluster(seed=11).run(scenario)
     assert any("seed 11" in note for note in raised.value.__notes__)
 
 

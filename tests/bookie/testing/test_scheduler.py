@@ -75,12 +75,12 @@ def test_an_event_can_wake_a_task() -> None:
 
 
 def test_deadlock_is_reported_with_the_waiting_tasks() -> None:
-    async def waits_for_nobody() -> None:
+    async def waits_for_nothing() -> None:
         await trio.Event().wait()
 
     async def main(simulation: Simulation) -> None:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(waits_for_nobody)
+            nursery.start_soon(waits_for_nothing)
 
     with pytest.raises(SimulationStuck, match="waits_for_nobody"):
         run_simulated(main, 0)

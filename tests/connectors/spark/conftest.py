@@ -1,4 +1,4 @@
-"""A cluster of real processes, for those tests of the connector that need no Spark."""
+"""A cluster of real processes, for tests of the connector without Spark."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.system.cluster import StandaloneCluster
 
 @pytest.fixture(scope="package")
 def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
-    """Streams of three bookies; `streams.cluster` is what the option `cluster` takes."""
+    """Streams on three bookies; `streams.cluster` is the value of the option `cluster`."""
     cluster = StandaloneCluster(tmp_path_factory.mktemp("connectors") / "cluster", None, ())
     try:
         cluster.start()
@@ -24,9 +24,8 @@ def streams(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Streams]:
 
 
 @pytest.fixture(scope="package", autouse=True)
-def _nothing_is_kept() -> Iterator[None]:
-    """What is kept for the life of a process would keep the background loop going under the tests
-    of other folders."""
+def _disconnect_cached_clients() -> Iterator[None]:
+    """Closes cached clients, which would keep the background loop alive for other tests."""
     yield
-    for cluster in list(client_cache._kept.values()):
+    for cluster in list(client_cache._clusters.values()):
         cluster.disconnect()

@@ -1,4 +1,4 @@
-"""Errors of ours are shown by Spark in their own words; nobody else's traceback is hidden."""
+"""Spark shows a LedgerError by its message; the traceback of other errors is not hidden."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from connectors.spark.error_messages import HIDE_VARIABLE, plain_errors
+from connectors.spark.error_messages import HIDE_VARIABLE, errors_without_traceback
 from ledger.errors import InvalidArgument
 
 
-@plain_errors
+@errors_without_traceback
 class Failing:
     def reads(self, error: BaseException) -> None:
         raise error
@@ -42,7 +42,7 @@ def is_hidden() -> bool:
 
 
 @pytest.mark.usefixtures("_in_a_worker")
-def test_errors_of_ours_hide_the_traceback() -> None:
+def test_ledger_errors_hide_the_traceback() -> None:
     with pytest.raises(InvalidArgument, match="wrong"):
         Failing().reads(InvalidArgument("wrong"))
     assert is_hidden()
@@ -50,7 +50,7 @@ def test_errors_of_ours_hide_the_traceback() -> None:
 
 @pytest.mark.usefixtures("_in_a_worker")
 @pytest.mark.parametrize("name", ["yields", "returns_rows"])
-def test_also_in_the_midst_of_rows(name: str) -> None:
+def test_an_error_between_rows_hides_the_traceback(name: str) -> None:
     rows = getattr(Failing(), name)(InvalidArgument("wrong"))
     assert next(rows) == 1
     assert not is_hidden()
@@ -60,7 +60,7 @@ def test_also_in_the_midst_of_rows(name: str) -> None:
 
 
 @pytest.mark.usefixtures("_in_a_worker")
-def test_one_error_of_ours_comes_out_of_its_groups() -> None:
+def test_a_single_ledger_error_is_unwrapped_from_its_groups() -> None:
     group = ExceptionGroup("nursery", [ExceptionGroup("nursery", [InvalidArgument("wrong")])])
     with pytest.raises(InvalidArgument, match="wrong"):
         Failing().reads(group)
@@ -76,7 +76,7 @@ def test_one_error_of_ours_comes_out_of_its_groups() -> None:
         ExceptionGroup("one", [ValueError("a mistake")]),
     ],
 )
-def test_a_mistake_keeps_its_traceback(error: Exception) -> None:
+def test_another_error_keeps_its_traceback(error: Exception) -> None:
     with pytest.raises(type(error)):
         Failing().reads(error)
     assert not is_hidden()
@@ -89,6 +89,6 @@ def test_outside_of_spark_nothing_is_touched(monkeypatch: pytest.MonkeyPatch) ->
     assert not is_hidden()
 
 
-def test_what_works_works_as_before() -> None:
+def test_results_are_not_changed() -> None:
     assert Failing().adds(1, two=2) == 3
     assert Failing.adds.__doc__ == "Adds."

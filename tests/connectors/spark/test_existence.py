@@ -1,4 +1,4 @@
-"""Streams that are named and not there: found before any task, with the names that look alike."""
+"""Missing streams are reported before any task starts, with similar names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from connectors.spark.client.client_cache import kept
+from connectors.spark.client.client_cache import cached_cluster
 from connectors.spark.existence import check_exist
 from connectors.spark.options.options import Selection
 from ledger.client import LedgerClient
@@ -32,25 +32,25 @@ async def _make(client: LedgerClient) -> None:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Metadata only: what is there is asked of no bookie."""
+    """A cluster with metadata only: no bookie is needed to check existence."""
     path = tmp_path_factory.mktemp("existence") / "cluster.db"
     uri = f"sqlite://{path}"
-    kept(uri).run(_make)
+    cached_cluster(uri).run(_make)
     yield uri
-    kept(uri).disconnect()
+    cached_cluster(uri).disconnect()
 
 
 def named(*streams: str) -> Selection:
     return Selection(streams=streams)
 
 
-def test_what_is_there_is_fine(cluster: str) -> None:
+def test_existing_streams_are_accepted(cluster: str) -> None:
     check_exist(cluster, named("demo/clicks", "demo/wide", "demo/wide#3"))
     check_exist(cluster, Selection(patterns=("demo/orders-*", "empty/*")))
     check_exist(cluster, Selection(patterns=("demo/orders-*",)), may_be_none=False)
 
 
-def test_what_may_be_gone_is_fine_but_its_namespace_is_there(cluster: str) -> None:
+def test_a_stream_may_be_missing_but_not_its_namespace(cluster: str) -> None:
     check_exist(cluster, named("demo/clicks", "demo/gone"), may_be_gone=True)
     with pytest.raises(NoSuchNamespace):
         check_exist(cluster, named("dmo/clicks"), may_be_gone=True)
@@ -59,18 +59,26 @@ def test_what_may_be_gone_is_fine_but_its_namespace_is_there(cluster: str) -> No
 @pytest.mark.parametrize(
     ("selection", "error", "words"),
     [
-        (named("demo/click"), NoSuchStream, ["'demo/click'", "alike are clicks", "stream create"]),
-        (named("demo/Clicks"), NoSuchStream, ["'demo/Clicks'", "alike are clicks"]),
-        (named("demo/zzz"), NoSuchStream, ["streams of demo clicks, clocks", "and 1 more"]),
+        (
+            named("demo/click"),
+            NoSuchStream,
+            ["'demo/click'", "similar names: clicks", "stream create"],
+        ),
+        (named("demo/Clicks"), NoSuchStream, ["'demo/Clicks'", "similar names: clicks"]),
+        (named("demo/zzz"), NoSuchStream, ["streams of demo: clicks, clocks", "and 1 more"]),
         (named("empty/x"), NoSuchStream, ["there are no streams of empty"]),
-        (named("dmo/clicks"), NoSuchNamespace, ["'dmo'", "alike are demo", "namespace create"]),
+        (
+            named("dmo/clicks"),
+            NoSuchNamespace,
+            ["'dmo'", "similar names: demo", "namespace create"],
+        ),
         (named("demo/wide#4"), NoSuchStream, ["partitions 0 to 3", "no partition 4"]),
         (named("demo/clicks#0"), NoSuchStream, ["'demo/clicks' is not partitioned"]),
-        (named("demo/clicks", "demo/veiws"), NoSuchStream, ["alike are views"]),
-        (Selection(patterns=("nope/*",)), NoSuchNamespace, ["there are the namespaces demo"]),
+        (named("demo/clicks", "demo/veiws"), NoSuchStream, ["similar names: views"]),
+        (Selection(patterns=("nope/*",)), NoSuchNamespace, ["existing namespaces: demo"]),
     ],
 )
-def test_what_is_missing_is_told_from_what_there_is(
+def test_a_missing_name_is_reported_with_existing_ones(
     cluster: str, selection: Selection, error: type[Exception], words: list[str]
 ) -> None:
     with pytest.raises(error) as caught:
@@ -83,13 +91,13 @@ def test_a_batch_of_no_stream_is_an_error(cluster: str) -> None:
         check_exist(cluster, Selection(patterns=("demo/x-*",)), may_be_none=False)
 
 
-def test_a_wrong_path_makes_no_cluster(tmp_path: Path) -> None:
+def test_a_wrong_path_creates_no_cluster(tmp_path: Path) -> None:
     with pytest.raises(MetadataUnavailable, match=r"there is no file .*nowhere\.db.*driver"):
         check_exist(f"sqlite://{tmp_path}/nowhere.db", named("demo/clicks"))
     assert not list(tmp_path.iterdir())
 
 
-def test_a_wrong_address_says_what_is_right() -> None:
+def test_a_wrong_address_is_explained() -> None:
     with pytest.raises(InvalidArgument, match=r"unknown scheme 'http'.*zk://host:2181/ledgers"):
         check_exist("http://x", named("demo/clicks"))
     with pytest.raises(InvalidArgument, match="in memory cannot be shared"):
@@ -97,7 +105,7 @@ def test_a_wrong_address_says_what_is_right() -> None:
 
 
 @pytest.mark.system
-def test_a_cluster_that_is_not_reached_says_what_was_tried() -> None:
+def test_an_unreachable_cluster_is_reported_with_its_address() -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"zk://127.0.0.1:{closed.getsockname()[1]}/ledgers"

@@ -1,4 +1,4 @@
-"""The columns of streams: what Spark and Arrow call them, and which schemas of users will do."""
+"""The columns of streams in Spark and Arrow, and the schemas that users may give."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_types_are_these() -> None:
     assert tuple(spark_schema().names) == COLUMNS
 
 
-def test_a_schema_of_some_columns_in_any_order_will_do() -> None:
+def test_a_schema_may_have_some_columns_in_any_order() -> None:
     wanted = StructType([StructField("value", BinaryType()), StructField("sequence", LongType())])
     assert read_schema(wanted) is wanted
     assert read_schema(None) == spark_schema()
@@ -62,7 +62,7 @@ def test_a_schema_of_some_columns_in_any_order_will_do() -> None:
         ([], ["at least one"]),
     ],
 )
-def test_a_schema_that_streams_have_not_is_refused(
+def test_a_schema_with_unknown_columns_is_refused(
     wanted: list[StructField], words: list[str]
 ) -> None:
     with pytest.raises(InvalidArgument) as caught:

@@ -1,4 +1,4 @@
-"""Which PySpark will do, and what is said of one that will not."""
+"""Supported versions of PySpark are accepted; others are reported."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def test_too_old(version: str) -> None:
     assert isinstance(caught.value, ImportError)
 
 
-def test_the_one_here_will_do() -> None:
+def test_the_installed_version_is_supported() -> None:
     check_pyspark()
     check_pyarrow()
 
 
-def test_an_old_one_says_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_old_version_is_reported_with_its_location(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pyspark, "__version__", "4.0.2")
     with pytest.raises(SparkTooOld, match=r"found 4\.0\.2 \(.*pyspark"):
         check_pyspark()
 
 
 def test_without_pyspark(tmp_path: Path) -> None:
-    """The package is imported, and says what is missing when something of it is used."""
+    """The package can be imported, and reports the missing PySpark on first use."""
     program = (
         "import sys; sys.modules['pyspark'] = None\n"
         "import connectors.spark as c\n"

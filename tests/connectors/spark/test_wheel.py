@@ -15,7 +15,7 @@ from tests.wheel import TIMEOUT_S, TOP_MODULES, build_wheel
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
-# What Spark does in a process of its own when the first format is looked up.
+# As Spark does in a separate process when the first format is looked up.
 _LOOK_UP = """
 import io, pickle, sys, warnings
 warnings.simplefilter("ignore")  # other modules of this environment are looked at as well
@@ -37,7 +37,7 @@ for _ in range(read_int(out)):
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the contents of the wheel."""
+    """Builds and installs the wheel; returns the folder."""
     directory = tmp_path_factory.mktemp("wheel")
     wheel = build_wheel(directory)
     target = directory / "installed"

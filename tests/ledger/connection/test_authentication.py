@@ -95,7 +95,7 @@ async def test_every_connection_begins_with_it() -> None:
         assert sum(b.connections for b in cluster.bookies.values()) > 3
 
 
-async def test_a_bookie_that_asks_nobody_counts_us_in() -> None:
+async def test_a_bookie_without_authentication_accepts_the_client() -> None:
     friend = Friend()
     async with scripted_cluster() as cluster, cluster.client(auth=friend) as client:
         set_script(cluster, asks(lambda r: AuthResponse(Status.OK, AUTH_DISABLED_PLUGIN, b"")))
@@ -164,7 +164,7 @@ async def test_a_refusal_names_bookie_plugin_and_cure(
             await client.open_ledger(writer.ledger_id)
 
 
-async def test_a_bookie_that_dies_meanwhile_has_refused_nobody() -> None:
+async def test_a_bookie_that_dies_meanwhile_is_no_refusal() -> None:
     async with (
         scripted_cluster() as cluster,
         cluster.client(auth=Friend(), wire_version=3, ensemble_change_timeout_s=0.3) as client,

@@ -68,7 +68,7 @@ async def test_nothing_dies_with_a_connection_closed_on_a_batch_read() -> None:
         assert writer.statistics().ensemble_changes == 0
         assert writer.last_add_confirmed == 199
         batches = requests_of(cluster, BatchReadRequest)
-    # Twice at each bookie that was read from, to tell it from one that is just being stopped.
+    # Twice at each bookie that was read from, to distinguish it from one that is being stopped.
     asked = {b.name: sum(r in batches for r in b.requests) for b in cluster.bookies.values()}
     assert set(asked.values()) <= {0, 2}
     assert batches
@@ -290,7 +290,7 @@ async def test_deferred_sync_survives_a_bookie_and_loses_nothing_forced() -> Non
                 while writer.statistics().ensemble_changes == 0:
                     await writer.append(payload_of(writer.last_add_pushed + 1))
                     await trio.sleep(0.01)
-            # The change had to make sure of what the old ensemble holds.
+            # The change had to force the entries of the old ensemble.
             first = writer.metadata.last_fragment.first_entry_id
             assert writer.last_add_confirmed == first - 1 >= 49
             adds = requests_of(cluster, AddRequest)
@@ -325,7 +325,7 @@ async def test_force_needs_an_ack_quorum(is_deferred: bool) -> None:
         writer.abandon()
 
 
-async def test_bookie_info_tells_what_each_said_or_why_not() -> None:
+async def test_bookie_info_returns_each_answer_or_error() -> None:
     async with scripted_cluster() as cluster, cluster.client(speculative_read_s=60) as client:
 
         def script(request: Request) -> ResponseBody | None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.connection.pending_calls import WRITER_TXN_ID, Calls
-from ledger.connection.responses import Answers
+from ledger.connection.pending_calls import WRITER_TXN_ID, PendingCalls
+from ledger.connection.responses import ResponseReader
 from ledger.errors import LedgerError, Status
 from ledger.wire import v2, v3
 from ledger.wire.connection import ReceiveBuffer
@@ -50,8 +50,8 @@ class Sink:
 def test_no_ack_is_lost_beside_a_refusal(
     version: int, answers: list[tuple[int, int, Status]]
 ) -> None:
-    calls = Calls(version)
-    taker = Answers("b0", calls)
+    calls = PendingCalls(version)
+    taker = ResponseReader("b0", calls)
     sinks = {0: Sink(), 1: Sink()}
     taker.sinks.update(sinks)
     codec = v3 if version == 3 else v2

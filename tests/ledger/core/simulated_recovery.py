@@ -1,6 +1,6 @@
 """A writer, bookies, a metadata node and several recoverers, stepped in random order.
 
-Plain data and no clock: each step lets one message arrive or one answer come back. Faults:
+Plain data and no clock: each step lets one message arrive or one answer arrive. Faults:
 requests and answers get lost, bookies are down, answer with errors or hang for good.
 """
 
@@ -17,15 +17,15 @@ from ledger.core.recovery_events import (
     Action,
     AddEntry,
     Answered,
-    Chosen,
-    Conflicted,
+    BookieChosen,
     Event,
+    LedgerConflicted,
+    LedgerStored,
+    NoAnswer,
     ReadEntry,
     ReadLast,
     ReplaceBookie,
-    Silent,
     StoreClosed,
-    Stored,
 )
 from ledger.errors import LedgerError, Status
 
@@ -170,7 +170,7 @@ class Recoverer:
         for action in actions:
             self.world.send(("act", self, action))
 
-    def tell(self, event: Event) -> None:
+    def deliver(self, event: Event) -> None:
         assert self.core is not None
         if self.is_done:
             return
@@ -226,7 +226,7 @@ class World:
             case ("act", Recoverer() as recoverer, action):
                 self._act(recoverer, action)  # type: ignore[arg-type]
             case ("event", Recoverer() as recoverer, event):
-                recoverer.tell(event)  # type: ignore[arg-type]
+                recoverer.deliver(event)  # type: ignore[arg-type]
             case _:
                 raise AssertionError(message)
         return True
@@ -247,21 +247,21 @@ class World:
             case ReplaceBookie():
                 taken = (*action.ensemble, *action.excluded)
                 spares = [b for b in self.bookies if b not in taken]
-                return Chosen(action, self.rng.choice(spares) if spares else None)
+                return BookieChosen(action, self.rng.choice(spares) if spares else None)
             case StoreClosed():
                 if self.version != recoverer.version:
-                    return Conflicted(action, recoverer.begin())
+                    return LedgerConflicted(action, recoverer.begin())
                 self.store(action.closed)
-                return Stored(action)
+                return LedgerStored(action)
             case _:
                 return self._ask(action)
 
     def _ask(self, action: ReadLast | ReadEntry | AddEntry) -> Event:
         bookie = self.bookies[action.bookie]
         if bookie.is_down or self.rng.random() < self.loss:
-            return Silent(action, "lost")
+            return NoAnswer(action, "lost")
         if isinstance(action, ReadLast) and self.rng.random() < self.fence_loss:
-            return Silent(action, "fence lost")
+            return NoAnswer(action, "fence lost")
         body = None
         if isinstance(action, AddEntry):
             status = bookie.add(action.entry_id, bytes(action.body), is_recovery=True)
@@ -270,7 +270,7 @@ class World:
         else:
             status, body = bookie.read(action.entry_id, is_fencing=action.is_fencing)
         if self.rng.random() < self.loss:
-            return Silent(action, "answer lost")
+            return NoAnswer(action, "answer lost")
         return Answered(action, status, body)
 
     def heal(self) -> None:
@@ -284,8 +284,8 @@ class World:
         for _ in range(steps_max):
             if recoverer.is_done or not self.step():
                 break
-        story = recoverer.core.story() if recoverer.core else ""
-        assert recoverer.is_done, f"stuck:\n{story}"
+        history = recoverer.core.history() if recoverer.core else ""
+        assert recoverer.is_done, f"stuck:\n{history}"
 
     def check(self) -> None:
         """A closed ledger holds what was confirmed, an ack quorum of copies of each entry."""

@@ -25,7 +25,7 @@ class NaiveAppend:
         self.acks: list[set[int]] = []
         self.confirmed = -1
         self.failed: set[int] = set()
-        self.is_held = False
+        self.is_suspended = False
         self.stride = 1 if ensemble_size == write_quorum else ensemble_size
         self.base = [-1] * ensemble_size
 
@@ -47,7 +47,7 @@ class NaiveAppend:
 
     def advance(self) -> int:
         while (
-            not self.is_held
+            not self.is_suspended
             and self.confirmed + 1 < len(self.acks)
             and sum(self.counts(self.confirmed + 1, i) for i in range(self.sizes[0]))
             >= self.sizes[2]
@@ -61,7 +61,7 @@ class NaiveAppend:
         for acks in self.acks[self.confirmed + 1 :]:
             acks.difference_update(indices)
         self.failed.difference_update(indices)
-        self.is_held = bool(self.failed)
+        self.is_suspended = bool(self.failed)
 
 
 @settings(deadline=None)
@@ -88,13 +88,13 @@ def test_confirms_exactly_what_a_count_per_entry_confirms(
             assert core.fail(index) == (index not in twin.failed)
             if index not in twin.failed:
                 twin.failed.add(index)
-                twin.is_held = True
-            if core.can_go_on_without_failed() and rng.random() < 0.5:
-                core.go_on_without()
-                twin.is_held = False
+                twin.is_suspended = True
+            if core.can_continue_without_failed() and rng.random() < 0.5:
+                core.continue_without_failed()
+                twin.is_suspended = False
         elif core.failed:
             replaced = [i for i in core.failed if rng.random() < 0.7]
-            core.is_held = twin.is_held = True
+            core.is_suspended = twin.is_suspended = True
             core.ensemble_changed(tuple(replaced))
             twin.replaced(replaced)
         assert core.advance() == twin.advance()

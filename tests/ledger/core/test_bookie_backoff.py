@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ledger.core.bookie_backoff import PAUSE_S_MAX, SecondChances
+from ledger.core.bookie_backoff import PAUSE_S_MAX, BookieBackoff
 
 
-def _changes(chances: SecondChances, holds_s: float, until_s: float) -> int:
-    """How often a bookie is taken back that fails after so many seconds each time."""
+def _changes(chances: BookieBackoff, holds_s: float, until_s: float) -> int:
+    """Returns how often a bookie is used again that fails after this many seconds each time."""
     now_s, count = 0.0, 0
     while now_s < until_s:
         now_s += holds_s
@@ -20,11 +20,11 @@ def _changes(chances: SecondChances, holds_s: float, until_s: float) -> int:
 
 def test_a_bookie_that_stays_slow_is_taken_back_seldom() -> None:
     day_s = 86_400
-    assert _changes(SecondChances(60), 10.0, day_s) < day_s / PAUSE_S_MAX + 20
+    assert _changes(BookieBackoff(60), 10.0, day_s) < day_s / PAUSE_S_MAX + 20
 
 
 def test_a_bookie_that_is_restarted_now_and_then_is_taken_back_at_once() -> None:
-    chances = SecondChances(60)
+    chances = BookieBackoff(60)
     for now_s in (100.0, 200.0, 300.0):
         chances.failed("b", now_s)
         assert not chances.is_resting("b", now_s)
@@ -32,7 +32,7 @@ def test_a_bookie_that_is_restarted_now_and_then_is_taken_back_at_once() -> None
 
 
 def test_who_holds_again_for_long_enough_is_as_good_as_new() -> None:
-    chances = SecondChances(60)
+    chances = BookieBackoff(60)
     chances.failed("b", 0)
     for now_s, pause_s in ((10, 1), (20, 2), (30, 4)):
         chances.taken("b", now_s - 5)
@@ -49,7 +49,7 @@ def test_who_holds_again_for_long_enough_is_as_good_as_new() -> None:
 
 
 def test_others_and_those_that_failed_before_they_were_taken_do_not_wait() -> None:
-    chances = SecondChances(60)
+    chances = BookieBackoff(60)
     chances.failed("b", 0)
     chances.failed("b", 1)
     assert not chances.is_resting("b", 1)

@@ -102,18 +102,18 @@ def test_a_tally_is_what_counting_gives(kinds: list[list[BadCopy | None]]) -> No
     assert report.lost_entries == sum(
         all(c is not None and c.state not in DOUBTFUL for c in three) for three in kinds
     )
-    told = {
+    reported = {
         (fault.bookie, fault.state, entry_id)
         for fault in report.faults
         for entry_id in range(fault.first_entry, fault.last_entry + 1)
     }
-    assert told == {
+    assert reported == {
         (bookie, copy.state, entry_id)
         for entry_id, copies in enumerate(everything)
         for bookie, copy in copies.items()
         if isinstance(copy, BadCopy)
     }
-    assert sum(fault.entries for fault in report.faults) == len(told)
+    assert sum(fault.entries for fault in report.faults) == len(reported)
 
 
 def test_what_could_not_be_looked_at_is_a_doubt() -> None:

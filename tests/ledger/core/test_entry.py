@@ -121,9 +121,9 @@ def test_a_cut_entry_is_noticed(digest_type: DigestType) -> None:
 def test_a_wrong_entry_is_named() -> None:
     digest = Digest(DigestType.CRC32C)
     data = encoded(digest, Entry(7, 8, 6, 1000, b"payload"))
-    with pytest.raises(DigestMismatch, match="entry 8 of ledger 7 came back for entry 9"):
+    with pytest.raises(DigestMismatch, match="entry 8 of ledger 7 was returned for entry 9"):
         digest.decode_entry(7, 9, data)
-    with pytest.raises(DigestMismatch, match="of ledger 7 came back for entry 8 of ledger 6"):
+    with pytest.raises(DigestMismatch, match="of ledger 7 was returned for entry 8 of ledger 6"):
         digest.decode_entry(6, 8, data)
 
 
@@ -139,7 +139,7 @@ def test_many_are_decoded_as_one_by_one(digest_type: DigestType) -> None:
     entries = [Entry(3, 10 + i, 9 + i, 100 * i, bytes(i)) for i in range(20)]
     bodies = [memoryview(encoded(digest, entry)) for entry in entries]
     assert digest.decode_many(3, 10, bodies) == entries
-    with pytest.raises(DigestMismatch, match="entry 15 of ledger 3 came back for entry 14"):
+    with pytest.raises(DigestMismatch, match="entry 15 of ledger 3 was returned for entry 14"):
         digest.decode_many(3, 10, bodies[:4] + bodies[5:])
 
 

@@ -93,14 +93,14 @@ def test_closing_where_another_client_closed() -> None:
 
 
 def test_a_change_that_was_still_under_way_when_its_writer_closed() -> None:
-    """The new ensemble is stored, and the writer ended before it was told so."""
+    """The new ensemble is stored, and the writer ended before it learned that."""
     old, new = ("b0", "b1", "b2"), ("b0", "b1", "b3")
     stored = metadata((0, ("b4", "b1", "b2")), (4, old), (10, new))
     closed = closed_by_writer(stored, Fragment(4, old), 9, 90)
     assert closed is not None
     assert (closed.is_closed, closed.last_entry_id, closed.length) == (True, 9, 90)
     assert closed.fragments == stored.fragments
-    # Moved by somebody else: its own entries are where the writer was told.
+    # Moved by another client: the entries are where the writer stored them.
     moved = metadata((0, old), (4, ("b5", "b1", "b2")), (10, new))
     closed = closed_by_writer(moved, Fragment(4, old), 9, 90)
     assert closed is not None

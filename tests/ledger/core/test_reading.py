@@ -12,11 +12,11 @@ from ledger.core.metadata import Fragment
 from ledger.core.reading import (
     FAILURE_MEMORY_S,
     FAILURES_MAX,
-    Ask,
     Failed,
-    Got,
+    HedgeDelayElapsed,
     LacRead,
-    Passed,
+    ReadReplica,
+    ReplicaAnswered,
     ReplicaOrder,
     ReplicaRead,
     Wait,
@@ -45,34 +45,34 @@ def read(hedges_max: int = 2) -> ReplicaRead[int]:
 
 class TestReplicaRead:
     def test_one_is_asked_and_the_clock_runs(self) -> None:
-        assert read().start() == [Ask("b0"), Wait(0.5)]
+        assert read().start() == [ReadReplica("b0"), Wait(0.5)]
 
     def test_a_failure_moves_on_at_once(self) -> None:
         machine = read()
         machine.start()
-        assert machine.handle(Failed("b0", BookieUnavailable("gone"))) == [Ask("b1")]
+        assert machine.handle(Failed("b0", BookieUnavailable("gone"))) == [ReadReplica("b1")]
 
     def test_slowness_adds_one_more(self) -> None:
         machine = read()
         machine.start()
-        assert machine.handle(Passed()) == [Ask("b1"), Wait(0.5)]
-        assert machine.handle(Passed()) == [Ask("b2")]
-        machine.handle(Got("b2", 1))
+        assert machine.handle(HedgeDelayElapsed()) == [ReadReplica("b1"), Wait(0.5)]
+        assert machine.handle(HedgeDelayElapsed()) == [ReadReplica("b2")]
+        machine.handle(ReplicaAnswered("b2", 1))
         assert machine.finished
-        assert machine.result == Got("b2", 1)
+        assert machine.result == ReplicaAnswered("b2", 1)
         assert machine.slow == ["b0", "b1"]
 
     def test_hedges_are_bounded(self) -> None:
         machine = read(hedges_max=1)
         machine.start()
-        assert machine.handle(Passed()) == [Ask("b1")]
+        assert machine.handle(HedgeDelayElapsed()) == [ReadReplica("b1")]
 
     def test_a_failure_waits_for_a_hedge_under_way(self) -> None:
         machine = read()
         machine.start()
-        machine.handle(Passed())
+        machine.handle(HedgeDelayElapsed())
         assert machine.handle(Failed("b0", BookieUnavailable("gone"))) == []
-        assert machine.handle(Failed("b1", BookieUnavailable("gone"))) == [Ask("b2")]
+        assert machine.handle(Failed("b1", BookieUnavailable("gone"))) == [ReadReplica("b2")]
 
     def test_absent_only_if_all_say_so(self) -> None:
         kinds: list[type[LedgerError]] = [
@@ -102,10 +102,10 @@ class TestReplicaRead:
         open_: list[str] = []
         clocks = 0
 
-        def take(actions: list[Ask | Wait]) -> None:
+        def take(actions: list[ReadReplica | Wait]) -> None:
             nonlocal clocks
             for action in actions:
-                if isinstance(action, Ask):
+                if isinstance(action, ReadReplica):
                     asked.append(action.bookie)
                     open_.append(action.bookie)
                 else:
@@ -117,11 +117,11 @@ class TestReplicaRead:
                 break
             if step == "pass" and clocks:
                 clocks -= 1
-                take(machine.handle(Passed()))
+                take(machine.handle(HedgeDelayElapsed()))
             elif step == "fail" and open_:
                 take(machine.handle(Failed(open_.pop(0), BookieIoError("disk"))))
             elif step == "got" and open_:
-                machine.handle(Got(open_.pop(), 1))
+                machine.handle(ReplicaAnswered(open_.pop(), 1))
             assert clocks <= 1
         assert machine.finished
         assert len(asked) == len(dict.fromkeys(asked))
@@ -166,11 +166,11 @@ class TestOrder:
 class TestLac:
     def test_covered_by_two_of_three(self) -> None:
         machine = LacRead(make_metadata())
-        assert machine.start() == [Ask("b0"), Ask("b1"), Ask("b2")]
-        machine.handle(Got("b0", 4))
+        assert machine.start() == [ReadReplica("b0"), ReadReplica("b1"), ReadReplica("b2")]
+        machine.handle(ReplicaAnswered("b0", 4))
         with pytest.raises(NotEnoughBookies):
             _ = machine.result
-        machine.handle(Got("b2", 6))
+        machine.handle(ReplicaAnswered("b2", 6))
         assert machine.finished
         assert machine.result == 6
 
@@ -184,7 +184,7 @@ class TestLac:
 
     def test_too_many_silent(self) -> None:
         machine = LacRead(make_metadata())
-        machine.handle(Got("b0", 4))
+        machine.handle(ReplicaAnswered("b0", 4))
         for bookie in ("b1", "b2"):
             machine.handle(Failed(bookie, BookieUnavailable("down")))
         assert machine.finished
@@ -195,7 +195,7 @@ class TestLac:
         fragments = (Fragment(0, BOOKIES), Fragment(9, ("b3", "b1", "b2")))
         machine = LacRead(make_metadata(fragments=fragments))
         machine.handle(Failed("b3", NoSuchLedger("new here")))
-        machine.handle(Got("b1", 3))
+        machine.handle(ReplicaAnswered("b1", 3))
         assert machine.result == 8
 
     def test_of_a_bookie_is_the_greater_of_explicit_and_carried(self) -> None:

@@ -66,7 +66,7 @@ class World:
     def replace(self) -> None:
         index = self.rng.randrange(len(self.bookies))
         self.core.fail(index)
-        if self.rng.random() < 0.3:  # while it is on its way others acknowledge
+        if self.rng.random() < 0.3:  # while it is in flight others acknowledge
             self.ack()
         old = self.bookies[index]
         is_back = self.rng.random() < 0.3
@@ -128,7 +128,7 @@ def test_an_ack_that_came_before_anybody_asked_is_known() -> None:
     assert core.watch(3, ["a", "b", "c"], 5.0).acks == {2: ("c", 5.0)}
 
 
-def test_nothing_is_kept_of_entries_nobody_asked_about() -> None:
+def test_nothing_is_recorded_for_entries_that_are_not_watched() -> None:
     core = AppendCore(3, 3, 2)
     core.last_add_pushed = 10
     core.acked(0, 0, 10)
@@ -146,20 +146,20 @@ def test_what_is_watched_is_bounded() -> None:
     assert len(log.entries) == receipts.WATCHED_MAX
 
 
-def test_told_when_something_changed() -> None:
-    log, told = AckLog(), list[str]()
+def test_watchers_are_notified_of_changes() -> None:
+    log, notified = AckLog(), list[str]()
     watched = log.watch(4, (0, 1, 2), {}, 3)
-    watched.on_change = lambda: told.append(",".join(b for b, _ in watched.acks.values()))
+    watched.on_change = lambda: notified.append(",".join(b for b, _ in watched.acks.values()))
     log.acked(1, "b", 0, 3, 1.0)
-    assert told == []
+    assert notified == []
     log.acked(1, "b", 4, 9, 1.0)
     log.acked(1, "b", 4, 4, 2.0)  # twice is once
     log.ensemble_changed((1,), 3)
     log.failed()
-    assert told == ["b", "", ""]
+    assert notified == ["b", "", ""]
 
 
-def test_what_nobody_fetches_is_dropped_once_all_is_known() -> None:
+def test_a_complete_receipt_that_is_not_fetched_is_dropped() -> None:
     log = AckLog()
     for entry in range(1000):
         watched = log.watch(entry, (0, 1), {}, entry - 1)

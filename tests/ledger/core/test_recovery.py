@@ -12,14 +12,14 @@ from ledger.core.recovery_events import (
     Action,
     AddEntry,
     Answered,
-    Chosen,
-    Conflicted,
+    BookieChosen,
+    LedgerConflicted,
+    LedgerStored,
+    NoAnswer,
     ReadEntry,
     ReadLast,
     ReplaceBookie,
-    Silent,
     StoreClosed,
-    Stored,
 )
 from ledger.errors import MetadataConflict, RecoveryIncomplete, Status, Unauthorized
 from tests.ledger.core.simulated_recovery import (
@@ -46,10 +46,10 @@ def fence(core: RecoveryCore, answers: dict[str, bytes | Status | None]) -> list
     return actions
 
 
-def answer(action: Action, what: bytes | Status | None) -> Answered | Silent:
+def answer(action: Action, what: bytes | Status | None) -> Answered | NoAnswer:
     assert isinstance(action, ReadLast | ReadEntry | AddEntry)
     if what is None:
-        return Silent(action, "no answer in 5 s")
+        return NoAnswer(action, "no answer in 5 s")
     if isinstance(what, bytes):
         return Answered(action, Status.OK, what)
     return Answered(action, what)
@@ -120,7 +120,7 @@ class TestFencing:
         (to_b0,) = [a for a in adds if a.bookie == "b0"]
         actions = core.handle(answer(to_b0, Status.IO_ERROR))
         (replace,) = [a for a in actions if isinstance(a, ReplaceBookie)]
-        core.handle(Chosen(replace, "b9"))
+        core.handle(BookieChosen(replace, "b9"))
         assert core._adds.metadata.fragments == (
             Fragment(0, ("b0", "b1", "b2")),
             Fragment(8, ("b9", "b1", "b3")),
@@ -163,7 +163,7 @@ class TestEnd:
         (store,) = core.handle(answer(actions[0], NO))
         assert isinstance(store, StoreClosed)
         assert (store.closed.last_entry_id, store.closed.length) == (-1, 0)
-        core.handle(Stored(store))
+        core.handle(LedgerStored(store))
         assert core.result.is_closed
 
     @pytest.mark.parametrize("doubt", [None, UNKNOWN, Status.IO_ERROR, b"not an entry"])
@@ -191,7 +191,7 @@ class TestEnd:
         core = start(window=2)
         actions = fence(core, {"b0": NO, "b1": NO})
         assert [entry_id for _, entry_id in reads(actions)] == [0, 1]
-        # Entry 1 carries LAC 0: entry 0 was acknowledged, whoever denies it.
+        # Entry 1 carries LAC 0: entry 0 was acknowledged, whichever bookie denies it.
         core.handle(answer(actions[1], make_body(1, 0)))
         second, third = core.handle(answer(actions[0], NO))
         core.handle(answer(second, NO))
@@ -267,7 +267,7 @@ class TestAddingAgain:
         (replace,) = core.handle(answer(adds[1], None))
         assert isinstance(replace, ReplaceBookie)
         assert replace.excluded == ("b1",)
-        (again,) = core.handle(Chosen(replace, "b7"))
+        (again,) = core.handle(BookieChosen(replace, "b7"))
         assert (again.bookie if isinstance(again, AddEntry) else None) == "b7"
         assert core.handle(answer(again, Status.OK))  # two acks in b0 b7 b2: on it goes
         assert core._adds.confirmed == 0
@@ -281,7 +281,7 @@ class TestAddingAgain:
         core.handle(answer(by["b0", 0], Status.OK))
         (replace,) = core.handle(answer(by["b0", 1], Status.IO_ERROR))
         assert isinstance(replace, ReplaceBookie)
-        sent = core.handle(Chosen(replace, "b7"))
+        sent = core.handle(BookieChosen(replace, "b7"))
         assert {(a.bookie, a.entry_id) for a in sent if isinstance(a, AddEntry)} == {
             ("b7", 0),
             ("b7", 1),
@@ -295,7 +295,7 @@ class TestAddingAgain:
         core, adds = self.begin()
         (replace,) = core.handle(answer(adds[0], Status.READ_ONLY))
         assert isinstance(replace, ReplaceBookie)
-        core.handle(Chosen(replace, None))
+        core.handle(BookieChosen(replace, None))
         core.handle(answer(adds[1], Status.OK))
         core.handle(answer(adds[2], Status.OK))
         assert core._adds.confirmed == 0
@@ -306,7 +306,7 @@ class TestAddingAgain:
         for add in adds[:2]:
             (replace,) = core.handle(answer(add, Status.IO_ERROR))
             assert isinstance(replace, ReplaceBookie)
-            core.handle(Chosen(replace, None))
+            core.handle(BookieChosen(replace, None))
         with pytest.raises(RecoveryIncomplete, match=r"2 acks needed, 2 of 3 bookies failed"):
             _ = core.result
 
@@ -322,27 +322,27 @@ class TestStoring:
     def test_anothers_close_is_adopted(self) -> None:
         core, store = self.closing()
         theirs = make_metadata().closed(4, 25)
-        core.handle(Conflicted(store, theirs))
+        core.handle(LedgerConflicted(store, theirs))
         assert core.result is theirs
 
     def test_anothers_change_means_beginning_again(self) -> None:
         core, store = self.closing()
         moved = make_metadata().with_ensemble(0, ("b0", "b5", "b2"))
-        actions = core.handle(Conflicted(store, moved))
+        actions = core.handle(LedgerConflicted(store, moved))
         assert [a.bookie for a in actions if isinstance(a, ReadLast)] == ["b0", "b5", "b2"]
-        assert core.handle(Stored(store)) == []  # an answer to the attempt before
+        assert core.handle(LedgerStored(store)) == []  # an answer to the attempt before
         assert not core.finished
 
     def test_restarts_are_bounded(self) -> None:
         core, store = self.closing()
         for _ in range(ATTEMPTS_MAX - 1):
-            begun = core.handle(Conflicted(store, make_metadata()))
+            begun = core.handle(LedgerConflicted(store, make_metadata()))
             for action in begun[:2]:
                 actions = core.handle(answer(action, NO))
             actions = core.handle(answer(actions[0], NO))
             (last,) = core.handle(answer(actions[0], NO))
             assert isinstance(last, StoreClosed)
             store = last
-        core.handle(Conflicted(store, make_metadata()))
+        core.handle(LedgerConflicted(store, make_metadata()))
         with pytest.raises(MetadataConflict):
             _ = core.result

@@ -1,7 +1,7 @@
 """Stories of recovery as scripts: what the world says, and below it what the core then does.
 
 A step is a line of the world, `----`, and what came out. `REWRITE_TRANSCRIPTS=1 pytest
-tests/ledger/core/test_recovery_transcripts.py` records anew; the diff is the review.
+tests/ledger/core/test_recovery_transcripts.py` records them again; the diff is the review.
 
 Steps: `ledger E WQ AQ [first:b0,b1,... ...]`; `start [window N]`; `last BOOKIE ANSWER`;
 `read BOOKIE ENTRY ANSWER`; `add BOOKIE ENTRY ANSWER`; `chosen BOOKIE|none`; `stored`;
@@ -23,15 +23,15 @@ from ledger.core.recovery_events import (
     Action,
     AddEntry,
     Answered,
-    Chosen,
-    Conflicted,
+    BookieChosen,
     Event,
+    LedgerConflicted,
+    LedgerStored,
+    NoAnswer,
     ReadEntry,
     ReadLast,
     ReplaceBookie,
-    Silent,
     StoreClosed,
-    Stored,
 )
 from ledger.errors import LedgerError, Status
 from tests.ledger.core.simulated_recovery import DIGEST, make_body, make_metadata
@@ -78,15 +78,15 @@ class Teller:
                 add = self.take(AddEntry, bookie=bookie, entry_id=int(entry_id))
                 return self.answer(add, said)
             case ["chosen", bookie]:
-                return Chosen(self.take(ReplaceBookie), None if bookie == "none" else bookie)
+                return BookieChosen(self.take(ReplaceBookie), None if bookie == "none" else bookie)
             case ["stored"]:
-                return Stored(self.take(StoreClosed))
+                return LedgerStored(self.take(StoreClosed))
             case ["conflict", "closed", last, length]:
                 theirs = self.metadata.closed(int(last), int(length))
-                return Conflicted(self.take(StoreClosed), theirs)
+                return LedgerConflicted(self.take(StoreClosed), theirs)
             case ["conflict", "moved", first, bookies]:
                 moved = self.metadata.with_ensemble(int(first), tuple(bookies.split(",")))
-                return Conflicted(self.take(StoreClosed), moved)
+                return LedgerConflicted(self.take(StoreClosed), moved)
             case _:
                 raise AssertionError(f"no such step: {' '.join(words)}")
 
@@ -103,7 +103,7 @@ class Teller:
     def answer(self, action: ReadLast | ReadEntry | AddEntry, said: list[str]) -> Event:
         match said:
             case ["silent"]:
-                return Silent(action, "no answer")
+                return NoAnswer(action, "no answer")
             case ["entry", entry_id, "lac", lac]:
                 return Answered(action, Status.OK, make_body(int(entry_id), int(lac)))
             case [status]:
@@ -146,7 +146,7 @@ def shown_action(action: Action) -> str:
             )
 
 
-def told(text: str) -> str:
+def transcript_of(text: str) -> str:
     """The script with what comes out now."""
     teller = Teller()
     lines: list[str] = []
@@ -166,14 +166,14 @@ def told(text: str) -> str:
 
 
 @pytest.mark.parametrize("path", sorted(TRANSCRIPTS.glob("recovery_*.txt")), ids=lambda p: p.stem)
-def test_the_story_is_as_it_was_told(path: Path) -> None:
+def test_the_transcript_is_as_recorded(path: Path) -> None:
     text = path.read_text()
-    now = told(text)
+    now = transcript_of(text)
     if os.environ.get("REWRITE_TRANSCRIPTS"):
         path.write_text(now)
     else:
         assert now == text
 
 
-def test_there_are_stories() -> None:
+def test_there_are_transcripts() -> None:
     assert len(list(TRANSCRIPTS.glob("recovery_*.txt"))) >= 4

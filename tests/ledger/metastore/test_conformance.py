@@ -338,7 +338,7 @@ async def test_watching_children_shows_sessions_come_and_go(open_session: OpenSe
         assert (await wait_for(names, []))[-1] == []
 
 
-async def test_a_failed_transaction_wakes_nobody_with_a_value(open_session: OpenSession) -> None:
+async def test_a_failed_transaction_yields_no_value_to_watches(open_session: OpenSession) -> None:
     async with open_session() as store:
         await store.create("/a", b"0")
         async with aclosing(store.watch("/a")) as nodes:

@@ -81,6 +81,6 @@ def test_damaged_text_is_corrupt(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("directory", ["", "/a,b", "/a\tb", "/a\nb"])
-def test_directories_that_cannot_be_told_apart_are_refused(directory: str) -> None:
+def test_ambiguous_directories_are_refused(directory: str) -> None:
     with pytest.raises(InvalidArgument):
         Cookie(bookie_id="b", journal_directories=(directory,), ledger_directories=("/l",))

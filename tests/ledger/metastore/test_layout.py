@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import InvalidArgument, MetadataCorrupt
+from ledger.metastore import ClusterAddress
 from ledger.metastore.layout import (
     LEDGER_ID_MAX,
     SHORT_LEDGER_ID_END,
     Layout,
     decode_layout,
     encode_layout,
-    layout_of_uri,
 )
 
 HYBRID, LONG, LEGACY, FLAT = (
@@ -105,10 +105,13 @@ def test_any_bytes_are_a_layout_or_corrupt(data: bytes) -> None:
 
 
 def test_the_cluster_address_may_ask_for_a_layout() -> None:
-    assert layout_of_uri("zk+longhierarchical://a:2181;b:2181/ledgers") is LONG
-    assert layout_of_uri("zk+flat://a:2181/ledgers") is FLAT
+    def layout_of(uri: str) -> Layout | None:
+        return ClusterAddress.parse(uri).layout
+
+    assert layout_of("zk+longhierarchical://a:2181;b:2181/ledgers") is LONG
+    assert layout_of("zk+flat://a:2181/ledgers") is FLAT
     for uri in ("zk://a:2181/ledgers", "zk+null://a:2181/ledgers", "sqlite:///c.db", "memory:"):
-        assert layout_of_uri(uri) is None
+        assert layout_of(uri) is None
     for unknown in ("ms", "legacyhierarchical"):
-        with pytest.raises(InvalidArgument, match=rf"'{unknown}' is no layout.*flat"):
-            layout_of_uri(f"zk+{unknown}://a:2181/ledgers")
+        with pytest.raises(InvalidArgument, match=rf"manager '{unknown}', known are .*flat"):
+            layout_of(f"zk+{unknown}://a:2181/ledgers")

@@ -1,4 +1,4 @@
-"""Ledger ids: never the same twice, before and after the short ones are used up."""
+"""Ledger ids: never the same twice, before and after the short ones are exhausted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class CountedFar(MemoryStore):
 
     async def next_id(self, path: str) -> int:
         counted = await super().next_id(path) + self.ahead.get(path, 0)
-        # ZooKeeper counts in 32 bits and goes on below zero.
+        # ZooKeeper counts in 32 bits and continues below zero.
         return (counted + 2**31) % 2**32 - 2**31
 
 
@@ -73,7 +73,7 @@ async def test_a_full_node_of_long_ids_is_followed_by_the_next(store: CountedFar
     store.ahead["/ledgers/idgen-long/HOB-0000000002/ID-"] = LAST_SHORT
     ids = LedgerIds(store, "/ledgers")
     assert await take(ids, 3) == [2 << 32 | LAST_SHORT, 3 << 32, (3 << 32) + 1]
-    # What is used up stays: deleted and made anew it would count from 0 again.
+    # An exhausted node stays: created again it would count from 0.
     names = await store.children("/ledgers/idgen-long")
     assert names == ["HOB-0000000002", "HOB-0000000003"]
 
@@ -92,7 +92,7 @@ async def test_layouts_of_short_ids_end_with_them(
     store.ahead[f"/ledgers/{path}"] = LAST_SHORT
     ids = LedgerIds(store, "/ledgers")
     assert await take(ids, 1, layout) == [LAST_SHORT]
-    with pytest.raises(InvalidArgument, match=f"{layout.value} are used up"):
+    with pytest.raises(InvalidArgument, match=f"{layout.value} are exhausted"):
         await ids.next_id(layout)
 
 
@@ -102,7 +102,7 @@ async def test_even_long_ids_end(store: CountedFar) -> None:
     store.ahead[f"{path}/ID-"] = LAST_SHORT
     ids = LedgerIds(store, "/ledgers")
     assert await take(ids, 1) == [HIGH_BITS_MAX << 32 | LAST_SHORT]
-    with pytest.raises(InvalidArgument, match="used up"):
+    with pytest.raises(InvalidArgument, match="exhausted"):
         await ids.next_id(HYBRID)
 
 

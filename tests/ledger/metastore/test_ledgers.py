@@ -219,7 +219,7 @@ async def test_deleting_removes_empty_parents_and_no_others(store: MemoryStore) 
 async def test_existence_is_never_denied_in_doubt(store: MemoryStore) -> None:
     ledgers = LedgerStore(store)
     with pytest.raises(MetadataUnavailable, match="no LAYOUT"):
-        await ledgers.exists(3)  # whoever wiped the tree has not deleted the ledger
+        await ledgers.exists(3)  # wiping the tree has not deleted the ledger
     await store.create("/ledgers/LAYOUT", encode_layout(Layout.HIERARCHICAL))
     await store.create(Layout.HIERARCHICAL.path("/ledgers", 3), b"not metadata")
     assert await ledgers.exists(3)

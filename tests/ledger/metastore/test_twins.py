@@ -12,7 +12,7 @@ from ledger.errors import LedgerError
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, Node, Put
 from ledger.metastore.memory import MemoryTree, _Session
 from ledger.metastore.sqlite.liveness import identity_of
-from ledger.metastore.sqlite.tree import SqliteFile
+from ledger.metastore.sqlite.tree import SqliteTree
 
 PATHS = ("/a", "/a/b", "/a/b/c", "/a/d", "/e", "/e/f", "/e/f/g")
 NOW_MS = 5
@@ -42,7 +42,7 @@ def some_change(rng: random.Random, whole: dict[str, Node | None]) -> Change:
 def test_both_drivers_do_the_same(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     tree, session = MemoryTree(), _Session()
-    file = SqliteFile(
+    file = SqliteTree(
         str(tmp_path / "c.db"),
         session_timeout_ms=1000,
         now_ms=lambda: NOW_MS,
@@ -82,12 +82,12 @@ def _try_memory(tree: MemoryTree, changes: list[Change], session: _Session) -> s
     return "done"
 
 
-def _try_file(file: SqliteFile, changes: list[Change], session: int) -> str:
+def _try_file(file: SqliteTree, changes: list[Change], session: int) -> str:
     (outcome,) = file.commit_together([lambda: file.apply(changes, session)])
     return f"{type(outcome).__name__}: {outcome}" if isinstance(outcome, LedgerError) else "done"
 
 
-def _whole(store: MemoryTree | SqliteFile, path: str = "/") -> dict[str, Node | None]:
+def _whole(store: MemoryTree | SqliteTree, path: str = "/") -> dict[str, Node | None]:
     found = {path: store.get(path)}
     for name in store.children(path):
         found |= _whole(store, f"{path.rstrip('/')}/{name}")

@@ -22,14 +22,14 @@ LEDGERS = 3 * RECOVERIES_MAX
 class RecoveryCount(MemoryStore):
     """Sees recoveries begin and end."""
 
-    begun = ended = at_once_max = 0
+    begun = ended = concurrent_max = 0
 
     async def put(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
         is_ledger = path.startswith("/ledgers/0")
         state = decode(1, data).state if is_ledger else None
         if state is LedgerState.IN_RECOVERY:
             self.begun += 1
-            self.at_once_max = max(self.at_once_max, self.begun - self.ended)
+            self.concurrent_max = max(self.concurrent_max, self.begun - self.ended)
         put = await super().put(path, data, version)
         self.ended += state is LedgerState.CLOSED
         return put
@@ -60,4 +60,4 @@ async def test_some_ledgers_at_a_time_and_all_in_the_end(tmp_path: Path) -> None
                     nursery.start_soon(recover, ledger_id)
             assert ends == [0] * LEDGERS
             assert (store.begun, store.ended) == (LEDGERS, LEDGERS)
-            assert 1 < store.at_once_max <= RECOVERIES_MAX
+            assert 1 < store.concurrent_max <= RECOVERIES_MAX

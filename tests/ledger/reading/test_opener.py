@@ -55,7 +55,7 @@ async def test_a_closed_ledger_is_opened_without_asking_any_bookie(
         assert not any(b.calls for b in world.bookies.values())
 
 
-async def test_without_recovery_nobody_is_fenced(autojump_clock: MockClock) -> None:
+async def test_without_recovery_no_writer_is_fenced(autojump_clock: MockClock) -> None:
     async with make_world() as world:
         metadata = await world.create()
         world.put(metadata, 0, 9)
@@ -228,7 +228,7 @@ async def duel(seed: int) -> None:
 
 @pytest.mark.parametrize("block", range(3))
 def test_two_recoverers_and_a_living_writer_agree(block: int) -> None:
-    for seed in range(block * 25, block * 25 + 25, stride(ci=3)):
+    for seed in range(block * 25, block * 25 + 25, stride(ci=6)):
         trio.run(duel, seed, clock=MockClock(autojump_threshold=0))
 
 

@@ -1,4 +1,4 @@
-"""TCP transports: what they promise when a connection ends under whoever uses it."""
+"""TCP transports: what they promise when a connection ends while it is used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ledger.errors import BookieUnavailable
 from ledger.runtime.network import TcpNetwork, TcpTransport
 
 
-async def test_who_waits_for_a_closed_transport_is_told_so() -> None:
+async def test_waits_on_a_closed_transport_raise() -> None:
     left, right = socket.socketpair()
     with right:
         transport = TcpTransport(left)
@@ -37,7 +37,7 @@ async def test_a_socket_connected_to_itself_is_no_bookie(monkeypatch: pytest.Mon
             return stream
 
         monkeypatch.setattr(trio, "open_tcp_stream", open_tcp_stream)
-        with pytest.raises(BookieUnavailable, match="nobody listens"):
+        with pytest.raises(BookieUnavailable, match="nothing listens there"):
             await TcpNetwork().connect(host, port)
     with socket.create_server((host, port)) as bookie:
         assert bookie.getsockname() == (host, port), "the port is free at once"

@@ -207,8 +207,8 @@ def test_answers_v2_does_not_have_are_our_error(body: m.ResponseBody) -> None:
 
 
 def test_a_read_reply_drops_what_v2_has_no_place_for() -> None:
-    told = m.ReadResponse(Status.OK, 1, 2, entry(1, 2), max_lac=9, lac_update_ms=10)
-    frame = v2.encode_response(m.Response(2, 0, told))
+    sent = m.ReadResponse(Status.OK, 1, 2, entry(1, 2), max_lac=9, lac_update_ms=10)
+    frame = v2.encode_response(m.Response(2, 0, sent))
     heard = v2.decode_response(body_of(frame)).body
     assert heard == m.ReadResponse(Status.OK, 1, 2, entry(1, 2))
 

@@ -62,7 +62,7 @@ def test_requests_are_apaches_bytes(sample: str, request_: m.Request) -> None:
 @given(V3_REQUESTS)
 def test_requests_come_back(request: m.Request) -> None:
     frame = v3.encode_request(request)
-    assert frame[4] == 0x0A, "the first byte tells v3 from v2"
+    assert frame[4] == 0x0A, "the first byte distinguishes v3 from v2"
     assert v3.decode_request(body_of(frame)) == request
 
 

@@ -90,7 +90,7 @@ async def test_a_fragment_moved_under_a_writer_stays_moved() -> None:
 
 
 async def test_the_last_fragment_is_the_writers_own() -> None:
-    """Somebody copied what there was and put another bookie in; the writer went on with its
+    """A client copied the entries and put another bookie in; the writer continued with its
     own, so only that one has all entries."""
     async with scripted_cluster(4) as cluster, cluster.client() as client:
         async with client.create_ledger(ack_quorum=3) as writer:
@@ -177,7 +177,7 @@ async def test_a_reader_finds_entries_that_were_moved_away_meanwhile() -> None:
             assert spare in reader.metadata.fragments[0].bookies
 
 
-async def test_recovery_begins_anew_when_a_fragment_is_moved_under_it() -> None:
+async def test_recovery_begins_again_when_a_fragment_is_moved_meanwhile() -> None:
     async with scripted_cluster(5) as cluster, cluster.client() as client:
         writer = await client.create_ledger()
         await writer.append_many(map(payload_of, range(COUNT)))
@@ -199,13 +199,13 @@ async def test_recovery_begins_anew_when_a_fragment_is_moved_under_it() -> None:
 
 
 @pytest.mark.parametrize("properties", [{SOFTWARE_PROPERTY: OUR_SOFTWARE}, {}])
-async def test_only_bookies_of_ours_prove_what_nobody_was_told(properties: dict[str, str]) -> None:
+async def test_only_our_bookies_prove_unannounced_confirmations(properties: dict[str, str]) -> None:
     """Apache's serve entries they have not synced: such a one may be gone after a power cut."""
     async with scripted_cluster(properties=properties) as cluster, cluster.client() as reading:
         async with cluster.client(lac_linger_ms=60_000) as writing:
             writer = await writing.create_ledger()
             await writer.append_many(map(payload_of, range(COUNT)))
-        # The client is gone, and nobody was told that the last entries are confirmed.
+        # The client is gone, and nothing announced that the last entries are confirmed.
         async with reading.open_ledger(writer.ledger_id, recover=False) as reader:
             known = reader.last_add_confirmed
             assert known == (COUNT - 1 if properties else -1)

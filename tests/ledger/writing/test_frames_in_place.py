@@ -105,7 +105,7 @@ async def test_a_new_bookie_gets_those_that_are_not_confirmed(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("wire_version", [2, 3])
-async def test_a_receipt_tells_the_stored_digest_of_one(wire_version: int) -> None:
+async def test_a_receipt_has_the_stored_digest_of_one(wire_version: int) -> None:
     async with (
         scripted_cluster(3) as cluster,
         cluster.client(wire_version=wire_version) as client,

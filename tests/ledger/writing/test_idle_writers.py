@@ -22,7 +22,7 @@ async def idle_writers(cluster: SimCluster, writers: list[LedgerWriter]) -> str:
 
 @pytest.mark.parametrize("bookies", [3, 4])
 def test_a_dead_bookie_is_replaced_with_the_next_append(bookies: int) -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as client:
             writers = [await client.create_ledger() for _ in range(20)]
             victim = await idle_writers(cluster, writers)
@@ -40,11 +40,11 @@ def test_a_dead_bookie_is_replaced_with_the_next_append(bookies: int) -> None:
             for writer in writers:
                 await writer.close()
 
-    simulate(story, 7, bookies=bookies)
+    simulate(scenario, 7, bookies=bookies)
 
 
 def test_an_idle_writer_without_an_ack_quorum_does_not_fail_before_it_is_asked() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as client:
             writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3)
             victim = await idle_writers(cluster, [writer])
@@ -55,13 +55,13 @@ def test_an_idle_writer_without_an_ack_quorum_does_not_fail_before_it_is_asked()
                 await writer.append(b"second")
             await writer.close()
 
-    simulate(story, 8, bookies=3)
+    simulate(scenario, 8, bookies=3)
 
 
 def test_slow_appends_take_a_bookie_back() -> None:
     """Each of them is confirmed long before anybody would look again by itself."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as client:
             writer = await client.create_ledger()
             victim = await idle_writers(cluster, [writer])
@@ -74,4 +74,4 @@ def test_slow_appends_take_a_bookie_back() -> None:
             assert not writer.core.failed
             await writer.close()
 
-    simulate(story, 9, bookies=3)
+    simulate(scenario, 9, bookies=3)

@@ -141,7 +141,7 @@ async def test_without_an_ack_quorum_the_error_gives_the_arithmetic(tmp_path: Pa
             writer.append_nowait(b"2")
 
 
-async def test_recovery_fences_the_writer_and_loses_nothing_it_was_told(tmp_path: Path) -> None:
+async def test_recovery_fences_the_writer_and_loses_no_acknowledged_entry(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, 3, **SMALL) as cluster, cluster.client() as client:
         writer = await client.create_ledger()
         await writer.append_many(map(payload_of, range(20)))
@@ -176,7 +176,7 @@ async def test_an_empty_ledger_closes_at_minus_one(tmp_path: Path) -> None:
             assert reader.last_add_confirmed == -1
 
 
-async def test_the_last_entry_of_an_idle_writer_is_told(tmp_path: Path) -> None:
+async def test_an_idle_writer_announces_its_last_entry(tmp_path: Path) -> None:
     async with (
         real_cluster(tmp_path, 3, **SMALL) as cluster,
         cluster.client(lac_linger_ms=1) as client,
@@ -197,7 +197,7 @@ async def test_the_last_entries_of_a_writer_that_is_gone_are_read_without_fencin
 ) -> None:
     ensemble, write, ack = sizes
     async with real_cluster(tmp_path, 3, **SMALL) as cluster:
-        # So long a linger that nothing but the entries themselves tells what is confirmed.
+        # A linger so long that only the entries themselves carry the last add confirmed.
         async with cluster.client(lac_linger_ms=3_600_000) as client:
             writer = await client.create_ledger(
                 ensemble_size=ensemble, write_quorum=write, ack_quorum=ack
@@ -301,7 +301,7 @@ async def test_a_writer_ends_with_its_client(tmp_path: Path) -> None:
             await writer.append(b"y")
 
 
-async def test_a_lost_explicit_lac_is_told_again(tmp_path: Path) -> None:
+async def test_a_lost_explicit_lac_is_sent_again(tmp_path: Path) -> None:
     async with (
         real_cluster(tmp_path, **SMALL) as cluster,
         cluster.client() as client,
@@ -313,7 +313,7 @@ async def test_a_lost_explicit_lac_is_told_again(tmp_path: Path) -> None:
             assert await reader.wait_lac_after(-1, 5) == 0
             for bookie in writer.metadata.last_fragment.bookies:
                 # In the pause after this no request leaves for the bookie over v3.
-                client.pool.connection(bookie, 3).close(BookieUnavailable("cut on the way"))
+                client.pool.connection(bookie, 3).close(BookieUnavailable("cut in flight"))
             await writer.append(b"1")
             with trio.fail_after(10):
                 while reader.last_add_confirmed < 1:

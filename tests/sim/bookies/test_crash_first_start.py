@@ -1,4 +1,4 @@
-"""A new bookie dies in each operation of its first start: the next start finds nothing in its way.
+"""A new bookie dies in each operation of its first start: the next start succeeds.
 
 Directories, locks, cookies, journal, index and mark are made, and the bookie is registered. One
 journal and one ledger directory, and several of both; whatever is kept of what was not synced.
@@ -56,14 +56,14 @@ def test_a_first_start_that_was_broken_off_anywhere_is_made_again(
         async with SimCluster(simulation, bookies=0, config=config) as cluster:
             name = cluster.add_bookie()
             was_killed = await die_in(cluster, name, number, kind)
-            # And once more on the way, somewhere else.
+            # And once more during that start, at another operation.
             await die_in(cluster, name, simulation.chance("again").randint(1, 60), kind)
             await _serves(cluster, name)
             await cluster.kill_bookie(name, CrashKind.POWER_LOST_ALL)
             await _serves(cluster, name)
             return was_killed
 
-    for number in range(1, _OPERATIONS_MAX, stride(ci=5)):
+    for number in range(1, _OPERATIONS_MAX, stride(ci=11)):
         if not run_simulated(main, number, time_limit_s=300):
             break
         tried += 1
@@ -99,5 +99,5 @@ def test_killed_at_any_moment_while_the_metadata_store_answers_badly(
                 except MetadataUnavailable:
                     continue
 
-    for seed in range(scaled(ci=20, night=400)):
+    for seed in range(scaled(ci=8, night=400)):
         run_simulated(main, seed, time_limit_s=300)

@@ -1,7 +1,7 @@
-"""A bookie that dies in the middle of its n-th disk operation, for every n, and comes back.
+"""A bookie that dies in the middle of its n-th disk operation, for every n, and is restarted.
 
 Power fails at once; or first the process alone dies, which leaves names and bytes that are there
-but not durable: what it does when it comes back may not rely on them, because then power fails.
+but not durable: the restarted bookie must not rely on them, because then power fails.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _busy_config_of_several(name: str, chance: random.Random) -> BookieConfig:
     )
 
 
-class _Story:
+class _Scenario:
     """One bookie, one client; `confirmed` is what must be there in the end."""
 
     def __init__(self, cluster: SimCluster) -> None:
@@ -138,17 +138,17 @@ def test_crashes_in_any_operation_lose_nothing_acknowledged(
 ) -> None:
     async def main(simulation: Simulation) -> None:
         async with SimCluster(simulation, bookies=1, config=config) as cluster:
-            story = _Story(cluster)
+            scenario = _Scenario(cluster)
             if is_killed_before:
-                await story.die_in_operation(number, CrashKind.PROCESS_KILLED)
+                await scenario.die_in_operation(number, CrashKind.PROCESS_KILLED)
                 await cluster.start_bookie("bookie-0")
-                await story.write(cluster.chance.uniform(0, 0.08))
+                await scenario.write(cluster.chance.uniform(0, 0.08))
                 await cluster.kill_bookie("bookie-0", kind)
             else:
-                await story.die_in_operation(number, kind)
+                await scenario.die_in_operation(number, kind)
             await cluster.start_bookie("bookie-0")
             assert cluster.is_up("bookie-0")
-            await story.check()
+            await scenario.check()
 
     for number in range(first + 1, first + 21):
         try:
@@ -158,7 +158,7 @@ def test_crashes_in_any_operation_lose_nothing_acknowledged(
 
 
 def test_a_mark_that_was_renamed_but_not_synced_is_not_relied_on() -> None:
-    """Journal files go because the mark has passed them: it must not come back older."""
+    """Journal files are removed because the mark has passed them: it must not move backwards."""
     seen: list[tuple[str, str]] = []
 
     def is_mark_unsynced(operation: str, path: str) -> bool:
@@ -171,15 +171,15 @@ def test_a_mark_that_was_renamed_but_not_synced_is_not_relied_on() -> None:
 
     async def main(simulation: Simulation) -> None:
         async with SimCluster(simulation, bookies=1, config=_busy_config) as cluster:
-            story = _Story(cluster)
-            await story.write(cluster.chance.uniform(0.2, 0.5))
-            await story.die_when(is_mark_unsynced, CrashKind.PROCESS_KILLED, is_writing=False)
+            scenario = _Scenario(cluster)
+            await scenario.write(cluster.chance.uniform(0.2, 0.5))
+            await scenario.die_when(is_mark_unsynced, CrashKind.PROCESS_KILLED, is_writing=False)
             await cluster.start_bookie("bookie-0")
             seen[:] = [("", "")]
-            await story.die_when(is_journal_synced, CrashKind.POWER_LOST_ALL)
+            await scenario.die_when(is_journal_synced, CrashKind.POWER_LOST_ALL)
             await cluster.start_bookie("bookie-0")
             assert cluster.is_up("bookie-0")
-            await story.check()
+            await scenario.check()
 
     for seed in range(scaled(ci=3, night=40)):
         seen.clear()

@@ -1,7 +1,7 @@
 """A bookie that may have forgotten entries dies in each operation of its start: it denies none.
 
-It comes back with empty directories under the id it had, after its cookie was deleted: nothing but
-the metadata of the ledgers tells that it was there before.
+It restarts with empty directories under its old id, after its cookie was deleted: nothing but
+the metadata of the ledgers shows that it existed before.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.sim.bookies.dying_starts import die_in
 
 _OPERATIONS_MAX = 500
 _UNKNOWN = Status.IO_ERROR
-"""How readers are told: anything but "no such entry"."""
+"""The replies that readers may get: anything but "no such entry"."""
 _ROUND_S = 31.0
 """A little more than the pause between two rounds of repair."""
 
@@ -72,7 +72,7 @@ def test_a_start_with_a_doubt_that_was_broken_off_anywhere_denies_nothing(
             still_open.abandon()
             return was_killed
 
-    for number in range(1, _OPERATIONS_MAX, stride(ci=5)):
+    for number in range(1, _OPERATIONS_MAX, stride(ci=11)):
         if not run_simulated(main, number, time_limit_s=300):
             break
         tried += 1

@@ -1,4 +1,4 @@
-"""A disk that does not come back: its bookie refuses to serve, the others have what it had."""
+"""A disk that is lost: its bookie refuses to serve, and the others have its entries."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_bookie_without_one_of_its_disks_refuses_and_is_not_missed(lost: str) 
 
 
 def test_a_lost_disk_that_serves_ends_the_simulation() -> None:
-    """As with settings that let a bookie begin anew on an empty disk: the watch itself works."""
+    """With settings that allow a bookie to start with an empty disk: the check itself works."""
 
     def forgiving(name: str, chance: random.Random) -> BookieConfig:
         return dataclasses.replace(_config(name, chance), allow_empty_disk=True)

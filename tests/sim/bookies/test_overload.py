@@ -13,10 +13,11 @@ from bookie.testing.cluster import small_config
 from ledger.errors import Status
 from ledger.options import ClientOptions
 from ledger.wire.messages import AddResponse, Request, ResponseBody
+from tests.effort import scaled
 
 KIB = 1024
 PAYLOAD = 4 * KIB
-ENTRIES = 1000
+ENTRIES = scaled(ci=400, night=1000)
 
 
 def impatient(name: str, chance: random.Random) -> BookieConfig:
@@ -33,7 +34,7 @@ def test_a_writer_of_bookies_that_refuse_adds_goes_on_until_all_is_confirmed() -
         refused += isinstance(body, AddResponse) and body.status is Status.TOO_MANY_REQUESTS
         replied(self, request, body)
 
-    async def story(simulation: Simulation) -> None:
+    async def scenario(simulation: Simulation) -> None:
         async with SimCluster(simulation, bookies=3, config=impatient) as cluster:
             # A window of several times what a bookie has room for, and disks that are slow.
             options = ClientOptions(window_bytes=16 << 20, add_timeout_s=30)
@@ -64,4 +65,4 @@ def test_a_writer_of_bookies_that_refuse_adds_goes_on_until_all_is_confirmed() -
                 ]
 
     with mock.patch.object(RequestCounts, "replied", counting):
-        run_simulated(story, 0, time_limit_s=600)
+        run_simulated(scenario, 0, time_limit_s=600)

@@ -1,7 +1,7 @@
 """One of three bookies is a hundred times slower than the others: by virtual time, exactly.
 
 With two acks of three wanted, the log must not feel it: not in its latency, and not in the memory
-of whoever writes it.
+of the writer.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ OPTIONS = ClientOptions(window_bytes=256 * KIB, outbox_bytes_max=512 * KIB)
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """A burst of so many entries of so many bytes, so often, for so long."""
+    """A burst of entries: number, size, interval, duration."""
 
     burst: int
     entry_bytes: int
@@ -34,8 +34,8 @@ class Load:
     seconds: float
 
 
-SINGLE = Load(1, 100, 0.002, scaled(ci=3, night=8))
-BURSTS = Load(20, KIB, 0.010, 5)
+SINGLE = Load(1, 100, 0.002, scaled(ci=2, night=8))
+BURSTS = Load(20, KIB, 0.010, scaled(ci=2, night=5))
 LOADS = {"single": SINGLE, "bursts": BURSTS}
 DIRECTORIES = ("/journal", "/journal-1", "/ledgers", "/ledgers-1")
 
@@ -94,7 +94,7 @@ def _run(load: Load, seed: int, slow: str | None, directory: str = "", shard: in
     """`directory`: the only slow one, on a disk of its own, as each is then. `shard`: ids of the
     ledgers that lie there, modulo 2."""
 
-    async def story(simulation: Simulation) -> Seen:
+    async def scenario(simulation: Simulation) -> Seen:
         seen = Seen()
         cluster = SimCluster(simulation, bookies=3, config=_config if directory else None)
         for name in cluster.bookies if directory else ():
@@ -120,7 +120,7 @@ def _run(load: Load, seed: int, slow: str | None, directory: str = "", shard: in
                     disk.slow_factor = 1.0
         return seen
 
-    return run_simulated(story, seed, time_limit_s=600)
+    return run_simulated(scenario, seed, time_limit_s=600)
 
 
 @pytest.mark.parametrize("name", LOADS)
@@ -167,7 +167,7 @@ def test_a_bookie_that_stays_too_slow_does_not_change_the_ensemble_for_ever() ->
     bookie to take. It is tried again, later each time, and used when it is well."""
     options = dataclasses.replace(OPTIONS, add_timeout_s=1.0)
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with (
             cluster.client("writer", options) as client,
             client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2) as writer,
@@ -190,4 +190,4 @@ def test_a_bookie_that_stays_too_slow_does_not_change_the_ensemble_for_ever() ->
                     await append_for(5)
             assert writer.statistics().ensemble_changes <= 12
 
-    simulate(story, 0)
+    simulate(scenario, 0)

@@ -1,4 +1,4 @@
-"""What must be in streams that sinks commit to beside writers: the oracle of commits.py.
+"""What must be in streams that sinks commit to beside writers: the oracle of run.py.
 
 Each batch once, whole, over all its streams, in the order of its sink; each acknowledged record of
 a writer once, where it was said to be; sequences without a gap, append times that never go back.

@@ -4,7 +4,7 @@ Several drivers, some insisting on the same sink, commit batches to several stre
 namespaces, repeat them with new ledgers, give up half way, and are killed at any moment. Beside
 them writers with producers and conditions are killed and taken over, segments roll, streams are
 truncated, deleted and brought back, janitors sweep, readers follow; bookies, connections and the
-metadata store fail. commits_model.py says what must be there in the end.
+metadata store fail. model.py says what must be there in the end.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Commits(Writers):
         for name in self._bodies:
             self._start(name)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._torment)
+            nursery.start_soon(self._inject_faults)
             while self.commits_left > 0:
                 await trio.sleep(self.chance.expovariate(1 / self.chance.choice(_KILL_S)))
                 name = self.chance.choice(list(self._bodies))
@@ -243,7 +243,7 @@ class Commits(Writers):
 
     # Faults
 
-    async def _torment(self) -> None:
+    async def _inject_faults(self) -> None:
         while True:
             await trio.sleep(self.chance.expovariate(1 / _FAULT_S))
             await self.chance.choice(
@@ -286,7 +286,7 @@ class Commits(Writers):
     # The end
 
     async def check(self) -> None:
-        """Brings back what can come back, reads all of it, sweeps, and reads again."""
+        """Restores what can be restored, reads all of it, sweeps, and reads again."""
         await trio.sleep(5)  # what is late has happened
         async with self.cluster.client("checker") as client:
             found: dict[str, list[Record]] = {}
@@ -325,7 +325,7 @@ async def _read_all(namespace: Namespace, stream: str) -> list[Record]:
 
 
 def run_world(seed: int, commits: int) -> dict[str, int]:
-    """One cluster, so many commits. Raises `Violation` or what else went wrong."""
+    """Runs one cluster with this many commits. Raises `Violation` or any other error."""
 
     async def main(simulation: Simulation) -> dict[str, int]:
         chance = simulation.chance("world")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from stream.core.sinks import SinkMetadata
-from stream.core.takeover import Succession
+from stream.core.takeover import Takeover
 from stream.writing.batch_sender import BatchSender
 from tests.sim.commits.run import run_world
 
@@ -27,13 +27,13 @@ def _late_batches_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _sequences_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     def renumber(self: BatchSender, *_: int) -> int:
-        return self._ready[-1].first_sequence + self._ready[-1].count if self._ready else 0
+        return self.ready[-1].first_sequence + self.ready[-1].count if self.ready else 0
 
     monkeypatch.setattr(BatchSender, "renumber", renumber)
 
 
 def _ends_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Succession, "_note", lambda *_: None)
+    monkeypatch.setattr(Takeover, "_note", lambda *_: None)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Writers beside the sinks of commits.py: plain records, conditional ones, producers, bursts."""
+"""Writers beside the sinks of run.py: plain records, conditional ones, producers, bursts."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class Writers:
             await self._pause(chance)
 
     async def _burst(self, writer: StreamWriter, stream: str, chance: random.Random) -> None:
-        """Many on their way at once, some with a condition; sequences are those told."""
+        """Many appends in flight at once, some conditional; sequences are those returned."""
         for _ in range(chance.choice((1, 8))):
             tickets = []
             for _ in range(chance.randint(1, 12)):

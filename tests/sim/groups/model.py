@@ -1,6 +1,6 @@
 """The oracle of consumer groups: what was handed out, handled, and may therefore be committed.
 
-It stands at the metadata store itself and sees every change of a cursor as it happens, whoever
+It stands at the metadata store itself and sees every change of a cursor as it happens, whatever
 makes it: [G1] committed positions never go back; [G2] one epoch of a partition has one holder,
 and epochs rise; [G3] nothing is committed that nobody handled; [G4] in the end all of a stream
 is handled, at least once; [G5] in calm the group comes to rest, balanced; [G6] nothing is taken
@@ -65,7 +65,7 @@ class GroupModel:
     def of(self, partition: str) -> PartitionHistory:
         return self.partitions.setdefault(partition, PartitionHistory())
 
-    # What members tell.
+    # What members report.
 
     def handed_out(self, partition: str, record: Record) -> None:
         history = self.of(partition)

@@ -1,5 +1,5 @@
-"""One run of a consumer group in torment: members crash, lose sessions, are cut off and come
-back, metadata answers late or not at all, partitions are added; then calm, and the checks.
+"""One run of a consumer group under faults: members crash, lose sessions, are cut off and
+reconnect, metadata answers late or not at all, partitions are added; then calm, and the checks.
 
 Everything is drawn from the seed.
 """
@@ -27,7 +27,7 @@ from stream.namespace import Namespace
 from stream.store.streams import namespace_path
 from tests.sim.groups.model import GroupModel
 
-NAMESPACE, STREAM, GROUP = "torment", "s", "g"
+NAMESPACE, STREAM, GROUP = "faults", "s", "g"
 TIME_LIMIT_S = 2000.0
 _CALM_S = 200.0
 _SLOTS = 4
@@ -159,7 +159,7 @@ class GroupWorkload:
 
     # Faults.
 
-    async def torment(self, seconds: float) -> None:
+    async def inject_faults(self, seconds: float) -> None:
         chance, until_s = self.chance, trio.current_time() + seconds
         for slot in range(chance.randint(1, _SLOTS)):
             self.start_member(slot)
@@ -266,7 +266,7 @@ class GroupWorkload:
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
-    """What a run that broke nothing has to tell."""
+    """The report of a run without a violation."""
 
     counts: dict[str, int]
     trace_hash: str
@@ -284,7 +284,7 @@ def run_group_seed(seed: int, *, seconds: float = 20.0) -> GroupOutcome:
             model.watch(workload.hand_over_s)
             await workload.prepare()
             cluster.start_client(workload.produce, name="producer")
-            await workload.torment(seconds)
+            await workload.inject_faults(seconds)
             await workload.calm_down()
             async with cluster.client("checker") as client:
                 await workload.check(client)

@@ -1,4 +1,4 @@
-"""Consumer groups in torment, and proof that a broken one would be noticed."""
+"""Consumer groups under faults, and proof that a broken one would be noticed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.sim.groups.bugs import GROUP_BUGS, group_bug_planted
 from tests.sim.groups.run import run_group_seed
 from tests.sim.model import Violation
 
-SEEDS = seeds(ci=3, night=30)
+SEEDS = seeds(ci=2, night=30)
 # A seed that found the bug; any of the first 50 should do.
 FINDING_SEEDS = {
     "commits-over-others": 1,

@@ -1,6 +1,6 @@
 """Who keeps, drops, brings back, reads and moves cursors, all at once, on streams of metadata.
 
-Whatever they are refused for good must have its reason; the oracle is told beforehand what they
+Every permanent refusal must have its reason; the oracle is notified in advance of what they
 ask for by hand.
 """
 
@@ -23,7 +23,7 @@ from ledger.runtime.network import Listener, Transport
 from stream.core.metadata.streams import Segment, SegmentEnd
 from stream.core.position import Position
 from stream.core.sinks import committed
-from stream.core.takeover import EndLedger, MakeLedger, Succession
+from stream.core.takeover import EndLedger, MakeLedger, Takeover
 from stream.errors import NoSuchStream, StreamBusy
 from stream.namespace import Namespace, delete_namespace
 from stream.retention.policies import NamespaceSettings
@@ -98,7 +98,7 @@ class MetadataClient(LedgerClient):
         self.next_id = next_id
 
     def crash_later(self, scope: trio.CancelScope, calls: int) -> None:
-        """Cancels the scope at so many calls of the metadata store from now."""
+        """Cancels the scope after this number of calls of the metadata store."""
         self._crashing.crash_later(scope, calls)
 
     def open_ledger(
@@ -181,7 +181,7 @@ class Actors:
                     self._name, stream, lambda s: committed(s, ends, now_ms)
                 )
             except StreamBusy:
-                machine = Succession(stream, client.now_ms(), begins_next=False)
+                machine = Takeover(stream, client.now_ms(), begins_next=False)
                 await self._ledgers(client, stream).run(machine, end=_ending(client, chance))
 
         return commit
@@ -200,7 +200,7 @@ class Actors:
                 return metadata.ledger_id
 
             end = _ending(client, chance)
-            machine = Succession(stream, client.now_ms())
+            machine = Takeover(stream, client.now_ms())
             present = await ledgers.run(machine, end=end, make=make)
             epoch = present.epoch
             self._model.count("takeovers")
@@ -209,7 +209,7 @@ class Actors:
                 present, version = await ledgers.store.read_stream(self._name, stream)
                 if present.is_deleted or present.epoch != epoch:
                     return
-                machine = Succession(
+                machine = Takeover(
                     stream, client.now_ms(), epoch=epoch, stream=present, version=version,
                     is_recovery=False,
                 )  # fmt: skip

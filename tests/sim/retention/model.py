@@ -33,7 +33,7 @@ class Life:
     """What users ask of one stream."""
 
     asked: list[tuple[Position, float]] = field(default_factory=list)
-    """Truncations under way, and until when they may happen."""
+    """Truncations in progress, and until when they may happen."""
 
     def truncating_to(self, now_ms: int) -> Position:
         self.asked = [ask for ask in self.asked if ask[1] >= now_ms]

@@ -1,8 +1,8 @@
-"""Retention under torment: `python -m tests.sim.retention.run --expiries 1000000 --jobs 2`.
+"""Retention under faults: `python -m tests.sim.retention.run --expiries 1000000 --jobs 2`.
 
 Real janitor, real store, real transitions on the simulated metadata store with its faults; ledgers
 are metadata alone. Writers, operators, cursors and readers race janitors that crash at every step;
-the oracle (retention_model.py) sees every change. The same seed gives the same run.
+the oracle (model.py) sees every change. The same seed gives the same run.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ class World:
     async def _play(
         self, node: str, act: Callable[[MetadataClient, random.Random], Awaitable[None]]
     ) -> None:
-        """An actor goes on for ever, through errors that may be tried again, and deaths."""
+        """An actor runs forever, through retryable errors and deaths."""
         chance = random.Random(f"{self.options.seed}/{node}")
         client = self.client(node)
         while True:

@@ -1,5 +1,5 @@
 """A scope cancelled at every await of an operation: nothing acknowledged is lost, nothing is
-there twice, and the object goes on or is clearly closed. Single calls of a writer are in
+there twice, and the object stays usable or is clearly closed. Single calls of a writer are in
 tests/stream/writing/test_cancellation.py."""
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Judge:
 
 
 def run(
-    story: Callable[[Namespace], Awaitable[None]],
+    scenario: Callable[[Namespace], Awaitable[None]],
     seed: int = 0,
     **settings: Unpack[NamespaceSettings],
 ) -> None:
@@ -63,7 +63,7 @@ def run(
 
     async def in_cluster(cluster: SimCluster) -> None:
         async with sim_namespace(cluster, **settings) as namespace:
-            await story(namespace)
+            await scenario(namespace)
 
     simulate(in_cluster, seed, time_limit_s=100_000)
 
@@ -71,7 +71,7 @@ def run(
 def test_a_conditional_append_that_was_cut_can_be_tried_again() -> None:
     """The sequence number makes the second try safe: it is refused if the first one is there."""
 
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         async with namespace.writer("s", create=True) as writer:
             for number in range(100):
                 value = b"%d" % number
@@ -90,7 +90,7 @@ def test_a_conditional_append_that_was_cut_can_be_tried_again() -> None:
         records = await read_all(namespace, "s")
         assert [record.value for record in records] == [b"%d" % n for n in range(number + 1)]
 
-    run(story)
+    run(scenario)
 
 
 @pytest.mark.parametrize("hand_over_s", [None, 5.0])
@@ -99,7 +99,7 @@ def test_takeover_append_and_close(seed: int, hand_over_s: float | None) -> None
     """The whole block of a writer, from takeover to seal. The next writer must find a stream
     that it can take over, with all that was acknowledged."""
 
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         judge = Judge(namespace, "s")
         await namespace.ensure_stream("s")
 
@@ -121,7 +121,7 @@ def test_takeover_append_and_close(seed: int, hand_over_s: float | None) -> None
             await judge.append(writer, b"last")
         await judge.check()
 
-    run(story, seed)
+    run(scenario, seed)
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_roll(settings: NamespaceSettings, pause_s: float) -> None:
     """A writer that rolls all the time, cut with its background tasks at every await."""
     rolls: set[int] = set()
 
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         judge = Judge(namespace, "s")
         await namespace.ensure_stream("s")
 
@@ -160,7 +160,7 @@ def test_roll(settings: NamespaceSettings, pause_s: float) -> None:
         assert cuts > 50
         await judge.check()
 
-    run(story, **settings)
+    run(scenario, **settings)
     assert {0, 1} <= rolls, rolls
 
 
@@ -177,7 +177,7 @@ async def some_segments(namespace: Namespace, stream: str) -> list[bytes]:
 def test_read() -> None:
     """A reader whose every call is cut once gives all records in order, once."""
 
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         values = await some_segments(namespace, "s")
         for at in range(12):
             seen: list[bytes] = []
@@ -204,11 +204,11 @@ def test_read() -> None:
                         await batch()
             assert seen == values
 
-    run(story)
+    run(scenario)
 
 
 def test_opening_a_reader() -> None:
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         values = await some_segments(namespace, "s")
 
         async def make(number: int) -> tuple[Operation, Check]:
@@ -224,13 +224,13 @@ def test_opening_a_reader() -> None:
 
         assert await cut_everywhere(make) > 3
 
-    run(story)
+    run(scenario)
 
 
 def test_tail() -> None:
     """A tail that is cut at each await while records come, across rolls: all, once, in order."""
 
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         for at in range(25):
             stream = f"s{at}"
             await namespace.ensure_stream(stream)
@@ -257,11 +257,11 @@ def test_tail() -> None:
                             await read()
             assert seen == values
 
-    run(story, roll_bytes=SMALL_ROLL)
+    run(scenario, roll_bytes=SMALL_ROLL)
 
 
 def test_closing_a_writer_in_a_cancelled_scope_says_that_it_is_closed() -> None:
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         writer: StreamWriter | None = None
         with trio.CancelScope() as scope:
             async with namespace.writer("s", create=True) as writer:
@@ -275,4 +275,4 @@ def test_closing_a_writer_in_a_cancelled_scope_says_that_it_is_closed() -> None:
             writer.append_nowait(b"late")
         assert await read_values(namespace) == [b"there"]
 
-    run(story)
+    run(scenario)

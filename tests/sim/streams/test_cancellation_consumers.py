@@ -17,7 +17,7 @@ from tests.stream.whole_streams import read_values
 def test_a_producers_append_that_was_cut_is_tried_again() -> None:
     """Also by the next writer: exactly once, whatever was cut where."""
 
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         await namespace.ensure_stream("s")
         sequence = 0
 
@@ -41,13 +41,13 @@ def test_a_producers_append_that_was_cut_is_tried_again() -> None:
         # What was cut is there once or not at all, and nothing is there twice.
         assert values == [b"%d" % number for number in range(len(values))]
 
-    run(story)
+    run(scenario)
 
 
 def test_a_writer_that_asks_for_the_stream_is_cut() -> None:
-    """The running writer goes on, or says that it handed over; nothing it confirmed is lost."""
+    """The running writer continues, or reports that it handed over; nothing confirmed is lost."""
 
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         await namespace.ensure_stream("s")
         judge = Judge(namespace, "s")
         is_over = False
@@ -83,13 +83,13 @@ def test_a_writer_that_asks_for_the_stream_is_cut() -> None:
         assert len(set(values)) == len(values)
         assert not set(judge.acked) - set(values)
 
-    run(story)
+    run(scenario)
 
 
 def test_cursor() -> None:
     """Whatever is cut, the cursor stored never goes back, and never passes what was advanced."""
 
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         async with namespace.writer("s", create=True) as writer:
             await writer.append_many([b"%d" % number for number in range(1000)])
         reached = stored = -1
@@ -122,11 +122,11 @@ def test_cursor() -> None:
         assert await cut_everywhere(make) > 10
         assert stored > 10
 
-    run(story)
+    run(scenario)
 
 
 def test_merged_reader() -> None:
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         for stream, first in (("a", 0), ("b", 1)):
             async with namespace.writer(stream, create=True) as writer:
                 for number in range(first, 60, 2):
@@ -147,7 +147,7 @@ def test_merged_reader() -> None:
             assert [v for v in seen if int(v) % 2] == [b"%d" % n for n in range(1, 60, 2)]
             assert [v for v in seen if not int(v) % 2] == [b"%d" % n for n in range(0, 60, 2)]
 
-    run(story)
+    run(scenario)
 
 
 def test_a_consumer_that_is_cut_hands_its_partitions_over() -> None:

@@ -1,4 +1,4 @@
-"""Merged readers in torment: bookies die, readers are cut off, writers roll and take over.
+"""Merged readers under faults: bookies die, readers are cut off, writers roll and take over.
 
 What must hold: every record once, in the order of its stream where times do not go back, and, as
 nobody may be idle here and lateness covers how far times go back, nothing is ever late.
@@ -17,14 +17,14 @@ from ledger.errors import LedgerError, RetryableError
 from stream import MergedReader, MergedRecord, Namespace, Position, Record
 from tests.effort import seeds
 
-SEEDS = seeds(ci=3, night=40)
+SEEDS = seeds(ci=2, night=40)
 STREAMS = ("a", "b", "p#0", "p#1")
 JITTER_MS = 500
 LAST_MS = 1 << 40
 """Event time of the records that end a stream: two of them, so that the first gets out."""
 
 
-class Story:
+class Scenario:
     def __init__(self, cluster: SimCluster, chance: random.Random) -> None:
         self.cluster = cluster
         self.chance = chance
@@ -50,7 +50,7 @@ class Story:
             except LedgerError:
                 await trio.sleep(0.3)
 
-    async def torment(self) -> None:
+    async def faults(self) -> None:
         cluster, chance = self.cluster, self.chance
         while not self.is_written:
             await trio.sleep(chance.expovariate(1))
@@ -96,7 +96,7 @@ class Story:
                     ended[self.merged[-1].stream] = True
 
     async def read_in_parts(self, client: LedgerClient) -> None:
-        """By append time, with a new reader every while that goes on where the last one was."""
+        """By append time, with a new reader now and then that continues where the last was."""
         namespace = Namespace(client, "demo")
         start: dict[str, Position] = {}
         ended: dict[str, bool] = {}
@@ -128,8 +128,8 @@ class Story:
                 readers.start_soon(self.read, other)
                 readers.start_soon(self.read_in_parts, other)
                 await self.is_reading.wait()
-                async with trio.open_nursery() as torment:
-                    torment.start_soon(self.torment)
+                async with trio.open_nursery() as faults:
+                    faults.start_soon(self.faults)
                     async with trio.open_nursery() as writers:
                         for name in STREAMS:
                             writers.start_soon(
@@ -153,9 +153,9 @@ def is_before_end(record: Record) -> bool:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_merged_records_are_all_there_once_and_in_order(seed: int) -> None:
     async def in_cluster(cluster: SimCluster) -> None:
-        story = Story(cluster, random.Random(seed))
-        streams = await story.run()
-        merged = story.merged
+        scenario = Scenario(cluster, random.Random(seed))
+        streams = await scenario.run()
+        merged = scenario.merged
         assert not any(m.is_late for m in merged)
         times = [m.record.event_time_ms or 0 for m in merged]
         assert times == sorted(times)
@@ -165,7 +165,7 @@ def test_merged_records_are_all_there_once_and_in_order(seed: int) -> None:
             wanted.sort(key=lambda record: (record.event_time_ms, record.sequence))
             found = [m.record for m in merged if m.stream == name]
             assert [record for record in found if is_before_end(record)] == wanted
-            in_parts = [m.record for m in story.resumed if m.stream == name]
+            in_parts = [m.record for m in scenario.resumed if m.stream == name]
             assert in_parts == records[: len(in_parts)]
             assert len(in_parts) > len(wanted)
 
@@ -190,15 +190,15 @@ def test_a_stream_that_cannot_be_reached_is_not_taken_for_idle() -> None:
             async with Namespace(other, "demo").merged_reader(
                 [near, far], idle_timeout_ms=100
             ) as reader:
-                told = 0
+                reported = 0
                 with trio.move_on_after(60) as scope:
                     while True:
                         try:
                             await reader.__anext__()
                         except RetryableError:
-                            told += 1
+                            reported += 1
                 assert scope.cancelled_caught
-                assert told, "that it cannot be read is no secret"
+                assert reported, "that it cannot be read is no secret"
                 assert reader.buffered_bytes, "the other stream has been read"
                 cluster.network.heal()
                 found: list[str] = []
@@ -218,7 +218,7 @@ def test_a_plain_stream_in_the_place_of_a_partitioned_one_is_found_by_a_pattern(
 ) -> None:
     """The partitions of the old one are listed for a while, as if it were still partitioned."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client("one") as client:
             namespace = Namespace(client, "n")
             await namespace.ensure()
@@ -236,4 +236,4 @@ def test_a_plain_stream_in_the_place_of_a_partitioned_one_is_found_by_a_pattern(
                 async with namespace.merged_reader(wanted, follow=False) as reader:
                     assert [merged.record.value async for merged in reader] == [b"new"]
 
-    simulate(story, 1)
+    simulate(scenario, 1)

@@ -17,7 +17,7 @@ IMPATIENT = ClientOptions(add_timeout_s=0.5, read_timeout_s=0.5, ensemble_change
 
 
 def test_a_writer_without_an_ack_quorum_waits_for_the_store() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client("writer", IMPATIENT) as client:
             writer = await client.create_ledger()
             await writer.append(b"before")
@@ -34,13 +34,13 @@ def test_a_writer_without_an_ack_quorum_waits_for_the_store() -> None:
             writer.abandon()
 
     for seed in range(scaled(ci=1, night=12)):
-        simulate(story, seed)
+        simulate(scenario, seed)
 
 
 def test_a_stream_goes_on_after_ten_minutes_without_metadata() -> None:
     """A bookie dies in it, the segment grows old, and the session is gone at its end."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client("writer", IMPATIENT) as client:
             namespace = Namespace(client, "n")
             await namespace.ensure(roll_ms=1000)
@@ -62,13 +62,13 @@ def test_a_stream_goes_on_after_ten_minutes_without_metadata() -> None:
             assert await read_values(namespace) == [b"0", b"1", b"2"]
 
     for seed in range(scaled(ci=1, night=12)):
-        simulate(story, seed)
+        simulate(scenario, seed)
 
 
 def test_who_follows_a_stream_goes_on_after_an_outage() -> None:
     """Segments come and go in it, which the reader cannot learn of meanwhile."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client("writer") as client, cluster.client("reader") as other:
             namespace = Namespace(client, "n")
             await namespace.ensure(roll_ms=1000)
@@ -98,11 +98,11 @@ def test_who_follows_a_stream_goes_on_after_an_outage() -> None:
                 assert seen == [b"%d" % number for number in range(31)]
 
     for seed in range(scaled(ci=1, night=12)):
-        simulate(story, seed)
+        simulate(scenario, seed)
 
 
 def test_bookies_that_were_restarted_are_found_without_the_store() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as writer, cluster.client("reader", IMPATIENT) as client:
             async with writer.create_ledger() as ledger:
                 await ledger.append_many([b"%d" % number for number in range(10)])
@@ -117,11 +117,11 @@ def test_bookies_that_were_restarted_are_found_without_the_store() -> None:
                     assert len(await reader.read(0, 9)) == 10
 
     for seed in range(scaled(ci=1, night=12)):
-        simulate(story, seed)
+        simulate(scenario, seed)
 
 
 def test_a_bookie_started_without_metadata_waits_for_it() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         await cluster.kill_bookie("bookie-0")
         cluster.metadata.cut_off("bookie-0")
         process = cluster.begin_bookie("bookie-0")
@@ -134,11 +134,11 @@ def test_a_bookie_started_without_metadata_waits_for_it() -> None:
         async with cluster.client() as client:
             assert len(await client.bookies.available()) == 3
 
-    simulate(story, 1)
+    simulate(scenario, 1)
 
 
 def test_an_emptied_store_empties_no_disk() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as client:
             async with client.create_ledger() as writer:
                 await writer.append_many([bytes(5000)] * 200)
@@ -153,16 +153,16 @@ def test_an_emptied_store_empties_no_disk() -> None:
             async with client.open_ledger(writer.ledger_id) as reader:
                 assert len(await reader.read(0, 199)) == 200
 
-    simulate(story, 1)
+    simulate(scenario, 1)
 
 
 def test_changes_that_happen_after_they_were_given_up_break_no_stream() -> None:
-    """A server stands still, its clients connect anew, and then it carries out what they sent
+    """A server stops, its clients reconnect, and then it carries out what they sent
     before. Meanwhile the writer needs one ledger after the other: it has no session to change
     ensembles with, and bookies die."""
     repairs = 0
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         nonlocal repairs
         calm = cluster.metadata.options
         trouble = MetadataOptions(
@@ -191,5 +191,5 @@ def test_changes_that_happen_after_they_were_given_up_break_no_stream() -> None:
             assert await read_values(namespace) == [b"%d" % number for number in range(100)]
 
     for seed in range(scaled(ci=2, night=12)):
-        simulate(story, seed)
+        simulate(scenario, seed)
     assert repairs > 10

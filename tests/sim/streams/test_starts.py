@@ -27,7 +27,7 @@ SEEDS = seeds(ci=1, night=20)
 EVENT_TIMES = 1000
 
 
-class Story:
+class Scenario:
     def __init__(self, cluster: SimCluster, namespace: Namespace, chance: random.Random) -> None:
         self.cluster = cluster
         self.namespace = namespace
@@ -99,21 +99,21 @@ def _is_at(record: Record, time_ms: int) -> bool:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_every_start_gives_what_the_twin_says(seed: int) -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         chance = random.Random(seed)
         async with cluster.client("one") as client:
             namespace = Namespace(client, "n")
             await namespace.ensure(batch_bytes=chance.choice((1, 300)), trash_ms=0)
             await namespace.create_stream("s")
-            torment = Story(cluster, namespace, chance)
+            faults = Scenario(cluster, namespace, chance)
             for _ in range(chance.randint(1, 4)):
-                await torment.write_segment()
-            everything = await torment.check()
+                await faults.write_segment()
+            everything = await faults.check()
             if everything:
                 position = chance.choice(everything).position
                 await namespace.truncate("s", chance.choice((position, position.after)))
-                await torment.check()
-                await torment.write_segment()
-                await torment.check()
+                await faults.check()
+                await faults.write_segment()
+                await faults.check()
 
-    simulate(story, seed, time_limit_s=100_000)
+    simulate(scenario, seed, time_limit_s=100_000)

@@ -17,10 +17,10 @@ LINGER_MS = 3.0
 
 
 def test_the_last_record_of_an_idle_stream_arrives_one_round_trip_after_its_ack() -> None:
-    """Writer tells the bookies its LAC after the linger, they answer the parked poll with the
+    """The writer sends the bookies its LAC after the linger, they answer the parked poll with the
     record: half a round trip each. Nothing else may lie between."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         options = cluster.network.options
         options.latency_min_s = options.latency_max_s = ONE_WAY_S
         options.spike_probability = options.split_probability = 0.0
@@ -57,15 +57,15 @@ def test_the_last_record_of_an_idle_stream_arrives_one_round_trip_after_its_ack(
         assert max(waits_s) <= 2 * ONE_WAY_S + LINGER_MS / 1000 + 0.001, waits_s
 
     for seed in range(scaled(ci=1, night=12)):
-        simulate(story, seed)
+        simulate(scenario, seed)
 
 
 def test_a_record_does_not_wait_for_an_add_when_the_next_ones_are_on_their_way() -> None:
-    """Adds on their way carry an older LAC: where records follow each other faster than they are
-    confirmed, and no faster, each is told by itself and not by the add after the next."""
+    """Adds in flight carry an older LAC: where records follow each other faster than they are
+    confirmed, and no faster, each is sent by itself and not with the add after the next."""
     one_way_s, interval_s, sync_max_s = 0.001, 0.020, 0.040
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         options = cluster.network.options
         options.latency_min_s = options.latency_max_s = one_way_s
         options.spike_probability = options.split_probability = 0.0
@@ -105,7 +105,7 @@ def test_a_record_does_not_wait_for_an_add_when_the_next_ones_are_on_their_way()
         assert len(late) <= 2, late
 
     for seed in range(scaled(ci=1, night=12)):
-        simulate(story, seed)
+        simulate(scenario, seed)
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_a_tail_hears_of_a_writer_that_does_without_the_bookies_asked_first(
     """They answer the reader, but the writer cannot reach them, and needs them for no quorum. Any
     neighbours: some two of them are those whom the reader asks first."""
 
-    async def story(simulation: Simulation) -> None:
+    async def scenario(simulation: Simulation) -> None:
         async with (
             SimCluster(simulation, bookies=size) as cluster,
             cluster.client("writing") as one,
@@ -147,4 +147,4 @@ def test_a_tail_hears_of_a_writer_that_does_without_the_bookies_asked_first(
                         await reader.next_batch()
                 cluster.network.heal()
 
-    run_simulated(story, 1)
+    run_simulated(scenario, 1)

@@ -15,14 +15,15 @@ import trio
 import trio.lowlevel
 
 from ledger.errors import LedgerClosed, TooManyRequests
-from ledger.runtime import bridge, shared_loop
-from stream.aio import crossing as aio
-from stream.blocking import crossing as blocking
+from ledger.runtime import bridge as loop_bridge
+from ledger.runtime import shared_loop
+from stream.aio import bridge as aio
+from stream.blocking import bridge as blocking
 
 
 def loops() -> int:
-    """How many there are. One that was told to end is waited for: earlier tests may have left it
-    ending, and a thread is there for a moment after the last that it tells anybody."""
+    """Returns how many there are. Waits for one that was asked to end: earlier tests may have left
+    it ending, and a thread exists for a moment after its last report."""
     threads = [thread for thread in threading.enumerate() if thread.name == "ledgerstream-loop"]
     in_use = [loop._thread for loop in shared_loop._loops]
     for thread in threads:
@@ -44,7 +45,7 @@ def interrupted_after(seconds: float) -> Iterator[None]:
         timer.join()
 
 
-class Story:
+class Scenario:
     """What happened in the trio thread."""
 
     def __init__(self) -> None:
@@ -84,64 +85,64 @@ async def fail() -> None:
 
 def test_the_loop_lives_as_long_as_somebody_uses_it() -> None:
     before = loops()
-    with blocking.open_crossing() as one:
+    with blocking.open_bridge() as one:
         assert loops() == before + 1
-        with blocking.open_crossing() as two:
+        with blocking.open_bridge() as two:
             assert loops() == before + 1
             two.call(tick)
         one.call(tick)
     assert loops() == before
     with pytest.raises(LedgerClosed):
         one.call(tick)
-    with pytest.raises(LedgerClosed), one.hold(Story().block):
+    with pytest.raises(LedgerClosed), one.hold(Scenario().block):
         pass
 
 
 def test_errors_cross_as_they_are() -> None:
-    with blocking.open_crossing() as crossing, pytest.raises(ValueError, match="in the trio"):
-        crossing.call(fail)
+    with blocking.open_bridge() as bridge, pytest.raises(ValueError, match="in the trio"):
+        bridge.call(fail)
 
     async def main() -> None:
-        async with aio.open_crossing() as crossing:
+        async with aio.open_bridge() as bridge:
             with pytest.raises(ValueError, match="in the trio"):
-                await crossing.call(fail)
+                await bridge.call(fail)
             with pytest.raises(ZeroDivisionError):
-                crossing.ask(lambda: 1 // 0)
+                bridge.ask(lambda: 1 // 0)
 
     asyncio.run(main())
 
 
 def test_a_cancelled_asyncio_task_ends_after_its_trio_side() -> None:
-    story = Story()
+    scenario = Scenario()
 
     async def main() -> None:
-        async with aio.open_crossing() as crossing:
-            task = asyncio.create_task(crossing.call(story.slow_to_end))
+        async with aio.open_bridge() as bridge:
+            task = asyncio.create_task(bridge.call(scenario.slow_to_end))
             await asyncio.sleep(0.02)
             task.cancel()
             await asyncio.sleep(0)
             task.cancel()  # impatience changes nothing
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert story.events == ["ended"]
+            assert scenario.events == ["ended"]
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.02):
-                    await crossing.call(story.slow_to_end)
-            assert story.events == ["ended", "ended"]
+                    await bridge.call(scenario.slow_to_end)
+            assert scenario.events == ["ended", "ended"]
 
     asyncio.run(main())
 
 
 def test_a_call_cancelled_before_it_went_over_never_begins() -> None:
-    story = Story()
+    scenario = Scenario()
 
     async def main() -> None:
-        async with aio.open_crossing() as crossing:
-            task = asyncio.create_task(crossing.call(story.slow_to_end))
+        async with aio.open_bridge() as bridge:
+            task = asyncio.create_task(bridge.call(scenario.slow_to_end))
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            task = asyncio.create_task(crossing.call(story.slow_to_end))
+            task = asyncio.create_task(bridge.call(scenario.slow_to_end))
             await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -151,63 +152,63 @@ def test_a_call_cancelled_before_it_went_over_never_begins() -> None:
 
 
 def test_ctrl_c_ends_the_trio_side_first() -> None:
-    story = Story()
-    with blocking.open_crossing() as crossing:
+    scenario = Scenario()
+    with blocking.open_bridge() as bridge:
         with pytest.raises(KeyboardInterrupt), interrupted_after(0.05):
-            crossing.call(story.slow_to_end)
-        assert story.events == ["ended"]
-        crossing.call(tick)
+            bridge.call(scenario.slow_to_end)
+        assert scenario.events == ["ended"]
+        bridge.call(tick)
 
 
 def test_a_deadline_ends_the_trio_side_first() -> None:
-    story = Story()
-    with blocking.open_crossing() as crossing:
+    scenario = Scenario()
+    with blocking.open_bridge() as bridge:
         begin = time.monotonic()
         with pytest.raises(TimeoutError), blocking.fail_after(60), blocking.fail_after(0.02):
-            crossing.call(story.slow_to_end)
+            bridge.call(scenario.slow_to_end)
         assert time.monotonic() - begin < 5
-        assert story.events == ["ended"]
+        assert scenario.events == ["ended"]
         with blocking.fail_after(60):
-            crossing.call(tick)
+            bridge.call(tick)
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
 def test_what_a_block_raises_stays_what_it_was(error: type[BaseException]) -> None:
-    story = Story()
-    with blocking.open_crossing() as crossing:
+    scenario = Scenario()
+    with blocking.open_bridge() as bridge:
         with (  # noqa: PT012 (it leaves through the block)
             pytest.raises(error),
-            crossing.hold(story.block) as value,
+            bridge.hold(scenario.block) as value,
         ):
             assert value == "value"
             raise error
-        with crossing.hold(story.block):
+        with bridge.hold(scenario.block):
             pass
         with (
             pytest.raises(LedgerClosed, match="at the end"),
-            crossing.hold(lambda: story.block(fails_at_exit=True)),
+            bridge.hold(lambda: scenario.block(fails_at_exit=True)),
         ):
             pass
-    assert story.events == ["entered", "raised", "left", "entered", "left", "entered", "left"]
+    assert scenario.events == ["entered", "raised", "left", "entered", "left", "entered", "left"]
 
 
 def test_a_block_cancelled_in_asyncio_is_left_in_trio() -> None:
-    story = Story()
+    scenario = Scenario()
 
     async def main() -> None:
-        async with aio.open_crossing() as crossing:
+        async with aio.open_bridge() as bridge:
 
             async def use() -> None:
-                async with crossing.hold(story.block):
+                async with bridge.hold(scenario.block):
                     await asyncio.sleep(3600)
 
             task = asyncio.create_task(use())
-            while not story.events:  # noqa: ASYNC110 (it happens in another thread)
+            while not scenario.events:  # noqa: ASYNC110 (it happens in another thread)
                 await asyncio.sleep(0.01)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert story.events == ["entered", "raised", "left"]
+            assert scenario.events == ["entered", "raised", "left"]
 
     asyncio.run(main())
 
@@ -219,38 +220,38 @@ def test_an_entry_that_fails_raises_there() -> None:
         yield
 
     with (
-        blocking.open_crossing() as crossing,
+        blocking.open_bridge() as bridge,
         pytest.raises(ValueError, match="in the trio"),
-        crossing.hold(broken),
+        bridge.hold(broken),
     ):
         raise AssertionError("never entered")
 
 
 def test_too_many_calls_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bridge, "CALLS_MAX", 3)
+    monkeypatch.setattr(loop_bridge, "CALLS_MAX", 3)
 
     async def main() -> None:
-        async with aio.open_crossing() as crossing:
-            tasks = [asyncio.create_task(crossing.call(trio.sleep_forever)) for _ in range(3)]
+        async with aio.open_bridge() as bridge:
+            tasks = [asyncio.create_task(bridge.call(trio.sleep_forever)) for _ in range(3)]
             await asyncio.sleep(0.05)
             with pytest.raises(TooManyRequests, match="3 calls"):
-                await crossing.call(trio.sleep_forever)
+                await bridge.call(trio.sleep_forever)
             for task in tasks:
                 task.cancel()
             ended = await asyncio.gather(*tasks, return_exceptions=True)
             assert all(isinstance(each, asyncio.CancelledError) for each in ended)
-            await crossing.call(tick)
+            await bridge.call(tick)
 
     asyncio.run(main())
 
 
 def test_many_threads_share_the_loop() -> None:
     done: list[int] = []
-    with blocking.open_crossing() as crossing:
+    with blocking.open_bridge() as bridge:
 
         def work(number: int) -> None:
             for _ in range(50):
-                crossing.call(tick)
+                bridge.call(tick)
             done.append(number)
 
         threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
@@ -261,12 +262,12 @@ def test_many_threads_share_the_loop() -> None:
     assert sorted(done) == list(range(8))
 
 
-def test_another_asyncio_loop_is_told() -> None:
-    kept: list[aio.Crossing] = []
+def test_another_asyncio_loop_is_reported() -> None:
+    kept: list[aio.Bridge] = []
 
     async def keep() -> None:
-        async with aio.open_crossing() as crossing:
-            kept.append(crossing)
+        async with aio.open_bridge() as bridge:
+            kept.append(bridge)
 
     async def use() -> None:
         with pytest.raises(RuntimeError, match="another asyncio event loop"):
@@ -279,7 +280,7 @@ def test_another_asyncio_loop_is_told() -> None:
 def test_what_was_cancelled_while_the_loop_ended_stays_cancelled() -> None:
     async def main() -> None:
         async def use() -> None:
-            async with aio.open_crossing():
+            async with aio.open_bridge():
                 pass
 
         task = asyncio.create_task(use())

@@ -3,7 +3,7 @@ they like. All in one thread here: what crosses it is the same."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 import trio
@@ -12,24 +12,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import LedgerClosed
-from ledger.runtime.bridge import Latch
+from ledger.runtime.bridge import Completion, Job
 from stream.bridge.appends import Appends, Lane, PendingRecord
 from stream.bridge.prefetch import Fetched, Prefetch
 
 
-def wake(latches: Sequence[Latch]) -> None:
-    for latch in latches:
-        latch.is_set = True
-        for waiter in latch.waiters or ():
+def wake(completions: Sequence[Completion]) -> None:
+    for completion in completions:
+        completion.is_set = True
+        for waiter in completion.waiters or ():
             waiter()
 
 
-def post(job: Callable[[], object]) -> None:
-    job()
+def post(job: Job) -> None:
+    job.run()
 
 
 class Source:
-    """Numbers up to a goal. Fails where it is told to, once."""
+    """Numbers up to a goal. Fails once, at the given number."""
 
     def __init__(self, failing: set[int]) -> None:
         self.next = 0
@@ -52,9 +52,9 @@ async def take(prefetch: Prefetch[int, int], goal: int) -> int | None:
     while True:
         fetched: Fetched[int, int] | None = prefetch.head()
         if fetched is None:
-            latch, woken = prefetch.want(goal), trio.Event()
-            latch.waiters = [woken.set]
-            if not latch.is_set:
+            completion, woken = prefetch.want(goal), trio.Event()
+            completion.waiters = [woken.set]
+            if not completion.is_set:
                 await woken.wait()
             continue
         if fetched.item is not None:
@@ -191,7 +191,7 @@ async def test_a_lane_that_is_stuck_does_not_stop_the_other() -> None:
         for lane in appends.lanes():
             nursery.start_soon(lane.run_pushing)
         for record in records:
-            appends.give(record)
+            appends.submit(record)
         assert taken == []
         for places in (1, 2, 2):
             appends.gates[1].open(places)
@@ -210,26 +210,41 @@ async def test_a_lane_that_is_stuck_does_not_stop_the_other() -> None:
 async def test_what_comes_while_a_writer_closes_harms_nothing_before_it() -> None:
     appends = TwoLanes()
     early, late = (Record(number, appends.gates[1], []) for number in (1, 3))
-    appends.give(early)
-    jobs: list[Callable[[], object]] = []
+    appends.submit(early)
+    jobs: list[Job] = []
     appends._post = jobs.append
-    appends.give(late)
+    appends.submit(late)
     appends.close()
     for job in jobs:
-        job()
+        job.run()
     assert (early.is_set, late.is_set) == (False, True)
     with pytest.raises(LedgerClosed, match="closed"):
         late.outcome()
 
 
-async def test_what_a_closed_writer_left_is_told() -> None:
+async def test_what_a_closed_writer_left_is_reported() -> None:
     appends = TwoLanes()
     record = Record(1, appends.gates[1], [])
-    appends.give(record)
+    appends.submit(record)
     assert not record.is_set
     appends.close()
     appends.end_all()
     with pytest.raises(LedgerClosed, match="closed"):
         record.outcome()
     with pytest.raises(LedgerClosed, match="closed"):
-        appends.give(Record(3, appends.gates[1], []))
+        appends.submit(Record(3, appends.gates[1], []))
+
+
+async def test_records_of_a_loop_that_has_ended_are_refused() -> None:
+    appends = TwoLanes()
+    jobs: list[Job] = []
+    appends._post = jobs.append
+    record = Record(1, appends.gates[1], [])
+    appends.submit(record)
+    assert len(jobs) == 1
+    jobs[0].refuse(LedgerClosed("the loop has ended"))
+    assert record.is_set
+    with pytest.raises(LedgerClosed):
+        record.outcome()
+    with pytest.raises(LedgerClosed):
+        appends.submit(Record(3, appends.gates[1], []))

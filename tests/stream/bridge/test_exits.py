@@ -1,4 +1,4 @@
-"""Programs that end without closing, and that fork: nothing hangs, nothing is said in vain."""
+"""Programs that end without closing, and that fork: nothing hangs, and no message is lost."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_asyncio_ends_with_a_connection_open(cluster: InProcessCluster) -> None:
     assert ends_well(program, cluster) == "appended\n"
 
 
-def test_a_forked_child_connects_anew(cluster: InProcessCluster) -> None:
+def test_a_forked_child_reconnects(cluster: InProcessCluster) -> None:
     program = """
         import os, sys, warnings
         from ledger.errors import LedgerClosed
@@ -181,14 +181,14 @@ def test_another_thread_closes_a_reader(cluster: InProcessCluster) -> None:
 def test_a_child_forked_while_a_thread_began_to_wait(cluster: InProcessCluster) -> None:
     program = """
         import os, sys, threading, warnings
-        from stream.blocking import Namespace, crossing
+        from stream.blocking import Namespace, bridge
 
         warnings.simplefilter("ignore", DeprecationWarning)  # of forking with threads
         with Namespace.connect(sys.argv[1], "forked-late", create=True) as namespace:
             is_held, may_end = threading.Event(), threading.Event()
 
             def hold():
-                with crossing._joining:
+                with bridge._joining:
                     is_held.set()
                     may_end.wait()
 

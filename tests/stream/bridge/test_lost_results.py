@@ -1,5 +1,5 @@
 """Callers that give up in the very moment in which their answer arrives, and loops that end then:
-nothing is lost with the answer, and nobody waits for ever."""
+nothing is lost with the answer, and no caller waits forever."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ import trio
 from bookie.testing.in_process import InProcessCluster
 from ledger.errors import InvalidArgument, LedgerClosed
 from ledger.runtime import bridge
-from ledger.runtime.bridge import BackgroundLoop, Latch
+from ledger.runtime.bridge import BackgroundLoop, Completion, Job
 from stream import aio, blocking
-from stream.aio import crossing as aio_crossing
-from stream.blocking import crossing as blocking_crossing
+from stream.aio import bridge as aio_bridge
+from stream.blocking import bridge as blocking_bridge
 from stream.bridge.appends import Appends
-from tests.stream.bridge.test_bridge import Story, loops, tick
+from tests.stream.bridge.test_bridge import Scenario, loops, tick
 
 RECORDS = 12
 
@@ -63,21 +63,21 @@ def test_an_answer_nobody_takes_is_given_back() -> None:
     returned: list[int] = []
 
     async def main() -> None:
-        async with aio_crossing.open_crossing() as crossing:
+        async with aio_bridge.open_bridge() as bridge:
 
             async def call() -> object:
-                return await crossing.call(stubborn, returned.append)
+                return await bridge.call(stubborn, returned.append)
 
             await cancelled_too_late(asyncio.create_task(call()))
-            crossing.ask(lambda: None)
+            bridge.ask(lambda: None)
             assert returned == [7]
-            assert await crossing.call(stubborn, returned.append) == 7
+            assert await bridge.call(stubborn, returned.append) == 7
 
     asyncio.run(main())
-    with blocking_crossing.open_crossing() as crossing:
+    with blocking_bridge.open_bridge() as bridge:
         with pytest.raises(TimeoutError), blocking.fail_after(0.01):
-            crossing.call(stubborn, returned.append)
-        assert crossing.call(stubborn, returned.append) == 7
+            bridge.call(stubborn, returned.append)
+        assert bridge.call(stubborn, returned.append) == 7
     assert returned == [7, 7]
 
 
@@ -141,21 +141,21 @@ def test_reading_backward_loses_nothing_when_a_step_was_cancelled(
 
 
 def test_a_wait_given_up_before_its_block_began_kills_nothing() -> None:
-    """A latch that is set twice: `entered`, of a block whose caller has stopped waiting."""
-    latch = Latch()
-    crossing = blocking_crossing.Crossing
-    with blocking_crossing.open_crossing() as own:
+    """A completion that is set twice: `entered`, of a block whose caller has stopped waiting."""
+    completion = Completion()
+    bridge = blocking_bridge.Bridge
+    with blocking_bridge.open_bridge() as own:
         with pytest.raises(TimeoutError), blocking.fail_after(0):
-            own.wait(latch)
-        crossing.wake([latch])
-        crossing.wake([latch])
+            own.wait(completion)
+        bridge.wake([completion])
+        bridge.wake([completion])
         own.call(tick)
 
 
-def test_a_job_that_fails_ends_the_loop_and_all_are_told(
+def test_a_job_that_fails_ends_the_loop_and_all_are_reported(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    story, outcomes = Story(), list[BaseException]()
+    scenario, outcomes = Scenario(), list[BaseException]()
 
     def attempt(act: Callable[[], object]) -> None:
         try:
@@ -163,35 +163,35 @@ def test_a_job_that_fails_ends_the_loop_and_all_are_told(
         except BaseException as error:  # noqa: BLE001 (it is looked at below)
             outcomes.append(error)
 
-    def sleeping(crossing: blocking_crossing.Crossing) -> None:
-        crossing.call(trio.sleep_forever)
+    def sleeping(bridge: blocking_bridge.Bridge) -> None:
+        bridge.call(trio.sleep_forever)
 
-    def holding(crossing: blocking_crossing.Crossing) -> None:
-        with crossing.hold(story.block):
-            crossing.call(trio.sleep_forever)
+    def holding(bridge: blocking_bridge.Bridge) -> None:
+        with bridge.hold(scenario.block):
+            bridge.call(trio.sleep_forever)
 
-    with blocking_crossing.open_crossing() as crossing:
+    with blocking_bridge.open_bridge() as bridge:
         threads = [
-            threading.Thread(target=attempt, args=(lambda act=act: act(crossing),))
+            threading.Thread(target=attempt, args=(lambda act=act: act(bridge),))
             for act in (sleeping, holding)
         ]
         for thread in threads:
             thread.start()
-        while not story.events:
-            crossing.call(tick)
-        crossing.post(lambda: 1 // 0)
+        while not scenario.events:
+            bridge.call(tick)
+        bridge.post(Job(lambda: 1 // 0))
         for thread in threads:
             thread.join(10)
         assert not any(thread.is_alive() for thread in threads)
         assert [type(error) for error in outcomes] == [LedgerClosed, LedgerClosed]
         with pytest.raises(LedgerClosed):
-            crossing.call(tick)
-    with blocking_crossing.open_crossing() as another:
+            bridge.call(tick)
+    with blocking_bridge.open_bridge() as another:
         another.call(tick)
     assert "the background loop failed" in caplog.text
 
 
-def test_a_call_behind_the_last_task_of_a_failing_loop_is_told() -> None:
+def test_a_call_behind_the_last_task_of_a_failing_loop_is_reported() -> None:
     loop = BackgroundLoop()
     loop.start()
     entered: list[BaseException | None] = []
@@ -206,7 +206,7 @@ def test_a_call_behind_the_last_task_of_a_failing_loop_is_told() -> None:
     async def later() -> None:
         pass
 
-    call = bridge.Call(loop, later, blocking_crossing.Crossing.wake)
+    call = bridge.Call(loop, later, blocking_bridge.Bridge.wake)
     call.start()
     entered.append(call.error)
     assert isinstance(entered[0], LedgerClosed)
@@ -221,26 +221,26 @@ def test_ctrl_c_while_the_loop_starts_harms_no_later_connection(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(BackgroundLoop, "start", interrupted)
-    with pytest.raises(KeyboardInterrupt), blocking_crossing.open_crossing():
+    with pytest.raises(KeyboardInterrupt), blocking_bridge.open_bridge():
         pass
     monkeypatch.setattr(BackgroundLoop, "start", start)
-    with blocking_crossing.open_crossing() as crossing:
-        crossing.call(tick)
+    with blocking_bridge.open_bridge() as bridge:
+        bridge.call(tick)
 
 
 def test_a_block_dropped_in_the_trio_thread_does_not_stop_it() -> None:
     """As garbage collection does to a block that was never left: it runs in any thread."""
-    story = Story()
-    with blocking_crossing.open_crossing() as crossing:
-        block = crossing.hold(story.block)
+    scenario = Scenario()
+    with blocking_bridge.open_bridge() as bridge:
+        block = bridge.hold(scenario.block)
         block.__enter__()
         with blocking.fail_after(10):
-            crossing.call(lambda: left_in_trio(block))
-        while "left" not in story.events:
-            crossing.call(tick)
+            bridge.call(lambda: left_in_trio(block))
+        while "left" not in scenario.events:
+            bridge.call(tick)
 
 
-async def left_in_trio(block: blocking_crossing.Holding[str]) -> None:
+async def left_in_trio(block: blocking_bridge.BridgedContext[str]) -> None:
     block.__exit__(GeneratorExit, GeneratorExit(), None)
 
 
@@ -277,22 +277,22 @@ def test_a_record_whose_hop_another_thread_owes_is_flushed(cluster: InProcessClu
 
 
 def test_waiting_for_room_again_and_again_leaves_nothing_behind() -> None:
-    appends = Appends("s", lambda job: None, lambda latches: None, 0)
-    latches = {id(appends.want_room()) for _ in range(100)}
-    assert len(latches) == 1
-    with blocking_crossing.open_crossing() as crossing:
-        latch = Latch()
+    appends = Appends("s", lambda job: None, lambda completions: None, 0)
+    completions = {id(appends.want_room()) for _ in range(100)}
+    assert len(completions) == 1
+    with blocking_bridge.open_bridge() as bridge:
+        completion = Completion()
         for _ in range(100):
             with pytest.raises(TimeoutError), blocking.fail_after(0):
-                crossing.wait(latch)
-        assert not latch.waiters
+                bridge.wait(completion)
+        assert not completion.waiters
 
     async def main() -> None:
-        async with aio_crossing.open_crossing() as crossing:
+        async with aio_bridge.open_bridge() as bridge:
             for _ in range(100):
                 with pytest.raises(TimeoutError):
-                    await asyncio.wait_for(crossing.wait(latch), 0.0001)
-            assert not latch.waiters
+                    await asyncio.wait_for(bridge.wait(completion), 0.0001)
+            assert not completion.waiters
 
     asyncio.run(main())
 

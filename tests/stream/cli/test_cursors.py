@@ -60,7 +60,7 @@ async def test_cursors_and_groups_are_listed_shown_set_and_deleted(
         await cursors.show("demo/clicks#1", "audit", cluster=cluster, output=OutputOption())
         assert "lag records" in capsys.readouterr().out
 
-        with pytest.raises(InvalidArgument, match="a position is of one of them"):
+        with pytest.raises(InvalidArgument, match="a position belongs to one of them"):
             await cursors.set_cursor("demo/clicks", "x", "1:0:0", cluster=cluster, output=JSON)
         await cursors.delete("demo/clicks", "audit", cluster=cluster, output=JSON)
         assert said()["deleted"] is True

@@ -20,9 +20,9 @@ async def test_what_cannot_come_back_is_asked_for(ledgerstream_cluster: InProces
         for _ in range(2):
             async with namespace.writer("clicks", create=True) as writer:
                 await writer.append(b"x")
-        with pytest.raises(InvalidArgument, match=r"demo has no trash .* go on with --yes"):
+        with pytest.raises(InvalidArgument, match=r"demo has no trash .* continue with --yes"):
             await streams.truncate("demo/clicks", "2:0:0", cluster=cluster, output=JSON)
-        with pytest.raises(InvalidArgument, match="go on with --yes"):
+        with pytest.raises(InvalidArgument, match="continue with --yes"):
             await streams.delete("demo/clicks", cluster=cluster, output=JSON)
         assert (await namespace.info("clicks")).records == 2
         await streams.truncate("demo/clicks", "2:0:0", yes=True, cluster=cluster, output=JSON)

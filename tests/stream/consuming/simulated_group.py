@@ -1,4 +1,5 @@
-"""Consumer groups on a simulated cluster: streams to share, and members that remember."""
+"""Consumer groups on a simulated cluster: streams to share, and members that remember their
+records."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ PARTITIONS = 4
 
 
 async def write(namespace: Namespace, prefix: str, count: int = 5) -> set[bytes]:
-    """So many records to each partition; their values."""
+    """Appends `count` records to each partition; returns their values."""
     values = set()
     for partition in await namespace.partitions("s"):
         async with namespace.writer(partition) as writer:
@@ -41,14 +42,14 @@ async def a_stream(
 
 
 async def wait_for(holds: Callable[[], bool], seconds: float = 60) -> None:
-    """In virtual time: looking costs nothing."""
+    """Waits in virtual time, in which checking costs nothing."""
     with trio.fail_after(seconds):
         while not holds():  # noqa: ASYNC110
             await trio.sleep(0.05)
 
 
 class Worker:
-    """A member as a process of its own, that remembers what it handled."""
+    """A member as a process of its own, which remembers the records it handled."""
 
     def __init__(self, cluster: SimCluster, name: str, **settings: Any) -> None:
         self.handled: list[tuple[str, bytes, float]] = []
@@ -82,7 +83,7 @@ class Worker:
 
 
 def count_calls(cluster: SimCluster, node: str) -> list[str]:
-    """The calls of a node's metadata store from now on, as "kind path"; watches are none."""
+    """Yields the calls of a node's metadata store from now on, as "kind path", without watches."""
     calls: list[str] = []
     trace = cluster.simulation.trace
 

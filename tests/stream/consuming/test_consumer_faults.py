@@ -18,7 +18,7 @@ from tests.stream.consuming.simulated_group import PARTITIONS, Worker, a_stream,
 
 
 def test_a_member_that_leaves_hands_over_at_once_and_a_dead_one_after_its_session() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster) as namespace:
             sent = await write(namespace, "a")
             workers = [Worker(cluster, f"w{n}", member=f"w{n}") for n in range(3)]
@@ -41,11 +41,11 @@ def test_a_member_that_leaves_hands_over_at_once_and_a_dead_one_after_its_sessio
                 assert row.lag is not None
                 assert (row.assigned_to, row.holder, row.lag.records) == ("w2", "w2", 0)
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_a_member_whose_session_was_lost_comes_back_and_commits_nothing_of_others() -> None:
-    async def story(cluster: SimCluster) -> None:
+def test_a_member_whose_session_was_lost_returns_and_commits_nothing_of_others() -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster) as namespace:
             sent = await write(namespace, "a")
             workers = [Worker(cluster, f"w{n}", member=f"w{n}") for n in range(2)]
@@ -58,13 +58,14 @@ def test_a_member_whose_session_was_lost_comes_back_and_commits_nothing_of_other
             await wait_for(lambda: [len(w.partitions) for w in workers] == [2, 2])
 
     for seed in range(scaled(ci=1, night=12)):
-        simulate(story, seed)
+        simulate(scenario, seed)
 
 
-def test_a_zombie_commits_nothing_and_stops_when_it_hears_of_it() -> None:
-    """Cut off from the metadata and dead to the others, it still reads; none of it is committed."""
+def test_a_zombie_commits_nothing_and_stops_when_it_is_notified() -> None:
+    """Cut off from the metadata and dead to the others, it still reads; nothing of it is
+    committed."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster, 1) as namespace:
             await write(namespace, "a", 3)
             zombie = Worker(cluster, "zombie", member="zombie")
@@ -81,18 +82,18 @@ def test_a_zombie_commits_nothing_and_stops_when_it_hears_of_it() -> None:
                 await write(namespace, f"c{number}-", 1)
                 await trio.sleep(1)
             await wait_for(lambda: len(heir.values) == 33)
-            assert len(zombie.values) < 25, "after a while in doubt it hands out nothing more"
+            assert len(zombie.values) < 25, "unverified for a while, it delivers nothing more"
             row = (await namespace.group("s", "g")).partitions[0]
             assert row.holder == "heir"
             cluster.metadata.heal()
             await wait_for(lambda: zombie.partitions == [], 20)
             await wait_for(lambda: sorted((zombie.partitions, heir.partitions)) == [[], ["s#0"]])
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_a_member_that_handles_slowly_is_waited_for_but_not_for_ever() -> None:
-    async def story(cluster: SimCluster) -> None:
+def test_a_member_that_handles_slowly_is_waited_for_but_not_forever() -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster, 2) as namespace:
             await write(namespace, "a", 1)
             settings: dict[str, Any] = {"auto_advance": False, "hand_over_s": 10.0}
@@ -100,7 +101,7 @@ def test_a_member_that_handles_slowly_is_waited_for_but_not_for_ever() -> None:
                 deliveries = [await slow.__anext__() for _ in range(2)]
                 other = Worker(cluster, "other", hand_over_s=10.0)
                 await trio.sleep(5)
-                assert other.partitions == [], "it waits for what was handed out"
+                assert other.partitions == [], "it waits until the delivered records are handled"
                 moving = [d for d in deliveries if d.partition not in slow.partitions]
                 staying = [d for d in deliveries if d.partition in slow.partitions]
                 assert len(moving) == len(staying) == 1
@@ -111,7 +112,7 @@ def test_a_member_that_handles_slowly_is_waited_for_but_not_for_ever() -> None:
                     slow.advance(moving[0])
                 other.stop.set()
                 await wait_for(lambda: len(slow.partitions) == 2, 5)
-                # Now it does not handle what it was given.
+                # Now it does not handle its delivery.
                 await write(namespace, "b", 1)
                 given = [await slow.__anext__() for _ in range(2)]
                 third = Worker(cluster, "third", hand_over_s=10.0)
@@ -121,11 +122,11 @@ def test_a_member_that_handles_slowly_is_waited_for_but_not_for_ever() -> None:
                 with pytest.raises(PartitionLost):
                     slow.advance(lost[0])
 
-    simulate(story)
+    simulate(scenario)
 
 
 def test_cursors_set_by_hand_move_a_running_group() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster, 2) as namespace:
             sent = await write(namespace, "a", 3)
             worker = Worker(cluster, "w")
@@ -137,11 +138,11 @@ def test_cursors_set_by_hand_move_a_running_group() -> None:
             await trio.sleep(2)
             assert (await namespace.cursor_lag("s#0", "g")).records == 0
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_names_are_for_one_living_process_and_come_back_after_a_crash() -> None:
-    async def story(cluster: SimCluster) -> None:
+def test_names_are_for_one_living_process_and_free_after_a_crash() -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster) as namespace:
             worker = Worker(cluster, "w", member="m")
             await wait_for(lambda: len(worker.partitions) == PARTITIONS)
@@ -152,11 +153,11 @@ def test_names_are_for_one_living_process_and_come_back_after_a_crash() -> None:
             again = Worker(cluster, "w2", member="m")
             await wait_for(lambda: len(again.partitions) == PARTITIONS, 5)
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_bad_words_are_refused_and_a_stream_that_goes_is_told() -> None:
-    async def story(cluster: SimCluster) -> None:
+def test_bad_arguments_are_refused_and_a_deletion_is_reported() -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster) as namespace:
             for stream, group, member, seconds in (
                 ("s", "a/b", "m", 1.0), ("s", "g", "a b", 1.0), ("s", "g", "m", -1.0),
@@ -181,11 +182,11 @@ def test_bad_words_are_refused_and_a_stream_that_goes_is_told() -> None:
             with pytest.raises((LedgerClosed, NoSuchStream)):
                 await consumer.__anext__()
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_cancelled_at_any_moment_asking_loses_and_repeats_nothing() -> None:
-    async def story(cluster: SimCluster) -> None:
+def test_a_request_cancelled_at_any_moment_loses_and_repeats_nothing() -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster) as namespace:
             sent = await write(namespace, "a", 10)
             seen: list[bytes] = []
@@ -197,13 +198,13 @@ def test_cancelled_at_any_moment_asking_loses_and_repeats_nothing() -> None:
                         seen.append((await consumer.next_record()).record.value)
             assert sorted(seen) == sorted(sent)
 
-    simulate(story)
+    simulate(scenario)
 
 
 def test_joining_and_leaving_may_be_cancelled_at_any_moment() -> None:
-    """Nothing of a member stays behind, and nothing it did not handle is committed."""
+    """Nothing of a member remains, and nothing it did not handle is committed."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster, 2) as namespace:
             sent = await write(namespace, "a", 20)
             seen: list[bytes] = []
@@ -223,13 +224,13 @@ def test_joining_and_leaving_may_be_cancelled_at_any_moment() -> None:
             info = await namespace.group("s", "g")
             assert len(info.members) == 1
 
-    simulate(story)
+    simulate(scenario)
 
 
 def test_a_long_outage_of_the_metadata_in_the_middle_of_a_batch_leaves_no_record_out() -> None:
-    """For a while it hands out nothing more; then it goes on where it was."""
+    """For a while it delivers nothing; then it continues where it was."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster, 1) as namespace:
             await namespace.set_policy(batch_bytes=60_000)
             async with namespace.writer("s#0") as writer:
@@ -251,19 +252,19 @@ def test_a_long_outage_of_the_metadata_in_the_middle_of_a_batch_leaves_no_record
                 await trio.sleep(3)
                 cluster.metadata.cut_off("member")
                 await trio.sleep(20)
-                assert len(seen) < 20, "in doubt it hands out nothing"
+                assert len(seen) < 20, "unverified, it delivers nothing"
                 cluster.metadata.heal()
                 await trio.sleep(60)
                 nursery.cancel_scope.cancel()
                 assert seen == [b"%d" % number for number in range(40)]
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_a_cursor_that_is_gone_altogether_is_made_again() -> None:
-    """Even if it was a commit of the application's own that met it."""
+def test_a_removed_cursor_is_created_again() -> None:
+    """Even if a commit of the application's own found it missing."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster, 1) as namespace:
             await write(namespace, "a", 3)
             async with namespace.consumer("s", "g") as consumer:
@@ -280,16 +281,17 @@ def test_a_cursor_that_is_gone_altogether_is_made_again() -> None:
                 assert list(await consumer.commit()) == ["s#0"]
                 assert (await namespace.cursor_lag("s#0", "g")).records == 0
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_members_of_a_plain_stream_that_was_made_anew_are_told_also_those_without_work() -> None:
-    """Else they and the members of the new one would undo each other's assignments for ever."""
+def test_all_members_of_a_plain_stream_created_again_are_notified() -> None:
+    """Idle members, too; otherwise they and the members of the new stream would undo each other's
+    assignments forever."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster, None) as namespace:
             await write(namespace, "a", 3)
-            told: list[str] = []
+            notified: list[str] = []
 
             async def consume(name: str) -> None:
                 async with cluster.client(name) as client:
@@ -299,7 +301,7 @@ def test_members_of_a_plain_stream_that_was_made_anew_are_told_also_those_withou
                             async for _ in member:
                                 pass
                     except NoSuchStream:
-                        told.append(name)
+                        notified.append(name)
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(consume, "one")
@@ -307,9 +309,9 @@ def test_members_of_a_plain_stream_that_was_made_anew_are_told_also_those_withou
                 await trio.sleep(5)
                 await namespace.delete_stream("s")
                 await namespace.create_stream("s")
-                await wait_for(lambda: sorted(told) == ["one", "other"], 5)
+                await wait_for(lambda: sorted(notified) == ["one", "other"], 5)
             sent = await write(namespace, "b", 3)
             worker = Worker(cluster, "new")
             await wait_for(lambda: set(worker.values) == sent, 5)
 
-    simulate(story)
+    simulate(scenario)

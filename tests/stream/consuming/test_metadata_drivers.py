@@ -1,4 +1,4 @@
-"""Consumer groups on every metadata store: joining, leaving, and lost sessions look alike."""
+"""Consumer groups on every metadata store: joining, leaving, and lost sessions behave alike."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.zookeeper import RunningZooKeeper
 
 
 class Driver:
-    """Clients of one metadata store, each with a session; `expire` ends all of them."""
+    """Clients of one metadata store, each with a session; `expire` ends all sessions."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ async def test_members_share_lose_their_sessions_and_share_again(driver: Driver)
         assert sorted(epochs.values()) == [1, 1, 2, 2], "only two have moved"
 
         await driver.expire()
-        # Members come back under the same names, and what each of them has is its own.
+        # Members return under the same names, and each has its own partitions.
         while True:
             info = await namespace.group("s", "g")
             if info.members == ("a", "b") and all(

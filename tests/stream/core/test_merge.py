@@ -1,4 +1,4 @@
-"""Merging by time: against a twin that sorts with a watermark, and the promises on their own."""
+"""Merging by time: against a twin that sorts with a watermark, and each promise on its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row = tuple[int, int, int, int]
 
 @dataclass
 class Twin:
-    """Keeps all rows in one list and looks at all of them each time."""
+    """Keeps all rows in one list and examines all of them each time."""
 
     lateness_ms: int
     bytes_max: int
@@ -90,14 +90,14 @@ _steps = st.lists(
 
 
 class Both:
-    """A merge and its twin, told the same; `given_out` and `expected` are what each answered."""
+    """A merge and its twin with the same input; `returned` and `expected` are their outputs."""
 
     def __init__(self, lateness_ms: int, bytes_max: int) -> None:
         self.merge: Merge[int] = Merge(lateness_ms=lateness_ms, bytes_max=bytes_max)
         self.twin = Twin(lateness_ms, bytes_max)
         self.sources: list[MergeSource[int]] = []
         self.times: list[list[int]] = []
-        self.given_out: list[tuple[Row, bool]] = []
+        self.returned: list[tuple[Row, bool]] = []
         self.expected: list[tuple[Row, bool]] = []
         self.add()
 
@@ -119,7 +119,7 @@ class Both:
             return False
         times, ordinal = self.times[span.batch], self.sources.index(span.source)
         for slot in span.slots:
-            self.given_out.append(((times[slot], ordinal, span.batch, slot), span.is_late))
+            self.returned.append(((times[slot], ordinal, span.batch, slot), span.is_late))
             row = self.twin.pop()
             assert row is not None
             self.expected.append((row, row in self.twin.late))
@@ -137,7 +137,7 @@ class Both:
         self.merge.finish(self.sources[number])
         self.twin.finished.add(number)
 
-    def check_what_is_held(self) -> None:
+    def check_buffers(self) -> None:
         twin, numbers = self.twin, range(len(self.sources))
         assert [self.merge.wants(s) for s in self.sources] == [twin.wants(n) for n in numbers]
         assert self.merge.nbytes == sum(twin.held(n) for n in numbers)
@@ -148,7 +148,7 @@ class Both:
 
 @settings(deadline=None)
 @given(_steps, st.integers(0, 20), st.integers(1, 200), st.booleans())
-def test_the_merge_gives_what_sorting_with_a_watermark_gives(
+def test_the_merge_equals_sorting_with_a_watermark(
     steps: list[tuple[str, int, list[int], int]], lateness_ms: int, bytes_max: int, is_ended: bool
 ) -> None:
     both = Both(lateness_ms, bytes_max)
@@ -160,17 +160,17 @@ def test_the_merge_gives_what_sorting_with_a_watermark_gives(
             getattr(both, kind)(number)
         else:
             getattr(both, kind)()
-        both.check_what_is_held()
+        both.check_buffers()
     if is_ended:
         for number in range(len(both.sources)):
             both.finish(number)
         both.drain()
         assert both.merge.is_finished
-        rows = {row for row, _ in both.given_out}
-        assert len(both.given_out) == sum(map(len, both.times)) == len(rows)
-    assert both.given_out == both.expected
+        rows = {row for row, _ in both.returned}
+        assert len(both.returned) == sum(map(len, both.times)) == len(rows)
+    assert both.returned == both.expected
     assert both.merge.watermark_ms == both.twin.watermark_ms
-    on_time = [row[0] for row, is_late in both.given_out if not is_late]
+    on_time = [row[0] for row, is_late in both.returned if not is_late]
     assert on_time == sorted(on_time), "what is not late never goes back"
 
 
@@ -180,7 +180,7 @@ def test_the_merge_gives_what_sorting_with_a_watermark_gives(
     st.integers(0, 100),
     st.integers(1, 100),
 )
-def test_whoever_asks_only_whom_the_merge_wants_gets_all_in_bounded_memory(
+def test_pushing_only_wanted_sources_returns_all_in_bounded_memory(
     feeds: list[list[list[int]]], lateness_ms: int, bytes_max: int
 ) -> None:
     merge: Merge[int] = Merge(lateness_ms=lateness_ms, bytes_max=bytes_max)
@@ -200,7 +200,7 @@ def test_whoever_asks_only_whom_the_merge_wants_gets_all_in_bounded_memory(
                     batches += 1
                 else:
                     merge.finish(source)
-        assert moved or merge.is_finished, "nobody may deliver and nothing is given out"
+        assert moved or merge.is_finished, "no source may deliver and nothing is returned"
         assert merge.nbytes <= bytes_max + 10 * len(sources)
     assert taken == total
 
@@ -212,7 +212,7 @@ def take(merge: Merge[str]) -> list[tuple[str, list[int], bool]]:
     return spans
 
 
-def test_nothing_is_given_out_before_every_stream_has_said_something() -> None:
+def test_nothing_is_returned_before_every_stream_has_delivered() -> None:
     merge: Merge[str] = Merge(lateness_ms=0, bytes_max=1000)
     a, b = merge.add("a"), merge.add("b")
     merge.push(a, "a1", [1, 2, 9], 1)
@@ -224,7 +224,7 @@ def test_nothing_is_given_out_before_every_stream_has_said_something() -> None:
     assert take(merge) == [("a1", [2], False)]
 
 
-def test_a_stream_that_comes_back_from_idleness_is_late_but_not_lost() -> None:
+def test_a_stream_that_was_idle_is_late_but_not_lost() -> None:
     merge: Merge[str] = Merge(lateness_ms=0, bytes_max=1000)
     a, b = merge.add("a"), merge.add("b")
     merge.note_idle(b)
@@ -236,7 +236,7 @@ def test_a_stream_that_comes_back_from_idleness_is_late_but_not_lost() -> None:
     assert take(merge) == [("a2", [0], False), ("b1", [1], False)]
 
 
-def test_lateness_lets_a_stream_sort_itself_out() -> None:
+def test_lateness_puts_a_stream_in_order() -> None:
     merge: Merge[str] = Merge(lateness_ms=10, bytes_max=1000)
     a = merge.add("a")
     merge.push(a, "a1", [20, 14, 25], 1)
@@ -260,10 +260,10 @@ def test_a_stream_far_ahead_has_to_wait() -> None:
     assert take(merge) == [("z", [0], False)]
     assert (merge.wants(ahead), merge.wants(behind)) == (False, True)
     merge.finish(behind)
-    assert merge.wants(ahead), "its share is all there is"
+    assert merge.wants(ahead), "its share is the whole buffer"
 
 
-def test_lateness_that_needs_more_memory_than_there_is_gives_way() -> None:
+def test_lateness_that_needs_more_memory_than_the_bound_is_not_waited_for() -> None:
     merge: Merge[str] = Merge(lateness_ms=1000, bytes_max=100)
     only = merge.add("only")
     merge.push(only, "x", [1, 3], 50)
@@ -274,7 +274,7 @@ def test_lateness_that_needs_more_memory_than_there_is_gives_way() -> None:
     assert merge.watermark_ms == 3
 
 
-def test_bounds_must_be_bounds() -> None:
+def test_invalid_bounds_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="lateness_ms is -1"):
         Merge(lateness_ms=-1, bytes_max=1)
     with pytest.raises(InvalidArgument, match="bytes_max is 0"):

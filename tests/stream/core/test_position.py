@@ -1,4 +1,4 @@
-"""Positions and starts: order, text, and what is wrong with a text."""
+"""Positions and starts: order, text, and what is wrong with an invalid text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has appended what: sequences without gaps, and what a segment says of its producers."""
+"""Idempotent producers: sequences without gaps, and what a segment says of its producers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stream.core.entry.encoder import encode
 from stream.core.entry.format import read_header
 from stream.core.metadata.format import decode_stream, encode_stream
 from stream.core.metadata.streams import ProducerState, SegmentEnd, StreamMetadata
-from stream.core.producers import Mixture, ProducerLog, SegmentTally
+from stream.core.producers import ProducerLog, ProducerSet, SegmentTally
 from stream.errors import ProducerGap
 
 EMPTY = StreamMetadata(name="s", created_ms=1)
@@ -24,14 +24,14 @@ def test_a_log_knows_what_was_taken_and_refuses_gaps() -> None:
     log.taken(5, 2)
     assert (log.known(6), log.next_sequence) == (1, 7)
     for sequence in (8, -1):
-        with pytest.raises(ProducerGap, match="its next one is 7") as told:
+        with pytest.raises(ProducerGap, match="its next one is 7") as caught:
             log.known(sequence)
-        assert (told.value.sequence, told.value.next_sequence) == (sequence, 7)
+        assert (caught.value.sequence, caught.value.next_sequence) == (sequence, 7)
 
 
 @st.composite
-def lives(draw: st.DrawFn) -> list[tuple[str, int]]:
-    """Entries made, confirmed, rolled over and repaired, in some order."""
+def histories(draw: st.DrawFn) -> list[tuple[str, int]]:
+    """Draws entries that are made, confirmed, rolled over and repaired, in some order."""
     return draw(
         st.lists(
             st.one_of(
@@ -44,13 +44,13 @@ def lives(draw: st.DrawFn) -> list[tuple[str, int]]:
     )
 
 
-@given(lives())
+@given(histories())
 def test_an_entry_without_the_mark_has_no_other_producers_before_it(
     life: list[tuple[str, int]],
 ) -> None:
-    """Entries not confirmed go to a later segment when theirs is rolled over or repaired; some of
+    """Unconfirmed entries go to a later segment when theirs is rolled over or repaired; some of
     them may have stayed in the old one."""
-    mixture = Mixture()
+    mixture = ProducerSet()
     sealed: list[list[tuple[int, bool]]] = []
     segment: list[tuple[int, bool]] = []
     confirmed = 0
@@ -61,7 +61,7 @@ def test_an_entry_without_the_mark_has_no_other_producers_before_it(
             case "confirm":
                 confirmed = min(len(segment), confirmed + number)
             case "roll" | "repair":
-                mixture = Mixture(producer for producer, _ in segment[confirmed:])
+                mixture = ProducerSet(producer for producer, _ in segment[confirmed:])
                 kept = min(len(segment), confirmed + number) if what == "repair" else confirmed
                 sealed.append(segment[:kept])
                 segment, confirmed = segment[kept:], 0
@@ -72,10 +72,10 @@ def test_an_entry_without_the_mark_has_no_other_producers_before_it(
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), min_size=1, max_size=20))
-def test_the_last_header_or_all_of_them_tell_what_producers_have(
+def test_the_last_header_or_all_of_them_show_what_producers_have(
     entries: list[tuple[int, int]],
 ) -> None:
-    mixture, nexts = Mixture(), {1: 0, 2: 0}
+    mixture, nexts = ProducerSet(), {1: 0, 2: 0}
     tally = SegmentTally()
     for producer, count in entries:
         payload = encode(
@@ -122,7 +122,7 @@ def test_sealing_keeps_what_each_producer_has() -> None:
     assert decode_stream("s", encode_stream(stream)) == stream
 
 
-def test_a_number_is_never_given_again() -> None:
+def test_a_number_is_never_reused() -> None:
     stream = EMPTY.taken_over().with_producer(1, "a").without_producer("a").with_producer(1, "a")
     assert stream.producers == {"a": ProducerState(2)}
     assert stream.without_producer("b") == stream

@@ -1,4 +1,4 @@
-"""Receipts as JSON: back as they were, and anything else refused."""
+"""Receipts as JSON: parsed as they were, and anything else refused."""
 
 from __future__ import annotations
 
@@ -51,17 +51,17 @@ receipts = st.builds(
 )
 
 
-def test_the_json_form_is_as_it_was() -> None:
+def test_the_json_form_does_not_change() -> None:
     assert RECEIPT.to_json() == GOLDEN
     assert Receipt.from_json(GOLDEN.encode()) == RECEIPT
 
 
 @given(receipts)
-def test_back_as_it_was(receipt: Receipt) -> None:
+def test_a_receipt_is_parsed_as_it_was(receipt: Receipt) -> None:
     assert Receipt.from_json(receipt.to_json()) == receipt
 
 
-def test_fields_of_a_later_release_are_passed_over() -> None:
+def test_fields_of_a_later_release_are_ignored() -> None:
     fields = json.loads(GOLDEN) | {"region": "north"}
     assert Receipt.from_json(json.dumps(fields)) == RECEIPT
 
@@ -82,12 +82,12 @@ def test_fields_of_a_later_release_are_passed_over() -> None:
         ({"acks": 3}, "receipt"),
     ],
 )
-def test_what_is_no_receipt_says_why(change: dict[str, object], says: str) -> None:
+def test_an_invalid_receipt_says_why(change: dict[str, object], says: str) -> None:
     with pytest.raises(InvalidArgument, match=says):
         Receipt.from_json(json.dumps(json.loads(GOLDEN) | change))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", "3", '"x"', "[" * 100_001])
-def test_what_is_no_object_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgument, match="no receipt"):
+def test_anything_but_an_object_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="not a receipt"):
         Receipt.from_json(text)

@@ -1,8 +1,9 @@
-"""What a policy drops and when, against the plainest statement of the rules."""
+"""What a policy drops and when, against the plainest form of the rules."""
 
 from __future__ import annotations
 
 import random
+import re
 from bisect import bisect_left
 from dataclasses import replace
 
@@ -34,7 +35,7 @@ def policy(**settings: object) -> NamespaceMetadata:
 
 
 def stream_of(sizes: list[int], *, is_open: bool = False) -> StreamMetadata:
-    """Segments of one record with these bytes; segment n was last written at n seconds."""
+    """Returns segments of one record with these bytes; segment n was last written at n seconds."""
     stream = StreamMetadata(name="s", created_ms=0).taken_over()
     for number, nbytes in enumerate(sizes, 1):
         end = SegmentEnd(0, 1, nbytes, 1000 * number, 1000 * number)
@@ -83,7 +84,7 @@ def test_retention_keeps_what_it_promises_and_no_more(
     assert plan.begin == begin
     after = retained(stream, plan)
     assert after.truncated_to == begin
-    # Trash: what was dropped long enough ago is garbage, all else can come back.
+    # Trash: what was dropped long enough ago is garbage, all else can be restored.
     marked = stream.truncated(begin, now_ms)
     due = [s.number for s in marked.dropped() if now_ms - s.dropped_ms >= rules.trash_ms]
     late = [s.number for s in marked.dropped() if now_ms - s.dropped_ms < rules.trash_ms]
@@ -94,13 +95,13 @@ def test_retention_keeps_what_it_promises_and_no_more(
     assert [s.number for s in after.segments] == [
         s.number for s in stream.segments if s.number not in due
     ]
-    # What is told about each segment is what happens to it.
-    assert [told.number for told in plan.segments] == [s.number for s in stream.segments]
-    for told, segment in zip(plan.segments, stream.segments, strict=True):
-        assert told.reason
+    # What the plan says about each segment is what happens to it.
+    assert [planned.number for planned in plan.segments] == [s.number for s in stream.segments]
+    for planned, segment in zip(plan.segments, stream.segments, strict=True):
+        assert planned.reason
         is_dropped_now = marked.is_dropped(segment) and not stream.is_dropped(segment)
-        assert (told.verdict is Verdict.DROP) == is_dropped_now
-        assert told.is_purged == (segment.number in due)
+        assert (planned.verdict is Verdict.DROP) == is_dropped_now
+        assert planned.is_purged == (segment.number in due)
     again = explain(after, rules, cursors, now_ms)
     assert not again.dropped
     assert not again.purged
@@ -114,8 +115,8 @@ def twin_begin(
     cursors: dict[str, Position],
     now_ms: int,
 ) -> Position:
-    """A segment may go if all before it may, it is old or what follows suffices, and no cursor
-    needs it; a cursor that is not there needs everything."""
+    """Returns where the twin begins: a segment may go if all before it may, it is old or what
+    follows suffices, and no cursor needs it; a missing cursor needs everything."""
     begin = stream.truncated_to
     for number in range(1, len(sizes) + 1):
         end = Position(number, 1, 0)
@@ -140,7 +141,7 @@ def twin_begin(
     cursors=_cursors,
     now_ms=st.integers(0, 12_000),
 )
-def test_nothing_happens_before_the_time_that_is_told_and_something_does_then(
+def test_nothing_happens_before_the_due_time_and_something_does_then(
     sizes: list[int], rules: NamespaceMetadata, cursors: dict[str, Position], now_ms: int
 ) -> None:
     plan = explain(stream_of(sizes), rules, cursors, now_ms)
@@ -155,10 +156,10 @@ def test_nothing_happens_before_the_time_that_is_told_and_something_does_then(
     assert retained(stream, explain(stream, rules, cursors, plan.next_ms)) != stream
 
 
-def test_without_retention_nothing_goes() -> None:
+def test_without_retention_nothing_is_dropped() -> None:
     plan = explain(stream_of([1, 2, 3]), policy(), {}, 1 << 60)
     assert plan.begin == BEGINNING
-    assert {told.cause for told in plan.segments} == {Cause.NO_LIMIT}
+    assert {planned.cause for planned in plan.segments} == {Cause.NO_LIMIT}
 
 
 def test_a_segment_without_a_known_time_is_as_young_as_its_seal() -> None:
@@ -168,11 +169,11 @@ def test_a_segment_without_a_known_time_is_as_young_as_its_seal() -> None:
     assert explain(stream, policy(retention_ms=1000), {}, 51_001).begin == Position(1, 1, 0)
 
 
-def test_reasons_are_words_and_numbers() -> None:
+def test_reasons_are_text_with_numbers() -> None:
     stream = stream_of([3 << 20, 2 << 20, 1 << 20], is_open=True)
     now_ms = 2 * HOUR
     kept = explain(stream, policy(retention_ms=24 * HOUR, retention_bytes=1 << 30), {}, now_ms)
-    assert [told.reason for told in kept.segments] == [
+    assert [planned.reason for planned in kept.segments] == [
         "newest record 1 h 59 min old, retention_ms keeps 1 d; "
         "3.00 MiB sealed behind it, retention_bytes keeps 1.00 GiB",
         "newest record 1 h 59 min old, retention_ms keeps 1 d; "
@@ -184,7 +185,7 @@ def test_reasons_are_words_and_numbers() -> None:
     assert kept.segments[0].due_ms == 1000 + 24 * HOUR + 1
     rules = policy(retention_ms=HOUR, retention_cursors=("billing",), trash_ms=HOUR)
     gone = explain(stream, rules, {"billing": Position(2, 0, 0)}, now_ms)
-    assert [told.reason for told in gone.segments] == [
+    assert [planned.reason for planned in gone.segments] == [
         "newest record 1 h 59 min old, over retention_ms of 1 h; then 1 h in the trash",
         "cursor 'billing' is at 2:0:0, not behind it",
         "cursor 'billing' is at 2:0:0, not behind it",
@@ -193,12 +194,12 @@ def test_reasons_are_words_and_numbers() -> None:
     after = retained(stream, gone)
     in_trash = explain(after, rules, {"billing": Position(2, 0, 0)}, now_ms + 60_000)
     assert in_trash.segments[0].reason == (
-        "truncated 1 min ago, the trash keeps 1 h: 59 min left to bring it back"
+        "truncated 1 min ago, the trash keeps 1 h: 59 min left to restore it"
     )
     missing = explain(stream, rules, {"other": Position(9, 0, 0)}, now_ms)
     assert missing.segments[0].reason == (
-        "cursor 'billing' of retention_cursors is not there, or cannot be read: all is kept "
-        "until it is made or left out of the setting"
+        "cursor 'billing' of retention_cursors does not exist, or cannot be read: all is kept "
+        "until it is created or removed from the setting"
     )
     at_once = explain(stream, policy(retention_bytes=1 << 20, trash_ms=0), {}, now_ms)
     assert at_once.segments[0].reason == (
@@ -209,10 +210,10 @@ def test_reasons_are_words_and_numbers() -> None:
 def test_a_deleted_stream_waits_for_the_end_of_its_window() -> None:
     stream = trashed(stream_of([1, 2], is_open=True), 10_000)
     early = explain_deleted(stream, policy(trash_ms=5000), 14_999)
-    assert {told.verdict for told in early.segments} == {Verdict.IN_TRASH}
+    assert {planned.verdict for planned in early.segments} == {Verdict.IN_TRASH}
     assert (early.next_ms, early.deleted_ms) == (15_000, 10_000)
     due = explain_deleted(stream, policy(trash_ms=5000), 15_000)
-    assert [told.number for told in due.purged] == [1, 2, 3]
+    assert [planned.number for planned in due.purged] == [1, 2, 3]
     assert due.segments[0].reason == "deleted 5 s ago, the trash keeps 5 s"
 
 
@@ -220,7 +221,7 @@ def test_the_trash_of_a_stream_is_bounded() -> None:
     stream = stream_of([1] * (TRASH_SEGMENTS_MAX + 3))
     stream = stream.truncated(stream.sealed_end, 0)
     plan = explain(stream, policy(), {}, 1)
-    assert [told.number for told in plan.purged] == [1, 2, 3]
+    assert [planned.number for planned in plan.purged] == [1, 2, 3]
     assert plan.segments[0].reason == "the trash of a stream holds 2,000 segments, not more"
     assert explain(retained(stream, plan), policy(), {}, 1).purged == ()
 
@@ -231,7 +232,7 @@ def test_the_trash_of_a_stream_is_bounded() -> None:
         max_size=12,
     )
 )
-def test_what_was_not_purged_comes_back_and_what_was_does_not(
+def test_truncated_segments_are_restored_and_purged_ones_are_not(
     steps: list[tuple[str, int]],
 ) -> None:
     """The twin: the first record that readers see, and the first there still is."""
@@ -254,7 +255,7 @@ def test_what_was_not_purged_comes_back_and_what_was_does_not(
             assert (segment.dropped_ms >= 0) == stream.is_dropped(segment)
 
 
-def test_what_is_full_can_still_be_truncated_a_little_and_deleted() -> None:
+def test_a_full_document_can_still_be_truncated_a_little_and_deleted() -> None:
     """Marks of what was dropped need bytes, too: the cure must not be refused for the illness."""
     now_ms = 1_700_000_000_000
 
@@ -280,8 +281,17 @@ def test_what_is_full_can_still_be_truncated_a_little_and_deleted() -> None:
         except InvalidArgument:
             return False
 
+    # Each encoding of that many takes a tenth of a second, so the search begins near its end.
+    with pytest.raises(InvalidArgument) as refused:
+        encode_stream(stream_with(len(segments)))
+    sizes = re.search(r"would be (\d+) bytes, limit (\d+)", str(refused.value))
+    assert sizes is not None
+    about = len(segments) * int(sizes[2]) // int(sizes[1])
+    first, last = about - 100, about + 100
+    assert fits(first)
+    assert not fits(last)
     full = stream_with(
-        bisect_left(range(len(segments)), True, key=lambda count: not fits(count)) - 1
+        bisect_left(range(len(segments)), True, first, last, key=lambda count: not fits(count)) - 1
     )
     assert 15_000 < len(full.segments) < len(segments) - 1
     with pytest.raises(InvalidArgument, match="truncate, set a retention"):
@@ -296,10 +306,10 @@ def test_what_is_full_can_still_be_truncated_a_little_and_deleted() -> None:
     encode_stream(trashed(full, now_ms))
 
 
-def test_what_was_purged_does_not_seem_to_come_back() -> None:
+def test_purged_segments_do_not_appear_again() -> None:
     stream = stream_of([1, 1, 1]).truncated(Position(3, 1, 0), 5)
     for through in (2, 3):  # 3: nothing is left at all
         left = purged(stream, through)
         assert len(untruncated(left, None).live()) == len(left.segments)
-        with pytest.raises(InvalidArgument, match="was purged and cannot come back"):
+        with pytest.raises(InvalidArgument, match="was purged and cannot be restored"):
             untruncated(left, Position(1, 0, 0))

@@ -81,12 +81,12 @@ def test_keys_that_differ_little_spread_evenly(partitions: int, form: str) -> No
 
 
 @given(st.lists(st.binary(max_size=80)), COUNTS)
-def test_routes_remember_and_say_the_same(keys: list[bytes], partitions: int) -> None:
+def test_cached_routes_do_not_change(keys: list[bytes], partitions: int) -> None:
     routes = Routes(partitions)
     assert [routes[key] for key in keys * 2] == [partition_of(key, partitions) for key in keys * 2]
 
 
-def test_what_routes_remember_is_bounded() -> None:
+def test_the_cache_of_routes_is_bounded() -> None:
     routes = Routes(8)
     routes.turn()
     routes[bytes(CACHED_KEY_BYTES_MAX + 1)]
@@ -97,7 +97,7 @@ def test_what_routes_remember_is_bounded() -> None:
     assert routes[None] == 1
 
 
-def test_records_without_a_key_go_to_all_partitions_by_turns() -> None:
+def test_records_without_a_key_go_to_all_partitions_in_turn() -> None:
     routes = Routes(3)
     assert [routes[None], *(routes.turn() for _ in range(4))] == [0, 1, 2, 0, 1]
     own = Routes(8, own=[5, 2])

@@ -17,13 +17,13 @@ from stream.core.sinks import (
     STREAMS_REMEMBERED_MAX,
     CommittedRange,
     SinkTag,
+    added_range,
     committed,
     committed_now,
     decode_sink,
     encode_sink,
     interrupted,
-    share_in,
-    share_of,
+    range_in_stream,
 )
 from stream.errors import CommitOutOfOrder, StreamBusy
 
@@ -41,11 +41,11 @@ def test_ledgers_become_segments_in_their_order() -> None:
         (1, 5, 0),
         (2, 7, 3),
     ]
-    assert share_of("n", EMPTY, ends) == CommittedRange("n/s", 1, 2, 0, 5, 50)
-    assert share_in("n", stream, {5, 7}) == share_of("n", EMPTY, ends)
-    assert share_in("n", stream, {8}) is None
+    assert added_range("n", EMPTY, ends) == CommittedRange("n/s", 1, 2, 0, 5, 50)
+    assert range_in_stream("n", stream, {5, 7}) == added_range("n", EMPTY, ends)
+    assert range_in_stream("n", stream, {8}) is None
     for twice in ([(7, end_of(2))], [(9, end_of(1)), (9, end_of(1))]):
-        with pytest.raises(InvalidArgument, match="must bring ledgers of its own"):
+        with pytest.raises(InvalidArgument, match="must have ledgers of its own"):
             committed(stream, twice, 9)
     with pytest.raises(StreamBusy, match="segment 3 is open"):
         committed(stream.taken_over().begun(1, 9, 0), [], 9)
@@ -59,7 +59,7 @@ def test_times_are_those_of_the_commit_and_never_go_back() -> None:
 
 
 @pytest.mark.parametrize("records", [0, 4])
-def test_a_writer_is_interrupted_until_it_goes_on(records: int) -> None:
+def test_a_writer_is_interrupted_until_it_continues(records: int) -> None:
     running = EMPTY.taken_over().begun(1, 3, 0).with_prepared(1, 8)
     stream = committed(interrupted(running, end_of(records), 5), [(5, end_of(2))], 5)
     assert stream.interrupted == Interrupted(3, records - 1)
@@ -72,7 +72,7 @@ def test_a_writer_is_interrupted_until_it_goes_on(records: int) -> None:
         assert b"interrupted" not in encode_stream(gone_on)
 
 
-def test_what_was_truncated_ahead_in_an_open_segment_does_not_take_the_batch_along() -> None:
+def test_a_truncation_ahead_of_an_open_segment_spares_the_batch() -> None:
     stream = EMPTY.begun(0, 3, 0).truncated(Position(1, 1000, 0), 0)
     stream = committed(interrupted(stream, end_of(4), 5), [(5, end_of(2))], 5)
     assert [segment.number for segment in stream.live()] == [2]
@@ -88,7 +88,7 @@ def test_a_sink_takes_its_batches_in_order() -> None:
     assert [sink.is_committed(batch) for batch in (6, 7, 8)] == [True, True, False]
 
 
-def test_a_batch_of_another_origin_is_no_repeat() -> None:
+def test_a_batch_of_another_origin_is_not_a_repetition() -> None:
     sink = committed_now("k", 7, [], 9, "query a")
     assert decode_sink("k", encode_sink(sink)) == sink
     for batch, origin in ((7, "query a"), (7, ""), (8, "query b")):
@@ -98,7 +98,7 @@ def test_a_batch_of_another_origin_is_no_repeat() -> None:
     committed_now("k", 7, [], 9).check_next(7, "query b")
 
 
-def test_a_sink_remembers_only_so_many_streams_one_by_one() -> None:
+def test_a_sink_lists_a_bounded_number_of_streams() -> None:
     shares = [CommittedRange(f"n/s{n}", 1, 1, 0, 2, 3) for n in range(STREAMS_REMEMBERED_MAX + 5)]
     sink = committed_now("k", 1, shares, 9)
     assert (sink.stream_count, sink.records, sink.nbytes) == (1005, 2010, 3015)
@@ -129,10 +129,10 @@ def test_damaged_sinks_are_refused(change: dict[str, object]) -> None:
         SinkTag, st.text(min_size=1, max_size=20), st.integers(0, 1 << 40), st.text(max_size=50)
     )
 )
-def test_a_tag_comes_back(tag: SinkTag) -> None:
+def test_a_tag_is_decoded_as_it_was(tag: SinkTag) -> None:
     assert SinkTag.decode(tag.encode()) == tag
-    nobody = replace(tag, sink_id=None, batch_id=None)
-    assert SinkTag.decode(nobody.encode()) == nobody
+    untagged = replace(tag, sink_id=None, batch_id=None)
+    assert SinkTag.decode(untagged.encode()) == untagged
 
 
 @given(

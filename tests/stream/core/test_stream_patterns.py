@@ -1,4 +1,4 @@
-"""What names and patterns mean among the nodes of a namespace."""
+"""What names and patterns select among the nodes of a namespace."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ LISTED = ["a", "b", "clicks", "clicks#0", "clicks#1", "clicks#10", "clicks#2", "
         ("CLICKS*", []),
     ],
 )
-def test_what_is_meant(wanted: str | list[str], found: list[str]) -> None:
+def test_names_and_patterns_select_streams(wanted: str | list[str], found: list[str]) -> None:
     assert StreamPatterns(wanted).select(LISTED) == found
 
 
-def test_what_is_named_must_be_there() -> None:
+def test_named_streams_must_exist() -> None:
     patterns = StreamPatterns(["clicks", "views-*", "b#1"])
     assert patterns.names == ("clicks", "b#1")
     assert [patterns.is_named(name) for name in ("clicks", "clicks#7", "b#1")] == [True] * 3
@@ -47,6 +47,6 @@ def test_what_is_named_must_be_there() -> None:
         ("*" * 201, "at most 200"),
     ],
 )
-def test_what_can_be_no_stream_is_refused(wanted: str | list[str], wrong: str) -> None:
+def test_impossible_names_are_refused(wanted: str | list[str], wrong: str) -> None:
     with pytest.raises(InvalidArgument, match=wrong):
         StreamPatterns(wanted)

@@ -1,4 +1,4 @@
-"""Takeover and roll, told as stories: what the machine asks for, and what it makes of answers."""
+"""Takeover and roll as scenarios: the actions of the machine, and its use of the answers."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from stream.core.takeover import (
     MakeLedger,
     ReadStream,
     StoreConflicted,
-    Stored,
     StoreStream,
     StoreUnknown,
     StreamRead,
-    Succession,
+    StreamStored,
+    Takeover,
 )
 from stream.core.trash import tombstone
 from stream.errors import EpochMismatch, NoSuchStream, TakenOver
@@ -32,8 +32,8 @@ TEN = SegmentEnd(4, 10, 1000, 1, 2)
 NOTHING = SegmentEnd(-1, 0, 0)
 
 
-def told(machine: Succession, *events: Event) -> list[object]:
-    """The actions of a machine that is given these events."""
+def actions_of(machine: Takeover, *events: Event) -> list[object]:
+    """Returns the actions of a machine that receives these events."""
     actions: list[object] = list(machine.start())
     for event in events:
         actions += machine.handle(event)
@@ -41,9 +41,11 @@ def told(machine: Succession, *events: Event) -> list[object]:
 
 
 def test_takeover_of_a_new_stream() -> None:
-    machine = Succession("s", 50)
+    machine = Takeover("s", 50)
     epoch_1 = NEW.taken_over()
-    assert told(machine, StreamRead(NEW, 0), Stored(1), LedgerMade(7), Stored(2)) == [
+    assert actions_of(
+        machine, StreamRead(NEW, 0), StreamStored(1), LedgerMade(7), StreamStored(2)
+    ) == [
         ReadStream(),
         StoreStream(epoch_1, 0),
         MakeLedger(None),
@@ -53,11 +55,16 @@ def test_takeover_of_a_new_stream() -> None:
 
 
 def test_takeover_moves_the_epoch_before_it_fences() -> None:
-    """Otherwise the old writer, fenced, could still roll on at its own epoch."""
-    machine = Succession("s", 50)
+    """Otherwise the old writer, fenced, could still roll at its own epoch."""
+    machine = Takeover("s", 50)
     epoch_2 = OPEN.taken_over()
-    assert told(
-        machine, StreamRead(OPEN, 3), Stored(4), LedgerEnded(TEN), LedgerMade(71), Stored(5)
+    assert actions_of(
+        machine,
+        StreamRead(OPEN, 3),
+        StreamStored(4),
+        LedgerEnded(TEN),
+        LedgerMade(71),
+        StreamStored(5),
     ) == [
         ReadStream(),
         StoreStream(epoch_2, 3),
@@ -69,17 +76,17 @@ def test_takeover_moves_the_epoch_before_it_fences() -> None:
 
 
 def test_takeover_tries_again_when_another_was_faster_with_the_epoch() -> None:
-    machine = Succession("s", 50)
+    machine = Takeover("s", 50)
     other = OPEN.taken_over()
-    actions = told(machine, StreamRead(OPEN, 3), StoreConflicted(), StreamRead(other, 4))
+    actions = actions_of(machine, StreamRead(OPEN, 3), StoreConflicted(), StreamRead(other, 4))
     assert actions[-1] == StoreStream(other.taken_over(), 4)
-    assert machine.handle(Stored(5)) == (EndLedger(70, 0, is_recovery=True),)
+    assert machine.handle(StreamStored(5)) == (EndLedger(70, 0, is_recovery=True),)
     assert machine.epoch == 3
 
 
-def test_the_slower_of_two_takeovers_gives_way() -> None:
-    machine = Succession("s", 50)
-    told(machine, StreamRead(OPEN, 3), Stored(4), LedgerEnded(TEN), LedgerMade(71))
+def test_the_slower_of_two_takeovers_fails() -> None:
+    machine = Takeover("s", 50)
+    actions_of(machine, StreamRead(OPEN, 3), StreamStored(4), LedgerEnded(TEN), LedgerMade(71))
     assert machine.handle(StoreConflicted()) == (ReadStream(),)
     assert machine.handle(StreamRead(OPEN.taken_over().taken_over(), 5)) == ()
     assert machine.finished
@@ -89,8 +96,8 @@ def test_the_slower_of_two_takeovers_gives_way() -> None:
 
 def test_a_change_by_the_janitor_in_between_is_kept() -> None:
     full = OPEN.sealed(1, TEN, 0).begun(1, 71, 0)
-    machine = Succession("s", 50, epoch=1, stream=full, version=3, is_recovery=False)
-    told(machine, LedgerEnded(TEN), LedgerMade(72), StoreConflicted())
+    machine = Takeover("s", 50, epoch=1, stream=full, version=3, is_recovery=False)
+    actions_of(machine, LedgerEnded(TEN), LedgerMade(72), StoreConflicted())
     truncated = full.truncated(full.segments[0].end, 0)
     actions = machine.handle(StreamRead(truncated, 4))
     assert actions == (StoreStream(truncated.sealed(1, TEN, 50).begun(1, 72, 50), 4),)
@@ -98,8 +105,8 @@ def test_a_change_by_the_janitor_in_between_is_kept() -> None:
 
 def test_roll_takes_the_prepared_ledger() -> None:
     stream = OPEN.with_prepared(1, 71)
-    machine = Succession("s", 50, epoch=1, stream=stream, version=3, is_recovery=False)
-    assert told(machine, LedgerEnded(TEN), LedgerMade(71), Stored(4)) == [
+    machine = Takeover("s", 50, epoch=1, stream=stream, version=3, is_recovery=False)
+    assert actions_of(machine, LedgerEnded(TEN), LedgerMade(71), StreamStored(4)) == [
         EndLedger(70, 0, is_recovery=False),
         MakeLedger(71),
         StoreStream(stream.sealed(1, TEN, 50).begun(1, 71, 50), 3),
@@ -108,8 +115,8 @@ def test_roll_takes_the_prepared_ledger() -> None:
 
 
 def test_an_unknown_outcome_is_looked_up_and_not_repeated() -> None:
-    machine = Succession("s", 50, epoch=1, stream=OPEN, version=3)
-    actions = told(machine, LedgerEnded(TEN), LedgerMade(71), StoreUnknown())
+    machine = Takeover("s", 50, epoch=1, stream=OPEN, version=3)
+    actions = actions_of(machine, LedgerEnded(TEN), LedgerMade(71), StoreUnknown())
     assert actions[-1] == ReadStream()
     store = actions[-2]
     assert isinstance(store, StoreStream)
@@ -118,37 +125,37 @@ def test_an_unknown_outcome_is_looked_up_and_not_repeated() -> None:
 
 
 def test_an_unknown_outcome_that_did_not_happen_is_tried_again() -> None:
-    machine = Succession("s", 50, epoch=1, stream=OPEN, version=3)
-    actions = told(machine, LedgerEnded(NOTHING), LedgerMade(71), StoreUnknown())
+    machine = Takeover("s", 50, epoch=1, stream=OPEN, version=3)
+    actions = actions_of(machine, LedgerEnded(NOTHING), LedgerMade(71), StoreUnknown())
     assert machine.handle(StreamRead(OPEN, 3)) == (actions[-2],)
 
 
 def test_an_earlier_change_that_happens_late_is_built_upon() -> None:
-    """A roll to ledger 71 was given up for unknown; it is stored while ledger 72 is being made."""
+    """A roll to ledger 71 stayed unknown; it is stored while ledger 72 is being made."""
     late = OPEN.sealed(1, TEN, 40).begun(1, 71, 40)
-    machine = Succession("s", 50, epoch=1, stream=OPEN, version=3)
-    told(machine, LedgerEnded(TEN), LedgerMade(72), StoreConflicted())
+    machine = Takeover("s", 50, epoch=1, stream=OPEN, version=3)
+    actions_of(machine, LedgerEnded(TEN), LedgerMade(72), StoreConflicted())
     assert machine.handle(StreamRead(late, 4)) == (EndLedger(71, 10, is_recovery=True),)
     assert machine.handle(LedgerEnded(NOTHING)) == (MakeLedger(None),)
     assert machine.handle(LedgerMade(72)) == (
         StoreStream(late.sealed(1, NOTHING, 50).begun(1, 72, 50), 4),
     )
-    assert machine.handle(Stored(5)) == ()
+    assert machine.handle(StreamStored(5)) == ()
     assert [s.ledger_id for s in machine.result.segments] == [70, 72]
 
 
 def test_sealing_begins_nothing() -> None:
-    machine = Succession("s", 50, epoch=1, stream=OPEN, version=3, begins_next=False)
-    actions = told(machine, LedgerEnded(TEN), Stored(4))
+    machine = Takeover("s", 50, epoch=1, stream=OPEN, version=3, begins_next=False)
+    actions = actions_of(machine, LedgerEnded(TEN), StreamStored(4))
     assert actions[-1] == StoreStream(OPEN.sealed(1, TEN, 50), 3)
     assert machine.result.open_segment is None
 
 
 def test_a_takeover_at_an_epoch_does_not_go_past_it() -> None:
-    machine = Succession("s", 50, if_epoch=1)
+    machine = Takeover("s", 50, if_epoch=1)
     janitor = OPEN.truncated(OPEN.sealed_end, 40)
-    # A change by the janitor in between is none by a writer.
-    actions = told(machine, StreamRead(OPEN, 3), StoreConflicted(), StreamRead(janitor, 4))
+    # A change by the janitor in between does not change the writer.
+    actions = actions_of(machine, StreamRead(OPEN, 3), StoreConflicted(), StreamRead(janitor, 4))
     assert actions[-1] == StoreStream(janitor.taken_over(), 4)
     assert machine.handle(StoreConflicted()) == (ReadStream(),)
     assert machine.handle(StreamRead(OPEN.taken_over(), 5)) == ()
@@ -157,41 +164,44 @@ def test_a_takeover_at_an_epoch_does_not_go_past_it() -> None:
 
 
 def test_a_takeover_at_an_epoch_whose_outcome_is_unknown_is_not_taken_for_ours() -> None:
-    """What another stored at the same time looks the same: to go on might be to go on in twos."""
-    machine = Succession("s", 50, if_epoch=1)
-    told(machine, StreamRead(OPEN, 3), StoreUnknown())
+    """A change that another writer stored at the same time looks the same: two writers might
+    continue."""
+    machine = Takeover("s", 50, if_epoch=1)
+    actions_of(machine, StreamRead(OPEN, 3), StoreUnknown())
     assert machine.handle(StreamRead(OPEN.taken_over(), 4)) == ()
     with pytest.raises(EpochMismatch):
         _ = machine.result
 
 
 def test_a_deleted_stream_is_not_taken_over() -> None:
-    machine = Succession("s", 50)
-    assert told(machine, StreamRead(tombstone(OPEN, 0), 3)) == [ReadStream()]
+    machine = Takeover("s", 50)
+    assert actions_of(machine, StreamRead(tombstone(OPEN, 0), 3)) == [ReadStream()]
     with pytest.raises(NoSuchStream):
         _ = machine.result
 
 
-def test_an_answer_that_does_not_fit_is_a_bug_with_a_story() -> None:
-    machine = Succession("s", 50)
+def test_an_unexpected_event_is_a_bug_with_a_transcript() -> None:
+    machine = Takeover("s", 50)
     machine.start()
     with pytest.raises(AssertionError, match="ReadStream"):
-        machine.handle(Stored(1))
+        machine.handle(StreamStored(1))
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=200), st.lists(st.integers(0, 2)))
 def test_of_any_writers_at_once_only_one_writes_at_an_epoch(
-    turns: list[int], doubts: list[int]
+    turns: list[int], unknown_outcomes: list[int]
 ) -> None:
-    """Three machines take turns against one store that sometimes does not answer. Segments
-    stay contiguous, and each segment is begun by the holder of a new epoch."""
+    """Three machines take turns against one store that sometimes does not answer.
+
+    Segments stay contiguous, and each segment is begun by the holder of a new epoch.
+    """
     stored, version, ledger = NEW, 0, 0
     begun_by: dict[int, int] = {}
-    machines: dict[int, Succession] = {}
+    machines: dict[int, Takeover] = {}
     waiting: dict[int, tuple[object, ...]] = {}
     for turn in turns:
         if turn not in machines or machines[turn].finished:
-            machines[turn] = Succession("s", 0)
+            machines[turn] = Takeover("s", 0)
             waiting[turn] = machines[turn].start()
             continue
         machine, (action,) = machines[turn], waiting[turn]
@@ -200,15 +210,15 @@ def test_of_any_writers_at_once_only_one_writes_at_an_epoch(
             case ReadStream():
                 event = StreamRead(stored, version)
             case StoreStream(wanted, at):
-                doubt = doubts.pop() if doubts else 0
+                outcome_unknown = unknown_outcomes.pop() if unknown_outcomes else 0
                 event = StoreConflicted()
-                if at == version and doubt != 1:
+                if at == version and outcome_unknown != 1:
                     before, stored, version = stored, wanted, version + 1
-                    event = Stored(version)
+                    event = StreamStored(version)
                     if stored.open_segment not in (None, before.open_segment):
                         assert stored.epoch not in begun_by, "two segments by one takeover"
                         begun_by[stored.epoch] = turn
-                if doubt:
+                if outcome_unknown:
                     event = StoreUnknown()
             case EndLedger(ended):
                 event = LedgerEnded(TEN if ended % 2 else NOTHING)
@@ -218,15 +228,15 @@ def test_of_any_writers_at_once_only_one_writes_at_an_epoch(
         try:
             waiting[turn] = machine.handle(event)
         except MetadataConflict:
-            raise AssertionError(machine.story()) from None
+            raise AssertionError(machine.history()) from None
         if machine.finished and machine.failure is None:
             assert machine.result.epoch == machine.epoch
 
 
 def test_a_ledger_that_is_gone_means_another_took_over_if_the_epoch_says_so() -> None:
-    """The other found it empty, and deleted it. Found by seed 1035 of the simulator."""
-    machine = Succession("s", 50)
-    told(machine, StreamRead(OPEN, 3), Stored(4))
+    """The other writer found it empty, and deleted it. Found by seed 1035 of the simulator."""
+    machine = Takeover("s", 50)
+    actions_of(machine, StreamRead(OPEN, 3), StreamStored(4))
     assert machine.handle(LedgerGone(NoSuchLedger("ledger 70"))) == (ReadStream(),)
     assert machine.handle(StreamRead(OPEN.taken_over().taken_over(), 5)) == ()
     with pytest.raises(TakenOver):
@@ -234,8 +244,8 @@ def test_a_ledger_that_is_gone_means_another_took_over_if_the_epoch_says_so() ->
 
 
 def test_a_ledger_that_is_gone_from_under_the_stream_is_an_error() -> None:
-    machine = Succession("s", 50)
-    told(machine, StreamRead(OPEN, 3), Stored(4))
+    machine = Takeover("s", 50)
+    actions_of(machine, StreamRead(OPEN, 3), StreamStored(4))
     machine.handle(LedgerGone(NoSuchLedger("ledger 70")))
     assert machine.handle(StreamRead(OPEN.taken_over(), 4)) == ()
     with pytest.raises(NoSuchLedger, match="70"):

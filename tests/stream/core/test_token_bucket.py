@@ -1,4 +1,4 @@
-"""The quota: never more than it says over any span, and nobody waits longer than it asks."""
+"""The quota: never more than its rate over any span, and no wait longer than it asks."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def test_over_any_span_no_more_is_taken_than_the_rate_allows(
     for begin in range(len(taken)):
         total = 0
         for at, amount in taken[begin:]:
-            # Before the last taking of a span something was left.
+            # Before the last request of a span something was left.
             assert total <= rate * (at - taken[begin][0] + BURST_S) * (1 + 1e-9) + 1e-6
             total += amount
 
 
 @given(RATES, st.integers(0, 10**7), st.floats(0, 100))
-def test_who_waits_as_long_as_told_may_take(rate: int, amount: int, now: float) -> None:
+def test_after_the_wait_something_may_be_taken(rate: int, amount: int, now: float) -> None:
     bucket = TokenBucket(rate, now)
     bucket.take(amount, now)
     wait_s = bucket.wait_s(now)

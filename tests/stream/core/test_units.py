@@ -36,7 +36,7 @@ def test_two_units_are_exact_when_read_back(milliseconds: int) -> None:
     assert 0 <= milliseconds - parse_duration_ms(text) < max(1000, milliseconds / 20)
 
 
-def test_what_is_shown() -> None:
+def test_texts_for_people() -> None:
     assert [duration_text(n) for n in (0, 40, 999, 1000, 61_500, 90_000, 86_400_000, -5000)] == [
         "0 s", "40 ms", "999 ms", "1 s", "1 min 1 s", "1 min 30 s", "1 d", "-5 s",
     ]  # fmt: skip

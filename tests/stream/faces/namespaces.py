@@ -111,7 +111,7 @@ async def check_records_need_no_key(namespace: Namespace) -> None:
     assert sum(each.records for each in info.partitions) == 40
 
 
-async def check_partitioned_streams_are_told_from_others(namespace: Namespace) -> None:
+async def check_partitioned_streams_are_distinguished_from_others(namespace: Namespace) -> None:
     await namespace.create_stream("p", partitions=2)
     await namespace.create_stream("s")
     with pytest.raises(IsPartitioned):

@@ -45,7 +45,7 @@ async def numbers_from(namespace: Namespace, start: Start, stream: str = "s") ->
     return numbers
 
 
-async def check_readers_start_where_they_are_told(namespace: Namespace) -> None:
+async def check_readers_start_where_they_are_reported(namespace: Namespace) -> None:
     await fill(namespace, 50)
     assert await numbers_from(namespace, EARLIEST) == list(range(50))
     assert await numbers_from(namespace, LATEST) == []
@@ -162,7 +162,7 @@ async def check_a_reader_of_nothing_says_so(namespace: Namespace) -> None:
             pass
 
 
-async def check_truncation_is_told_or_gone_past(namespace: Namespace) -> None:
+async def check_truncation_is_reported_or_gone_past(namespace: Namespace) -> None:
     await fill(namespace, 30)
     async with namespace.reader("s", start=FromSequence(15)) as reader:
         cut = (await anext(reader)).position
@@ -176,7 +176,7 @@ async def check_truncation_is_told_or_gone_past(namespace: Namespace) -> None:
         assert int((await anext(reader)).value) == 15
     async with namespace.reader("s", start=Position(1, 0, 0), on_truncated="latest") as reader:
         async for _ in reader.read_to_end():
-            raise AssertionError("it goes on at the end")
+            raise AssertionError("it continues at the end")
     await namespace.untruncate("s")
     assert await numbers_from(namespace, EARLIEST) == list(range(30))
 
@@ -232,7 +232,7 @@ async def check_a_cursor_remembers_what_was_handled(namespace: Namespace) -> Non
         await numbers_from(namespace, FromCursor("mailer"))
 
 
-async def check_a_cursor_that_was_moved_is_told(namespace: Namespace) -> None:
+async def check_a_cursor_that_was_moved_is_reported(namespace: Namespace) -> None:
     await fill(namespace, 30)
     with pytest.raises(CursorMoved):  # noqa: PT012 (the block's end raises too)
         async with namespace.cursor("s", "c", commit_interval_ms=60_000) as cursor:

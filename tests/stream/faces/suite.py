@@ -20,7 +20,7 @@ import trio
 
 import stream
 from stream import aio, blocking
-from tests.tidy.faces import without_async
+from tools.faces.generate import without_async
 
 FACES = ("trio", "aio", "blocking")
 TEXTS = ("writing", "reading", "namespaces")

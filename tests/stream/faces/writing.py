@@ -158,7 +158,7 @@ async def check_conditional_appends(namespace: Namespace) -> None:
     assert await values(namespace) == [b"0", b"1", b"2"]
 
 
-async def check_a_mismatch_tells_of_what_is_durable(namespace: Namespace) -> None:
+async def check_a_mismatch_reports_what_is_durable(namespace: Namespace) -> None:
     await namespace.set_policy(linger_ms=60_000)
     async with namespace.writer("s", create=True) as writer:
         ticket = writer.append_nowait(b"0")

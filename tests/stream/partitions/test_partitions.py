@@ -1,4 +1,4 @@
-"""Partitioned streams on a memory metadata store: made, grown, listed and deleted as one."""
+"""Partitioned streams on a memory metadata store: created, grown, listed and deleted as one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stream.errors import (
     PartitionsFailed,
     StreamExists,
 )
-from stream.retention.orphans import uncounted
+from stream.retention.orphans import orphaned_partitions
 from stream.store.partitions import PartitionStore
 from tests.stream.real_namespace import a_namespace
 from tests.stream.whole_streams import read_all, values
@@ -112,7 +112,7 @@ async def test_growth_adds_partitions_and_keeps_the_old_ones(tmp_path: Path) -> 
             await namespace.grow_stream("clicks", partitions=4)
 
 
-async def test_those_who_grow_a_stream_at_once_all_succeed(tmp_path: Path) -> None:
+async def test_concurrent_growths_all_succeed(tmp_path: Path) -> None:
     async with with_clicks(tmp_path) as namespace, trio.open_nursery() as nursery:
 
         async def grow(partitions: int) -> None:
@@ -140,7 +140,7 @@ async def test_watchers_see_growth_and_the_end(tmp_path: Path) -> None:
         assert (first.partitions, second.partitions) == (3, 4)
 
 
-async def test_info_tells_of_all_partitions(tmp_path: Path) -> None:
+async def test_info_describes_all_partitions(tmp_path: Path) -> None:
     async with with_clicks(tmp_path) as namespace:
         for number in range(3):
             async with namespace.writer(f"clicks#{number}") as writer:
@@ -199,14 +199,14 @@ async def test_one_partition_alone_is_not_deleted(tmp_path: Path) -> None:
             await namespace.delete_stream("clicks#1")
 
 
-async def test_a_deletion_that_was_stopped_goes_on(tmp_path: Path) -> None:
+async def test_an_interrupted_deletion_continues(tmp_path: Path) -> None:
     async with with_clicks(tmp_path) as namespace:
         store = PartitionStore(namespace.client.store)
         present, version = await store.read("demo", "clicks")
         assert present is not None
         await store.put("demo", present.deleted(17), version)
         names = await namespace.store.list_streams("demo")
-        assert await uncounted(namespace.client, "demo", names) == [
+        assert await orphaned_partitions(namespace.client, "demo", names) == [
             "clicks#0", "clicks#1", "clicks#2",
         ]  # fmt: skip
         with pytest.raises(NoSuchStream):
@@ -214,4 +214,4 @@ async def test_a_deletion_that_was_stopped_goes_on(tmp_path: Path) -> None:
         await namespace.create_stream("clicks", partitions=4)
         assert len(await namespace.partitions("clicks")) == 4
         names = await namespace.store.list_streams("demo")
-        assert await uncounted(namespace.client, "demo", names) == []
+        assert await orphaned_partitions(namespace.client, "demo", names) == []

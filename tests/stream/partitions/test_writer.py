@@ -66,7 +66,7 @@ async def test_records_of_a_key_are_in_its_partition_in_order(tmp_path: Path) ->
         assert found[begin.partition][0].position == begin.position
 
 
-async def test_records_without_a_key_go_to_all_partitions_by_turns(tmp_path: Path) -> None:
+async def test_records_without_a_key_go_to_all_partitions_in_turn(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         async with namespace.partitioned_writer("clicks", create=3) as writer:
             for number in range(30):
@@ -131,7 +131,7 @@ async def test_two_writers_with_partitions_of_their_own_leave_each_other_alone(
         assert (await namespace.partitioned_info("clicks")).records == 12
 
 
-async def test_a_partition_that_fails_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+async def test_a_partition_that_fails_is_reported_and_the_others_continue(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         await namespace.create_stream("clicks", partitions=3)
         with pytest.raises(PartitionsFailed) as at_end:  # noqa: PT012
@@ -147,7 +147,7 @@ async def test_a_partition_that_fails_is_told_and_the_others_go_on(tmp_path: Pat
                     await writer.append_many([b"v"] * 60, keys)
                 assert isinstance(caught.value.errors[1], TakenOver)
                 assert sorted(caught.value.done) == [0, 2]
-                # Those without a key go round the one that failed.
+                # Records without a key avoid the one that failed.
                 for _ in range(6):
                     assert (await writer.append(b"e")).partition in (0, 2)
                 assert list(writer.statistics().failed) == [1]
@@ -199,7 +199,7 @@ async def test_growth_is_noticed_and_keys_keep_their_order(tmp_path: Path) -> No
         assert 10 < moved < 45
 
 
-async def test_records_under_way_while_the_stream_grows_are_kept_in_order(tmp_path: Path) -> None:
+async def test_records_in_flight_while_the_stream_grows_are_kept_in_order(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         async with namespace.partitioned_writer("clicks", create=1) as writer:
             ends: dict[bytes, list[PartitionPosition]] = {}
@@ -230,7 +230,7 @@ async def test_records_under_way_while_the_stream_grows_are_kept_in_order(tmp_pa
                 last[number] = value
 
 
-async def test_what_has_no_room_is_refused_and_then_taken(tmp_path: Path) -> None:
+async def test_records_beyond_the_bound_are_refused_and_then_accepted(tmp_path: Path) -> None:
     async with a_namespace(tmp_path, batch_bytes=1000) as namespace:
         options = WriterOptions(pending_bytes_max=1)
         async with namespace.partitioned_writer("clicks", create=2, options=options) as writer:
@@ -261,7 +261,7 @@ async def test_a_cancelled_append_leaves_the_writer_usable(tmp_path: Path) -> No
         assert values(await read_all(namespace, "clicks#0"))[-1] == b"kept"
 
 
-async def test_a_closed_writer_takes_nothing(tmp_path: Path) -> None:
+async def test_a_closed_writer_accepts_nothing(tmp_path: Path) -> None:
     async with (
         a_namespace(tmp_path) as namespace,
         namespace.partitioned_writer("clicks", create=2) as writer,
@@ -276,7 +276,7 @@ async def test_a_closed_writer_takes_nothing(tmp_path: Path) -> None:
                 await writer.reopen(partition)
 
 
-async def test_an_error_in_the_block_leaves_as_it_is(tmp_path: Path) -> None:
+async def test_an_error_in_the_block_is_raised_unchanged(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         with pytest.raises(ZeroDivisionError):  # noqa: PT012
             async with namespace.partitioned_writer("clicks", create=2) as writer:
@@ -293,7 +293,7 @@ async def test_a_plain_stream_has_a_plain_writer(tmp_path: Path) -> None:
                 pass
 
 
-async def test_a_writer_of_a_deleted_stream_is_told(tmp_path: Path) -> None:
+async def test_a_writer_of_a_deleted_stream_is_notified(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         with pytest.raises(PartitionsFailed):  # noqa: PT012
             async with namespace.partitioned_writer("clicks", create=2) as writer:

@@ -1,8 +1,9 @@
-"""A partitioned writer in a simulated world that grows its stream, steals partitions and kills
-bookies.
+"""A partitioned writer in a simulated cluster that grows its stream, takes partitions over and
+kills bookies.
 
-Whatever happens: a confirmed record is where its writer was told, once; records of one key stand
-in the order of their appends, also over the partitions the key has been in.
+Whatever happens: a confirmed record is stored once, at the position that its writer returned;
+records of one key are in the order of their appends, also over the partitions that the key has been
+in.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ class History:
         self.failures[name] = self.failures.get(name, 0) + 1
 
 
-class Torment:
+class StressRun:
     def __init__(self, cluster: SimCluster) -> None:
         self.cluster = cluster
         self.history = History()
-        self.chance = cluster.simulation.chance("torment")
+        self.chance = cluster.simulation.chance("stress")
         self.next_number = dict.fromkeys(KEYS, 0)
 
     async def write(self, client: LedgerClient) -> None:
@@ -188,21 +189,21 @@ def check(history: History, found: dict[int, list[Record]]) -> None:
         assert in_order == sorted(in_order), "a record overtook an older one of its key"
 
 
-async def story(cluster: SimCluster) -> None:
-    torment = Torment(cluster)
-    found = await torment.run()
-    check(torment.history, found)
+async def scenario(cluster: SimCluster) -> None:
+    stress = StressRun(cluster)
+    found = await stress.run()
+    check(stress.history, found)
     assert len(found) > 2, "it never grew"
-    assert len(torment.history.confirmed) > 100
+    assert len(stress.history.confirmed) > 100
 
 
 @pytest.mark.parametrize("seed", seeds(ci=1, night=20))
 def test_what_was_confirmed_stays_in_the_order_of_its_key(seed: int) -> None:
-    simulate(story, seed, bookies=4)
+    simulate(scenario, seed, bookies=4)
 
 
 def test_a_node_that_cannot_be_read_stops_no_writer() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as client:
             namespace, path = Namespace(client, "demo"), stream_path("demo", "s")
             await namespace.ensure()
@@ -217,11 +218,11 @@ def test_a_node_that_cannot_be_read_stops_no_writer() -> None:
                 await trio.sleep(10)
                 assert writer.partitions == 4
 
-    simulate(story, 5)
+    simulate(scenario, 5)
 
 
-def test_a_partition_without_room_keeps_nobody_from_the_others() -> None:
-    async def story(cluster: SimCluster) -> None:
+def test_a_full_partition_does_not_block_the_others() -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as client:
             namespace = Namespace(client, "demo")
             await namespace.ensure(bytes_per_s_max=1)
@@ -238,4 +239,4 @@ def test_a_partition_without_room_keeps_nobody_from_the_others() -> None:
                     await writer.wait_room()
                     await writer.append_nowait(b"2", partition=2).wait()
 
-    simulate(story, 6)
+    simulate(scenario, 6)

@@ -17,7 +17,7 @@ from tests.stream.real_namespace import a_namespace
 
 
 async def fill(namespace: Namespace, stream: str, times: Sequence[int | None]) -> None:
-    """Five records an entry; each value says its stream and its place in it."""
+    """Appends five records per entry; each value names its stream and its place in it."""
     async with namespace.writer(stream, create="#" not in stream) as writer:
         for first in range(0, len(times), 5):
             part = times[first : first + 5]
@@ -35,7 +35,7 @@ async def rest_of(reader: MergedReader) -> list[MergedRecord]:
         return [merged async for merged in reader]
 
 
-async def test_streams_come_out_in_the_order_of_time_and_whole(tmp_path: Path) -> None:
+async def test_streams_are_returned_whole_and_in_the_order_of_time(tmp_path: Path) -> None:
     rng = random.Random(3)
     async with a_namespace(tmp_path) as namespace:
         for name, count in (("a", 100), ("b", 37), ("c", 0), ("d", 61)):
@@ -76,7 +76,7 @@ async def test_order_by_append_time_goes_by_entries(tmp_path: Path) -> None:
     ("lateness_ms", "at_first", "then", "late"),
     [(0, [10, 20, 30, 40, 50], [15, 60], [15]), (35, [10], [15, 20, 30, 40, 50, 60], [])],
 )
-async def test_what_comes_too_late_is_marked_and_lateness_puts_it_in_order(
+async def test_late_records_are_marked_and_lateness_puts_them_in_order(
     tmp_path: Path, lateness_ms: int, at_first: list[int], then: list[int], late: list[int]
 ) -> None:
     async with a_namespace(tmp_path) as namespace, namespace.writer("s", create=True) as writer:
@@ -95,7 +95,7 @@ async def test_what_comes_too_late_is_marked_and_lateness_puts_it_in_order(
         assert [m.record.event_time_ms for m in merged if m.is_late] == late
 
 
-async def test_a_quiet_stream_holds_the_others_up_until_it_is_idle(tmp_path: Path) -> None:
+async def test_a_quiet_stream_holds_the_others_back_until_it_is_idle(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         await namespace.create_stream("quiet")
         async with namespace.writer("busy", create=True) as writer:
@@ -145,7 +145,7 @@ async def test_new_streams_and_partitions_join(tmp_path: Path) -> None:
             assert sorted(all_of_them.streams) == [*one.streams, "views"]
 
 
-async def test_a_stream_that_only_matches_may_go_and_come_back(tmp_path: Path) -> None:
+async def test_a_stream_that_only_matches_may_be_deleted_and_created_again(tmp_path: Path) -> None:
     async with a_namespace(tmp_path, trash_ms=0) as namespace:
         await fill(namespace, "a", [1])
         await fill(namespace, "b", [1])
@@ -163,7 +163,7 @@ async def test_a_stream_that_only_matches_may_go_and_come_back(tmp_path: Path) -
                 await take(reader, 1)
 
 
-async def test_reading_goes_on_where_another_reader_was(tmp_path: Path) -> None:
+async def test_reading_continues_where_another_reader_was(tmp_path: Path) -> None:
     rng = random.Random(5)
     async with a_namespace(tmp_path) as namespace:
         for name in "abc":
@@ -222,7 +222,7 @@ async def test_a_stream_far_ahead_waits_and_memory_stays_bounded(tmp_path: Path)
         assert 50_000 < most < 100_000 + 2 * 25_000
 
 
-async def test_an_outage_is_told_and_nothing_is_lost(tmp_path: Path) -> None:
+async def test_an_outage_is_reported_and_nothing_is_lost(tmp_path: Path) -> None:
     async with (
         real_cluster(tmp_path, **SMALL) as cluster,
         cluster.client(read_timeout_s=0.5) as client,

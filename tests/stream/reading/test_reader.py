@@ -1,4 +1,4 @@
-"""Where readers begin, reading backward, and what happens when retention passes a reader by."""
+"""Where readers begin, reading backward, and what happens when retention passes a reader."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from tests.stream.whole_streams import drain, read_all
 
 
 async def fill(namespace: Namespace, *, records: int = 600, seed: int = 1) -> list[Record]:
-    """Three segments, many entries; event times go back and forth, some records have none."""
+    """Appends three segments of many entries; event times go back and forth, some records have
+    none."""
     rng = random.Random(seed)
     numbers = iter(range(records))
     for _ in range(3):
@@ -48,7 +49,8 @@ async def fill(namespace: Namespace, *, records: int = 600, seed: int = 1) -> li
 async def note_event_ranges(
     namespace: Namespace, everything: list[Record], *, is_known: bool
 ) -> None:
-    """Writers note the range of each segment; a recovery that looked at no header does not."""
+    """Records whether the range of each segment is noted: writers note it; a recovery that reads no
+    header does not."""
 
     def noted(segment: Segment) -> Segment:
         times = [
@@ -145,7 +147,7 @@ async def test_the_last_records_are_read_backward_over_entries_and_segments(
         assert await namespace.read_last("empty", 5) == []
 
 
-async def test_backward_reading_goes_on_before_a_position(tmp_path: Path) -> None:
+async def test_backward_reading_continues_before_a_position(tmp_path: Path) -> None:
     async with a_namespace(tmp_path, batch_bytes=300) as namespace:
         everything = await fill(namespace, records=150)
         async with namespace.writer("s") as writer:
@@ -160,7 +162,7 @@ async def test_backward_reading_goes_on_before_a_position(tmp_path: Path) -> Non
                         found[:0] = batch.records()
                         assert batches.position == found[0].position
                 assert found == everything[:number]
-            # Nobody was ever given such a position; there is nothing behind the end.
+            # No reader ever returned such a position; there is nothing behind the end.
             end = everything[-1].position
             beyond = Position(end.segment, end.entry + 1000, 0)
             async with namespace.backward_batches("s", before=beyond) as batches:
@@ -184,7 +186,7 @@ async def test_a_backward_read_that_is_cancelled_loses_nothing(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("policy", ["error", "earliest", "latest"])
-async def test_a_reader_that_retention_passed_by_does_what_it_was_told(
+async def test_a_reader_that_retention_passed_follows_its_policy(
     tmp_path: Path, policy: str
 ) -> None:
     async with a_namespace(tmp_path, batch_bytes=300) as namespace:
@@ -200,7 +202,7 @@ async def test_a_reader_that_retention_passed_by_does_what_it_was_told(
                 assert caught.value.first_available == everything[450].position
             else:
                 found = [r async for b in reader.read_to_end() for r in b.records()]
-                # What had been read ahead may come; then there is one gap.
+                # The read-ahead may be returned; then there is one gap.
                 ahead = sum(record.sequence < 450 for record in found) + len(first)
                 rest = everything[450:] if policy == "earliest" else []
                 assert found == everything[len(first) : ahead] + rest
@@ -219,7 +221,7 @@ async def test_a_reader_that_retention_passed_by_does_what_it_was_told(
                 assert reader.position == wanted
 
 
-async def test_a_policy_nobody_knows_is_refused(tmp_path: Path) -> None:
+async def test_an_unknown_policy_is_refused(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         with pytest.raises(InvalidArgument, match="'newest'; it is error, earliest or latest"):
             namespace.reader("s", start=LATEST, on_truncated="newest")  # type: ignore[arg-type]

@@ -1,5 +1,5 @@
-"""Readers of streams that are deleted and made anew, truncated ahead of what is written, or
-committed by others whose clocks differ; and readers that are cancelled again and again."""
+"""Readers of streams that are deleted and created again, truncated ahead of their end, or committed
+by clients whose clocks differ; and readers that are cancelled again and again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stream.core.entry.encoder import encode
 
 @asynccontextmanager
 async def a_namespace(cluster: SimCluster) -> AsyncIterator[Namespace]:
-    """Each record is an entry of its own."""
+    """Yields a namespace in which each record is an entry of its own."""
     async with cluster.client("one") as client:
         namespace = Namespace(client, "n")
         await namespace.ensure(batch_bytes=1)
@@ -27,11 +27,11 @@ async def a_namespace(cluster: SimCluster) -> AsyncIterator[Namespace]:
 
 
 @pytest.mark.parametrize("has_waited", [False, True])
-def test_a_stream_made_anew_is_another_one(has_waited: bool) -> None:
+def test_a_stream_created_again_is_another_one(has_waited: bool) -> None:
     """Its segments count from 1 again: a reader of the old one would wait for their number, and
-    leave out all before."""
+    skip all before."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_namespace(cluster) as namespace:
             for _ in range(3):
                 async with namespace.writer("s", create=True) as writer:
@@ -51,16 +51,19 @@ def test_a_stream_made_anew_is_another_one(has_waited: bool) -> None:
                 async with namespace.writer("s", create=True) as writer:
                     await writer.append(b"new")
                     for _ in range(2):
-                        with pytest.raises(NoSuchStream, match="made anew"), trio.fail_after(20):
+                        with (
+                            pytest.raises(NoSuchStream, match="created again"),
+                            trio.fail_after(20),
+                        ):
                             await reader.next_batch()
-                    with pytest.raises(NoSuchStream, match="made anew"):
+                    with pytest.raises(NoSuchStream, match="created again"):
                         await backward.__anext__()
 
-    simulate(story, 1)
+    simulate(scenario, 1)
 
 
-def test_readers_of_a_stream_made_anew_share_nothing_with_those_of_the_old_one() -> None:
-    async def story(cluster: SimCluster) -> None:
+def test_readers_of_a_stream_created_again_share_nothing_with_those_of_the_old_one() -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_namespace(cluster) as namespace:
             await namespace.create_stream("s")
             async with namespace.reader("s", start=LATEST) as old:
@@ -79,15 +82,15 @@ def test_readers_of_a_stream_made_anew_share_nothing_with_those_of_the_old_one()
                         with trio.fail_after(20):
                             assert (await reader.next_batch()).values() == [b"%d" % number]
 
-    simulate(story, 1)
+    simulate(scenario, 1)
 
 
 @pytest.mark.parametrize("policy", ["error", "earliest", "latest"])
 @pytest.mark.parametrize("is_sealed", [False, True])
 def test_the_end_is_behind_what_was_truncated_ahead(policy: OnTruncated, is_sealed: bool) -> None:
-    """An open segment may be truncated before it is written so far."""
+    """An open segment may be truncated beyond its end."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_namespace(cluster) as namespace:
             async with namespace.writer("s", create=True) as writer:
                 await writer.append_many([b"old"] * 5)
@@ -107,13 +110,13 @@ def test_the_end_is_behind_what_was_truncated_ahead(policy: OnTruncated, is_seal
                 with trio.fail_after(20):
                     assert (await reader.next_batch()).values() == [b"new"]
 
-    simulate(story, 1)
+    simulate(scenario, 1)
 
 
 def test_times_of_ledgers_that_others_wrote_do_not_go_back() -> None:
-    """Their clocks are their own: what counts is when the ledgers were committed."""
+    """Tasks have clocks of their own: the time of the commit counts."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_namespace(cluster) as namespace:
             await namespace.create_stream("s")
             ledgers = []
@@ -136,11 +139,12 @@ def test_times_of_ledgers_that_others_wrote_do_not_go_back() -> None:
                 assert [batch.first_sequence for batch in batches] == list(range(found))
                 assert {batch.append_time_ms for batch in batches} <= {stream.last_time_ms}
 
-    simulate(story, 1)
+    simulate(scenario, 1)
 
 
-def test_what_a_cancelled_call_had_read_ahead_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else calls with short timeouts pile up reads, each as much as one reader may read ahead."""
+def test_the_read_ahead_of_a_cancelled_call_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise calls with short timeouts pile up reads, each as much as one reader may read
+    ahead."""
     under_way: list[EntryRange] = []
     most = 0
     run = EntryRange._run
@@ -154,7 +158,7 @@ def test_what_a_cancelled_call_had_read_ahead_is_given_up(monkeypatch: pytest.Mo
         finally:
             under_way.remove(entries)
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         options = ClientOptions(batch_read_bytes=4000, read_ahead_bytes=16_000)
         async with cluster.client("one", options) as client:
             namespace = Namespace(client, "n")
@@ -175,13 +179,13 @@ def test_what_a_cancelled_call_had_read_ahead_is_given_up(monkeypatch: pytest.Mo
                 assert next_sequence == 500
             assert 0 < most <= 6, "four batches are what may be read ahead"
 
-    simulate(story, 1)
+    simulate(scenario, 1)
 
 
 def test_to_the_end_of_a_dead_writer_nothing_is_waited_for() -> None:
-    """The end is known, from bookies: a reader that followed needs no poll to hear of it."""
+    """The end is known from the bookies: a reader that has followed needs no poll to learn it."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with a_namespace(cluster) as namespace:
             await namespace.create_stream("s")
 
@@ -205,12 +209,12 @@ def test_to_the_end_of_a_dead_writer_nothing_is_waited_for() -> None:
                     rest = [batch.values() async for batch in reader.read_to_end()]
                 assert rest == [[b"1"]]
 
-    simulate(story, 1)
+    simulate(scenario, 1)
 
 
 @pytest.mark.parametrize("policy", ["error", "earliest", "latest"])
 def test_to_an_end_that_was_truncated_ahead_nothing_is_waited_for(policy: OnTruncated) -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with (
             a_namespace(cluster) as namespace,
             namespace.writer("s", create=True) as writer,
@@ -226,4 +230,4 @@ def test_to_an_end_that_was_truncated_ahead_nothing_is_waited_for(policy: OnTrun
                 else:
                     assert [batch async for batch in reader.read_to_end()] == []
 
-    simulate(story, 1)
+    simulate(scenario, 1)

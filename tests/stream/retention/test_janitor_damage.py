@@ -1,4 +1,5 @@
-"""A janitor meets damaged metadata: it says so, takes nothing for gone, and cleans all the rest."""
+"""A janitor finds damaged metadata: it reports it, treats nothing as missing, and cleans up the
+rest."""
 
 from __future__ import annotations
 
@@ -9,11 +10,11 @@ from ledger.errors import MetadataCorrupt
 from stream import Janitor, Namespace
 from stream.cli.janitor import sweep as sweep_all
 from stream.store.streams import namespace_path, stream_path
-from tests.stream.retention.test_trash import WINDOW_MS, tell, write
+from tests.stream.retention.test_trash import WINDOW_MS, simulate_trash, write
 
 
 def test_a_ledger_that_cannot_be_read_is_counted_and_keeps_no_other_orphan() -> None:
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         client = namespace.client
         await write(namespace, "s", [b"a"])
         async with client.create_ledger() as damaged:
@@ -28,11 +29,11 @@ def test_a_ledger_that_cannot_be_read_is_counted_and_keeps_no_other_orphan() -> 
         assert damaged.ledger_id in left
         assert orphan.ledger_id not in left
 
-    tell(story)
+    simulate_trash(scenario)
 
 
-def test_partitions_of_a_node_that_cannot_be_read_are_not_taken_for_left_over() -> None:
-    async def story(namespace: Namespace) -> None:
+def test_partitions_of_a_node_that_cannot_be_read_are_not_taken_for_orphans() -> None:
+    async def scenario(namespace: Namespace) -> None:
         await namespace.create_stream("p", partitions=2)
         await write(namespace, "s", [b"a"])
         await namespace.delete_stream("s")
@@ -41,11 +42,11 @@ def test_partitions_of_a_node_that_cannot_be_read_are_not_taken_for_left_over() 
         report = await Janitor(namespace.client, "n").sweep()
         assert (report.failures, report.streams, report.streams_purged) == (1, 2, 1)
 
-    tell(story)
+    simulate_trash(scenario)
 
 
 def test_a_namespace_that_cannot_be_read_keeps_no_other_from_being_cleaned() -> None:
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         client = namespace.client
         await Namespace(client, "broken").ensure()
         await client.store.put(namespace_path("broken"), b"{}")
@@ -58,4 +59,4 @@ def test_a_namespace_that_cannot_be_read_keeps_no_other_from_being_cleaned() -> 
         with pytest.raises(MetadataCorrupt):
             await Namespace(client, "broken").policy()
 
-    tell(story)
+    simulate_trash(scenario)

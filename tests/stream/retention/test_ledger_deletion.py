@@ -1,4 +1,4 @@
-"""Deleting the ledgers of a stream comes to its end, however often whoever does it dies."""
+"""Deleting the ledgers of a stream completes, however often its janitor dies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LEDGERS = 5 * LEDGERS_PER_STEP
 
 
 async def a_long_stream(namespace: Namespace) -> None:
-    """A stream of many sealed segments, whose ledgers have metadata and no entries."""
+    """Returns a stream of many sealed segments, whose ledgers have metadata and no entries."""
     client = namespace.client
     stream = await namespace.create_stream("s")
     for begin in range(0, LEDGERS, 100):
@@ -57,10 +57,10 @@ async def _ignored(call: Awaitable[object]) -> None:
 
 
 @pytest.mark.parametrize("condemn", [truncate, delete])
-def test_a_janitor_that_always_dies_on_the_way_comes_to_the_end(
+def test_janitors_that_always_die_early_complete_the_deletion(
     condemn: Callable[[Namespace], Awaitable[None]],
 ) -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster, trash_ms=0) as namespace:
             await a_long_stream(namespace)
             await condemn(namespace)
@@ -72,9 +72,9 @@ def test_a_janitor_that_always_dies_on_the_way_comes_to_the_end(
             deaths = count()
             # Each of them lives long enough for a third of the ledgers, found or not.
             while await cut_once(sweep, LEDGERS):
-                assert next(deaths) < 20, "every janitor begins anew"
+                assert next(deaths) < 20, "every janitor begins from scratch"
             assert next(deaths) > 1
             assert not await namespace.client.list_ledgers()
             await trio.lowlevel.checkpoint()
 
-    simulate(story, 1, time_limit_s=1e6)
+    simulate(scenario, 1, time_limit_s=1e6)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from stream import Janitor, Namespace
 from stream.retention.partition_sizes import PartitionSizes
-from stream.retention.reclaim import apply_retention, see
+from stream.retention.reclaim import apply_retention, read_stream_version
 from tests.stream.real_namespace import a_namespace
 
 SEGMENTS = 3
 
 
 async def write(namespace: Namespace, partition: str) -> int:
-    """Sealed segments of 4,000 bytes and more; returns the bytes of them all."""
+    """Appends sealed segments of 4,000 bytes and more; returns the bytes of all of them."""
     for _ in range(SEGMENTS):
         async with namespace.writer(partition) as writer:
             await writer.append_many([bytes(100)] * 40)
@@ -30,7 +30,7 @@ async def test_the_oldest_partition_goes_first_and_all_count_as_one(tmp_path: Pa
         await namespace.create_stream("plain")
         sizes = [await write(namespace, f"clicks#{number}") for number in (0, 1)]
         await write(namespace, "plain")
-        keep = sizes[1] + sizes[0] // SEGMENTS  # the newest of the older one, and a bit
+        keep = sizes[1] + sizes[0] // SEGMENTS  # the newest of the older one, and a little more
         shown = await namespace.what_if(retention_bytes=keep)
         assert {p.stream: len(p.dropped) for p in shown} == {
             "clicks#0": SEGMENTS - 1, "clicks#1": 0, "clicks#2": 0, "plain": 0,
@@ -52,7 +52,7 @@ async def test_the_oldest_partition_goes_first_and_all_count_as_one(tmp_path: Pa
 
 
 async def test_nothing_goes_by_what_another_partition_was(tmp_path: Path) -> None:
-    """It is truncated by hand after it was counted: what was behind is not there any more."""
+    """The other partition is truncated by hand after it was counted: its bytes no longer exist."""
     async with a_namespace(tmp_path) as namespace:
         await namespace.create_stream("clicks", partitions=2)
         await write(namespace, "clicks#0")
@@ -60,7 +60,7 @@ async def test_nothing_goes_by_what_another_partition_was(tmp_path: Path) -> Non
         await namespace.set_policy(retention_bytes=keep)
         store = namespace.store
         counted = PartitionSizes(namespace.client, "demo")
-        seen = await see(store, "demo", "clicks#0")
+        seen = await read_stream_version(store, "demo", "clicks#0")
         share, checks = await counted.share(seen.policy, seen.stream)
         assert share is not None
         assert (share.drop_through, len(checks)) == (SEGMENTS, 1)

@@ -1,4 +1,5 @@
-"""Somebody else is always a bit faster than the janitor, and nothing goes that is to be kept."""
+"""Another client is always a little faster than the janitor, and nothing is deleted that must be
+kept."""
 
 from __future__ import annotations
 
@@ -12,19 +13,19 @@ import trio
 from ledger.errors import NoSuchNode
 from ledger.metastore.base import Change, Node
 from stream import Janitor, Namespace, NoSuchStream, Position, StreamExists, encode
-from stream.retention.orphans import delete_uncounted
+from stream.retention.orphans import delete_orphaned_partition
 from stream.retention.trash import TOMBSTONE_MS
 from stream.store.cursors import cursors_path
 from stream.store.groups import groups_path
 from stream.store.partitions import PartitionStore
 from stream.store.streams import namespace_path, stream_path
 from stream.takeover import StreamLedgers
-from tests.stream.retention.test_trash import WINDOW_MS, sweep, tell, write
+from tests.stream.retention.test_trash import WINDOW_MS, simulate_trash, sweep, write
 from tests.stream.whole_streams import read_all, values
 
 
 class Interloper:
-    """Does something just before the next transaction; with a path before the call of this turn
+    """Does something just before the next transaction; with a path, before the call of this turn
     that reads that node, lists its children, or is a transaction about it."""
 
     def __init__(
@@ -70,7 +71,8 @@ async def interloper(
     path: str | None = None,
     turn: int = 1,
 ) -> AsyncIterator[None]:
-    """The store of this namespace's client, with somebody else who is always a bit faster."""
+    """Yields the store of this namespace's client, with another client that is always a little
+    faster."""
     inner = namespace.client.store
     namespace.client.store = Interloper(namespace, act, path, turn)  # type: ignore[assignment]
     try:
@@ -80,7 +82,7 @@ async def interloper(
 
 
 def test_nothing_is_dropped_by_a_policy_that_was_just_changed_or_past_a_cursor_just_moved() -> None:
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         await namespace.set_policy(retention_ms=0, retention_cursors=("c",))
         await write(namespace, "s", [b"a"], [b"b"])
         async with namespace.cursor("s", "c") as cursor:
@@ -95,13 +97,14 @@ def test_nothing_is_dropped_by_a_policy_that_was_just_changed_or_past_a_cursor_j
         await namespace.set_policy(retention_ms=0)
         await sweep(namespace, segments_dropped=1)
 
-    tell(story)
+    simulate_trash(scenario)
 
 
 def test_an_orphan_is_left_alone_when_ledgers_moved_meanwhile() -> None:
-    """A stream comes back under another name while the janitor looks for who names its ledgers."""
+    """A stream is restored under another name while the janitor looks for streams that name its
+    ledgers."""
 
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         await write(namespace, "s", [b"a"])
         await namespace.delete_stream("s")
         janitor = Janitor(namespace.client, "n", orphan_age_ms=-1)
@@ -125,45 +128,47 @@ def test_an_orphan_is_left_alone_when_ledgers_moved_meanwhile() -> None:
         assert (await janitor.sweep()).orphans_deleted == 0
         assert values(await read_all(namespace, "back")) == [b"a"]
 
-    tell(story)
+    simulate_trash(scenario)
 
 
-def test_partitions_that_came_back_are_not_deleted_by_who_finishes_the_deletion() -> None:
-    async def story(namespace: Namespace) -> None:
+def test_restored_partitions_survive_the_end_of_their_deletion() -> None:
+    async def scenario(namespace: Namespace) -> None:
         await namespace.create_stream("p", partitions=1)
         await write(namespace, "p#0", [b"a"])
         nodes = PartitionStore(namespace.client.store)
         node, version = await nodes.read("n", "p")
         assert node is not None
-        await nodes.put("n", node.deleted(namespace.client.now_ms()), version)  # and stopped there
+        await nodes.put(
+            "n", node.deleted(namespace.client.now_ms()), version
+        )  # and was interrupted there
 
         async with interloper(namespace, lambda: namespace.undelete_stream("p")):
             await sweep(namespace)
         assert values(await read_all(namespace, "p#0")) == [b"a"]
 
-    tell(story)
+    simulate_trash(scenario)
 
 
-def test_a_slow_deletion_spares_the_partitions_of_a_stream_made_anew() -> None:
-    async def story(namespace: Namespace) -> None:
+def test_a_slow_deletion_spares_the_partitions_of_a_stream_created_again() -> None:
+    async def scenario(namespace: Namespace) -> None:
         await namespace.create_stream("p", partitions=2)
 
-        async def make_anew() -> None:
+        async def create_again() -> None:
             await Namespace(client, "n").create_stream("p", partitions=2)
             for partition in ("p#0", "p#1"):
                 await write(namespace, partition, [b"new"])
 
         client = namespace.client
-        async with interloper(namespace, make_anew):
+        async with interloper(namespace, create_again):
             await namespace.delete_stream("p")
         for partition in ("p#0", "p#1"):
             assert values(await read_all(namespace, partition)) == [b"new"]
 
-    tell(story)
+    simulate_trash(scenario)
 
 
 def test_a_name_is_not_forgotten_with_the_cursors_of_the_stream_just_made_under_it() -> None:
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         await write(namespace, "s", [b"a"])
         await namespace.delete_stream("s")
         await trio.sleep(TOMBSTONE_MS / 1000)
@@ -175,24 +180,24 @@ def test_a_name_is_not_forgotten_with_the_cursors_of_the_stream_just_made_under_
                 members.set()
                 await stopping.wait()
 
-        async def make_anew() -> None:
+        async def create_again() -> None:
             await write(namespace, "s", [b"new"])
             await namespace.set_cursor("s", "c", Position(1, 0, 0))
             nursery.start_soon(consume)
             await members.wait()
 
         async with trio.open_nursery() as nursery:
-            async with interloper(namespace, make_anew, cursors_path("n", "s")):
+            async with interloper(namespace, create_again, cursors_path("n", "s")):
                 await sweep(namespace)
             assert [cursor.name for cursor in await namespace.cursors("s")] == ["c", "g"]
             assert await store.children(groups_path("n", "s")) == ["g"]
             stopping.set()
 
-    tell(story)
+    simulate_trash(scenario)
 
 
 def test_a_stream_is_deleted_though_a_janitor_purges_it_or_the_policy_changes_meanwhile() -> None:
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         await namespace.set_policy(trash_ms=0)
         await write(namespace, "s", [b"a"])
         async with interloper(namespace, lambda: sweep(namespace), namespace_path("n")):
@@ -205,11 +210,11 @@ def test_a_stream_is_deleted_though_a_janitor_purges_it_or_the_policy_changes_me
         await namespace.undelete_stream("s")
         assert values(await read_all(namespace, "s")) == [b"b"]
 
-    tell(story)
+    simulate_trash(scenario)
 
 
 def test_a_segment_published_unknown_to_its_writer_is_not_taken_out_of_the_trash() -> None:
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         await write(namespace, "s", [b"a"])
         ledgers = StreamLedgers(namespace.client, namespace.store, "n", "s")
         ledger = await ledgers.make(await namespace.policy())
@@ -219,15 +224,15 @@ def test_a_segment_published_unknown_to_its_writer_is_not_taken_out_of_the_trash
         await ledger.append(encode([b"sent ahead"], first_sequence=1))
         await namespace.delete_stream("s")
         await namespace.create_stream("s")
-        await ledgers.discard(ledger)  # as by a writer who never heard that it was published
+        await ledgers.discard(ledger)  # as by a writer that never learned that it was published
         await namespace.undelete_stream("s", as_name="back")
         await write(namespace, "back", [b"b"])
         assert values(await read_all(namespace, "back")) == [b"a", b"sent ahead", b"b"]
 
-    tell(story)
+    simulate_trash(scenario)
 
 
-def test_a_writer_who_slept_while_his_stream_was_forgotten_does_not_own_its_namesake() -> None:
+def test_a_writer_that_slept_while_its_stream_was_removed_does_not_own_the_next_one() -> None:
     async def sleep_through(namespace: Namespace) -> None:
         async with namespace.writer("s", create=True) as sleeper:
             await sleeper.append(b"a")
@@ -238,22 +243,22 @@ def test_a_writer_who_slept_while_his_stream_was_forgotten_does_not_own_its_name
                 await namespace.client.store.get(stream_path("n", "s"))
             async with namespace.writer("s", create=True) as writer:
                 await writer.append(b"b")
-                assert writer.epoch == sleeper.epoch  # epochs begin again: they tell nothing here
+                assert writer.epoch == sleeper.epoch  # epochs begin again: they say nothing here
                 with pytest.raises(NoSuchStream):
                     await sleeper.append(b"never")
                 await writer.append(b"c")
 
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         with pytest.raises(NoSuchStream):
             await sleep_through(namespace)
         assert values(await read_all(namespace, "s")) == [b"b", b"c"]
 
-    tell(story)
+    simulate_trash(scenario)
 
 
 @pytest.mark.parametrize("turn", range(1, 5))
-def test_of_those_who_bring_back_and_make_anew_one_wins(turn: int) -> None:
-    async def story(namespace: Namespace) -> None:
+def test_of_restoring_and_creating_again_one_wins(turn: int) -> None:
+    async def scenario(namespace: Namespace) -> None:
         await namespace.create_stream("p", partitions=1)
         await write(namespace, "p#0", [b"old"])
         await namespace.delete_stream("p")
@@ -267,11 +272,11 @@ def test_of_those_who_bring_back_and_make_anew_one_wins(turn: int) -> None:
         records = values(await read_all(namespace, "p#0"))
         assert records == ([] if is_made else [b"old"])
 
-    tell(story)
+    simulate_trash(scenario)
 
 
 def test_half_a_deletion_is_taken_back_though_the_name_was_purged_before() -> None:
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         await namespace.set_policy(trash_ms=0)
         await namespace.create_stream("p", partitions=2)
         await namespace.delete_stream("p")
@@ -283,9 +288,11 @@ def test_half_a_deletion_is_taken_back_though_the_name_was_purged_before() -> No
         node, version = await nodes.read("n", "p")
         assert node is not None
         await nodes.put("n", node.deleted(namespace.client.now_ms()), version)
-        assert await delete_uncounted(namespace.client, "n", "p#0")  # and stopped there
+        assert await delete_orphaned_partition(
+            namespace.client, "n", "p#0"
+        )  # and was interrupted there
         await namespace.undelete_stream("p")
         for partition in ("p#0", "p#1"):
             assert values(await read_all(namespace, partition)) == [partition.encode()]
 
-    tell(story)
+    simulate_trash(scenario)

@@ -1,4 +1,4 @@
-"""What goes away and what must stay: truncation, retention, deletion, commits, repair."""
+"""What is deleted and what must stay: truncation, retention, deletion, commits, repair."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.stream.real_namespace import a_namespace
 from tests.stream.whole_streams import drain, read_all, values
 
 
-async def test_truncated_records_are_gone_and_the_reader_is_told(tmp_path: Path) -> None:
+async def test_truncated_records_are_gone_and_the_reader_is_notified(tmp_path: Path) -> None:
     async with a_namespace(tmp_path, batch_bytes=1000, roll_bytes=1 << 16) as namespace:
         async with namespace.writer("s", create=True) as writer:
             for number in range(0, 3000, 10):
@@ -39,9 +39,9 @@ async def test_truncated_records_are_gone_and_the_reader_is_told(tmp_path: Path)
                 stream = await namespace.truncate("s", cut)
                 assert stream.truncated_to == cut
                 assert 0 < len(stream.live()) < before == len(stream.segments)
-                with pytest.raises(Truncated) as told:
+                with pytest.raises(Truncated) as caught:
                     await drain(slow)
-                assert told.value.first_available == cut
+                assert caught.value.first_available == cut
             assert (await read_all(namespace, "s"))[0] == everything[2500]
             with pytest.raises(Truncated):
                 await read_all(namespace, "s", everything[2499].position)
@@ -132,9 +132,9 @@ async def test_ledgers_are_committed_once_per_batch(tmp_path: Path) -> None:
         assert values(await read_all(namespace, "s", FromSequence(2))) == [b"c", b"d"]
 
 
-async def test_a_writer_goes_on_when_its_ledger_fails(tmp_path: Path) -> None:
-    """Two of four bookies stop in turn while records are on their way; each record is there
-    once, in order, where the writer said it is."""
+async def test_a_writer_continues_when_its_ledger_fails(tmp_path: Path) -> None:
+    """Two of four bookies stop in turn while records are in flight; each record is stored once, in
+    order, where the writer returned it."""
     async with (
         real_cluster(tmp_path, 4, **SMALL) as cluster,
         cluster.client(ensemble_change_timeout_s=0.3, add_timeout_s=0.5) as client,

@@ -1,5 +1,5 @@
-"""What was truncated or deleted comes back from the trash, and goes for good when its time has
-passed; a policy is explained before it is set."""
+"""The trash restores what was truncated or deleted, and purges it when its time has passed; a
+policy is explained before it is set."""
 
 from __future__ import annotations
 
@@ -35,29 +35,29 @@ from tests.stream.sim_namespace import sim_namespace
 from tests.stream.whole_streams import read_all, values
 
 WINDOW_MS = 60_000
-Story = Callable[[Namespace], Awaitable[None]]
+Scenario = Callable[[Namespace], Awaitable[None]]
 
 
 def _idle_config(name: str, chance: random.Random) -> BookieConfig:
-    """Hours pass in these stories, in which bookies have little to do."""
+    """Returns the configuration of bookies that are idle for hours."""
     return dataclasses.replace(
         small_config(name, chance), checkpoint_interval_ms=60_000, garbage_interval_ms=60_000
     )
 
 
-def tell(story: Story) -> None:
+def simulate_trash(scenario: Scenario) -> None:
     async def in_cluster(simulation: Simulation) -> None:
         async with (
             SimCluster(simulation, config=_idle_config) as cluster,
             sim_namespace(cluster, trash_ms=WINDOW_MS) as namespace,
         ):
-            await story(namespace)
+            await scenario(namespace)
 
     run_simulated(in_cluster, 7, time_limit_s=1e6)
 
 
 async def write(namespace: Namespace, stream: str, *segments: Sequence[bytes]) -> None:
-    """Each sequence of records becomes a segment."""
+    """Appends each sequence of records as a segment."""
     for records in segments:
         async with namespace.writer(stream, create="#" not in stream) as writer:
             await writer.append_many(list(records))
@@ -74,8 +74,8 @@ async def ledgers(namespace: Namespace) -> int:
     return len(await namespace.client.list_ledgers())
 
 
-def test_truncated_segments_come_back_until_their_time_has_passed() -> None:
-    async def story(namespace: Namespace) -> None:
+def test_truncated_segments_are_restored_until_their_time_has_passed() -> None:
+    async def scenario(namespace: Namespace) -> None:
         await write(namespace, "s", [b"a", b"b"], [b"c"], [b"d"])
         await namespace.truncate("s", Position(3, 0, 0))
         assert values(await read_all(namespace, "s")) == [b"d"]
@@ -98,11 +98,11 @@ def test_truncated_segments_come_back_until_their_time_has_passed() -> None:
             await namespace.untruncate("s", Position(1, 0, 0))
         assert (await namespace.untruncate("s")).truncated_to == Position(2, 0, 0)
 
-    tell(story)
+    simulate_trash(scenario)
 
 
-def test_without_trash_ledgers_go_at_once() -> None:
-    async def story(namespace: Namespace) -> None:
+def test_without_trash_ledgers_are_deleted_at_once() -> None:
+    async def scenario(namespace: Namespace) -> None:
         await namespace.set_policy(trash_ms=0)
         await write(namespace, "s", [b"a"], [b"b"])
         await namespace.truncate("s", Position(2, 0, 0))
@@ -115,11 +115,11 @@ def test_without_trash_ledgers_go_at_once() -> None:
         await write(namespace, "s", [b"new"])
         assert values(await read_all(namespace, "s")) == [b"new"]
 
-    tell(story)
+    simulate_trash(scenario)
 
 
-def test_a_deleted_stream_comes_back_whole_and_its_old_writer_does_not() -> None:
-    async def story(namespace: Namespace) -> None:
+def test_a_deleted_stream_is_restored_whole_without_its_writer() -> None:
+    async def scenario(namespace: Namespace) -> None:
         await write(namespace, "s", [b"a", b"b"])
         async with namespace.cursor("s", "c") as cursor:
             cursor.advance(Position(1, 1, 0))
@@ -145,11 +145,11 @@ def test_a_deleted_stream_comes_back_whole_and_its_old_writer_does_not() -> None
         await sweep(namespace, orphans_deleted=0)
         assert len(await read_all(namespace, "s")) == 4
 
-    tell(story)
+    simulate_trash(scenario)
 
 
 def test_a_name_in_use_again_keeps_the_deleted_stream_in_the_trash() -> None:
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         for generation in (b"first", b"second", b"third"):
             await write(namespace, "s", [generation])
             await namespace.delete_stream("s")
@@ -169,11 +169,11 @@ def test_a_name_in_use_again_keeps_the_deleted_stream_in_the_trash() -> None:
             assert values(await read_all(namespace, name)) == [value]
         assert await ledgers(namespace) == 3
 
-    tell(story)
+    simulate_trash(scenario)
 
 
 def test_purged_streams_leave_nothing_behind() -> None:
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         await write(namespace, "s", [b"a"], [b"b"], [b"c"])
         await namespace.truncate("s", Position(2, 0, 0))
         assert await namespace.purge("s") == 1
@@ -198,11 +198,11 @@ def test_purged_streams_leave_nothing_behind() -> None:
             await namespace.list_streams()
         assert await store.children("/ledgerstream/namespaces") == []
 
-    tell(story)
+    simulate_trash(scenario)
 
 
 def test_a_namespace_is_deleted_with_its_trash_if_that_is_asked_for() -> None:
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         await write(namespace, "s", [b"a"])
         async with namespace.cursor("s", "c"):
             pass
@@ -215,13 +215,13 @@ def test_a_namespace_is_deleted_with_its_trash_if_that_is_asked_for() -> None:
         await namespace.ensure(trash_ms=WINDOW_MS)
         await write(namespace, "s", [b"b"])
 
-    tell(story)
+    simulate_trash(scenario)
 
 
 def test_versions_never_begin_again_under_a_name() -> None:
     """A change that was decided before the stream was deleted cannot match one made after it."""
 
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         store, path = namespace.client.store, stream_path("n", "s")
         seen = []
         for _ in range(3):
@@ -237,18 +237,18 @@ def test_versions_never_begin_again_under_a_name() -> None:
             assert (await namespace.stream_metadata("s")).epoch > epoch
         assert seen == sorted(set(seen))
 
-    tell(story)
+    simulate_trash(scenario)
 
 
-def test_partitioned_streams_come_back_with_all_partitions() -> None:
-    async def story(namespace: Namespace) -> None:
+def test_partitioned_streams_are_restored_with_all_partitions() -> None:
+    async def scenario(namespace: Namespace) -> None:
         await namespace.create_stream("p", partitions=3)
         await write(namespace, "p#1", [b"a"], [b"b"])
         await namespace.delete_stream("p")
         assert await namespace.list_streams() == []
         with pytest.raises(InvalidArgument, match="under its own name only"):
             await namespace.undelete_stream("p", "q")
-        with pytest.raises(InvalidArgument, match="bring back all of 'p'"):
+        with pytest.raises(InvalidArgument, match="restore all of 'p'"):
             await namespace.undelete_stream("p#1")
         await namespace.undelete_stream("p")
         assert await namespace.partitions("p") == ["p#0", "p#1", "p#2"]
@@ -265,11 +265,11 @@ def test_partitioned_streams_come_back_with_all_partitions() -> None:
         assert await namespace.list_streams() == []
         assert await namespace.client.store.children("/ledgerstream/namespaces/n/streams") == []
 
-    tell(story)
+    simulate_trash(scenario)
 
 
 def test_a_policy_that_would_drop_data_is_refused_unless_that_is_allowed() -> None:
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         await write(namespace, "s", [b"a" * 100], [b"b" * 100], [b"c" * 100])
         await write(namespace, "other", [b"x"])
         segments = (await namespace.stream_metadata("s")).segments
@@ -285,9 +285,9 @@ def test_a_policy_that_would_drop_data_is_refused_unless_that_is_allowed() -> No
         assert tried.retention_bytes == two
         assert (await namespace.policy()).retention_bytes is None
         await namespace.set_policy(retention_bytes=two)
-        # What goes anyway is no reason to refuse; that it goes for good is.
+        # What is dropped anyway is no reason to refuse; purging it is.
         await namespace.set_policy(allow_drop=False, roll_ms=5000)
-        with pytest.raises(DataWouldBeDropped, match="for good"):
+        with pytest.raises(DataWouldBeDropped, match="permanently"):
             await namespace.set_policy(allow_drop=False, trash_ms=0)
         plan = await namespace.explain_retention("s")
         assert [segment.verdict for segment in plan.segments] == [
@@ -296,11 +296,11 @@ def test_a_policy_that_would_drop_data_is_refused_unless_that_is_allowed() -> No
         await sweep(namespace, segments_dropped=1)
         assert len(await read_all(namespace, "s")) == 2
 
-    tell(story)
+    simulate_trash(scenario)
 
 
 def test_retention_waits_for_cursors_and_for_those_that_are_missing() -> None:
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         await namespace.set_policy(retention_ms=0, retention_cursors=("billing",))
         await write(namespace, "s", [b"a"], [b"b"], [b"c"])
         await trio.sleep(1)
@@ -313,11 +313,11 @@ def test_retention_waits_for_cursors_and_for_those_that_are_missing() -> None:
         await namespace.delete_cursor("s", "billing")
         await sweep(namespace, segments_dropped=0)
 
-    tell(story)
+    simulate_trash(scenario)
 
 
 def test_a_namespace_has_a_limit_of_streams() -> None:
-    async def story(namespace: Namespace) -> None:
+    async def scenario(namespace: Namespace) -> None:
         await namespace.set_policy(streams_max=2)
         await namespace.create_stream("a")
         await namespace.create_stream("b")
@@ -330,11 +330,11 @@ def test_a_namespace_has_a_limit_of_streams() -> None:
             await namespace.create_stream("p", partitions=3)
         await namespace.create_stream("c")
 
-    tell(story)
+    simulate_trash(scenario)
 
 
-def test_partitions_made_again_have_epochs_that_no_writer_of_before_holds() -> None:
-    async def story(namespace: Namespace) -> None:
+def test_recreated_partitions_have_epochs_that_no_earlier_writer_holds() -> None:
+    async def scenario(namespace: Namespace) -> None:
         await namespace.create_stream("p", partitions=1)
         await write(namespace, "p#0", [b"a"])
         before = await namespace.stream_metadata("p#0")
@@ -344,11 +344,11 @@ def test_partitions_made_again_have_epochs_that_no_writer_of_before_holds() -> N
         assert after.epoch > before.epoch
         assert after.created_ms > before.created_ms
 
-    tell(story)
+    simulate_trash(scenario)
 
 
-def test_cursors_wait_in_the_trash_with_their_stream_and_go_when_it_goes() -> None:
-    async def story(namespace: Namespace) -> None:
+def test_cursors_wait_in_the_trash_with_their_stream_and_are_purged_with_it() -> None:
+    async def scenario(namespace: Namespace) -> None:
         cursors = partial(namespace.client.store.children, cursors_path("n", "s"))
         await namespace.set_policy(trash_ms=100 * WINDOW_MS)
         await write(namespace, "s", [b"a"])
@@ -369,11 +369,11 @@ def test_cursors_wait_in_the_trash_with_their_stream_and_go_when_it_goes() -> No
         await sweep(namespace)
         assert await cursors() == ["third"]
 
-    tell(story)
+    simulate_trash(scenario)
 
 
-def test_a_plain_stream_comes_back_though_its_name_is_partitioned_now() -> None:
-    async def story(namespace: Namespace) -> None:
+def test_a_plain_stream_is_restored_though_its_name_is_partitioned_now() -> None:
+    async def scenario(namespace: Namespace) -> None:
         await write(namespace, "s", [b"plain"])
         await namespace.delete_stream("s")
         await namespace.create_stream("s", partitions=2)
@@ -383,4 +383,4 @@ def test_a_plain_stream_comes_back_though_its_name_is_partitioned_now() -> None:
         assert values(await read_all(namespace, "before")) == [b"plain"]
         assert await namespace.list_streams() == ["before", "s"]
 
-    tell(story)
+    simulate_trash(scenario)

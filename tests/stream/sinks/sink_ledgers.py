@@ -26,7 +26,7 @@ async def write_ledger(
     batch_id: int | None = None,
     event_times: Sequence[Sequence[int]] | None = None,
 ) -> SinkLedger:
-    """A closed ledger with these records, one list for each entry."""
+    """Returns a closed ledger with these records, one list for each entry."""
     custom = ledger_tags(namespace, stream, sink_id=sink_id, batch_id=batch_id, attempt="t")
     tally, records, nbytes = SegmentTally(), 0, 0
     async with client.create_ledger(custom=custom) as ledger:
@@ -49,7 +49,8 @@ async def write_ledger(
 
 
 def nearly_full(stream: StreamMetadata) -> StreamMetadata:
-    """With so many segments that a commit finds no room for one more, and a writer does."""
+    """Returns a stream with just the number of segments that a commit cannot add to, and a writer
+    can."""
     rng = random.Random(9)
     time_ms = 1_764_000_000_000
 

@@ -1,4 +1,4 @@
-"""A batch that is too much for the metadata is refused before any writer is disturbed for it."""
+"""A batch that does not fit the metadata is refused before any writer is interrupted for it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from bookie.testing import SimCluster, simulate
 from ledger.errors import InvalidArgument
 from stream.core.metadata.streams import SegmentEnd
 from stream.sinks.sinks import SinkLedger, commit_batch
+from tests.effort import scaled
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sinks.sink_ledgers import nearly_full, write_ledger
 
 
-def test_a_writer_is_not_interrupted_for_a_batch_that_finds_no_room() -> None:
-    async def story(cluster: SimCluster) -> None:
+def test_a_writer_is_not_interrupted_for_a_batch_that_does_not_fit() -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster) as namespace:
             client = namespace.client
             await namespace.create_stream("s")
@@ -22,21 +23,21 @@ def test_a_writer_is_not_interrupted_for_a_batch_that_finds_no_room() -> None:
             async with namespace.writer("s") as writer:
                 await writer.append(b"own")
                 before = await namespace.stream_metadata("s")
-                for _ in range(3):
+                for _ in range(scaled(ci=1, night=3)):
                     with pytest.raises(InvalidArgument, match="fewer and larger"):
                         await commit_batch(client, [ledger])
                     await writer.append(b"own")
                 assert await namespace.stream_metadata("s") == before
 
-    simulate(story)
+    simulate(scenario)
 
 
 def test_a_batch_of_too_many_ledgers_is_refused() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster) as namespace:
             end = SegmentEnd(0, 1, 1)
             ledgers = [SinkLedger("n", f"s{n % 8}", n, end) for n in range(10_000)]
             with pytest.raises(InvalidArgument, match=r"10000 ledgers for 8 streams.*fewer tasks"):
                 await commit_batch(namespace.client, ledgers)
 
-    simulate(story)
+    simulate(scenario)

@@ -1,4 +1,4 @@
-"""A sink's name that is used for two things: the second is told so, and its rows are not lost."""
+"""A sink's name that is used twice: the second user gets an error, and its rows are not lost."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tests.stream.sinks.sink_ledgers import write_ledger
 
 
 def test_the_same_batch_number_of_another_query_is_refused() -> None:
-    """A query with a new Spark checkpoint counts from 0 again, and so did the one before."""
+    """A query with a new Spark checkpoint counts from 0 again, as the previous one did."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster) as namespace:
             client = namespace.client
             await namespace.create_stream("s")
@@ -32,4 +32,4 @@ def test_the_same_batch_number_of_another_query_is_refused() -> None:
                 await commit("query b")
             assert not await commit("query b", 1)
 
-    simulate(story)
+    simulate(scenario)

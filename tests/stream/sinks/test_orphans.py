@@ -1,4 +1,4 @@
-"""The janitor takes away ledgers of sinks that no commit took, and never one that was."""
+"""The janitor deletes ledgers of sinks that no commit used, and never one that was used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stream.sinks.sinks import commit_batch
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sinks.sink_ledgers import write_ledger
 
-AGE_MS = 3_600_000
+AGE_MS = 600_000
 """Of orphans that go; an hour of a simulated cluster takes seconds, a day takes a minute."""
 
 
@@ -20,8 +20,8 @@ async def ledgers(namespace: Namespace) -> set[int]:
     return set(await namespace.client.list_ledgers())
 
 
-def test_what_a_batch_did_not_take_goes_when_it_is_committed() -> None:
-    async def story(cluster: SimCluster) -> None:
+def test_unused_ledgers_are_deleted_when_the_batch_is_committed() -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster) as namespace:
             client = namespace.client
             await namespace.create_stream("s")
@@ -48,11 +48,11 @@ def test_what_a_batch_did_not_take_goes_when_it_is_committed() -> None:
             assert (await janitor.sweep()).orphans_deleted == 3
             assert await ledgers(namespace) == {taken.ledger_id}
 
-    simulate(story, time_limit_s=200_000)
+    simulate(scenario, time_limit_s=200_000)
 
 
 def test_a_batch_that_took_too_long_is_not_committed() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster) as namespace:
             client = namespace.client
             await namespace.create_stream("s")
@@ -61,4 +61,4 @@ def test_a_batch_that_took_too_long_is_not_committed() -> None:
             with pytest.raises(NoSuchLedger):
                 await commit_batch(client, [ledger], sink_id="k", batch_id=3)
 
-    simulate(story)
+    simulate(scenario)

@@ -43,7 +43,7 @@ async def values(namespace: Namespace, stream: str) -> list[bytes]:
 
 
 def test_a_batch_is_committed_once_to_all_its_streams() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with two_streams(cluster) as namespace:
             client = namespace.client
 
@@ -84,11 +84,11 @@ def test_a_batch_is_committed_once_to_all_its_streams() -> None:
             with pytest.raises(InvalidArgument, match="no sink 'k'"):
                 await forget_sink(client.store, "k")
 
-    simulate(story)
+    simulate(scenario)
 
 
 def test_a_repeat_may_touch_other_streams() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with two_streams(cluster) as namespace:
             client = namespace.client
             ledger = await write_ledger(client, "a", [[b"1"]])
@@ -100,11 +100,11 @@ def test_a_repeat_may_touch_other_streams() -> None:
             assert await values(namespace, "a") == [b"1"]
             assert other.ledger_id not in await client.list_ledgers()
 
-    simulate(story)
+    simulate(scenario)
 
 
 def test_without_a_sink_ledgers_are_committed_once() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with two_streams(cluster) as namespace:
             client = namespace.client
             ledgers = [
@@ -124,11 +124,11 @@ def test_without_a_sink_ledgers_are_committed_once() -> None:
             assert await values(namespace, "b") == [b"2", b"3"]
             assert (await commit_batch(client, [])).streams == ()
 
-    simulate(story)
+    simulate(scenario)
 
 
-def test_what_a_task_says_of_its_ledger_is_checked() -> None:
-    async def story(cluster: SimCluster) -> None:
+def test_the_report_of_a_task_is_checked() -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with two_streams(cluster) as namespace:
             client = namespace.client
             right = await write_ledger(client, "a", [[b"1"], [b"2"]])
@@ -137,8 +137,12 @@ def test_what_a_task_says_of_its_ledger_is_checked() -> None:
                 with pytest.raises(InvalidArgument, match=match):
                     await commit_batch(client, ledgers, sink_id="k", batch_id=0)
 
-            await refused("its task said 0", replace(right, end=replace(right.end, last_entry=0)))
-            await refused("its task said 1 and 7", replace(right, end=replace(right.end, nbytes=7)))
+            await refused(
+                "its task reported 0", replace(right, end=replace(right.end, last_entry=0))
+            )
+            await refused(
+                "its task reported 1 and 7", replace(right, end=replace(right.end, nbytes=7))
+            )
             await refused("was made for n/a", replace(right, stream="b"))
             await refused(
                 "1 records in 2 entries", replace(right, end=replace(right.end, records=1))
@@ -159,11 +163,11 @@ def test_what_a_task_says_of_its_ledger_is_checked() -> None:
                 await commit_batch(client, [right], sink_id="k", batch_id=0)
             assert await list_sinks(client.store) == []
 
-    simulate(story)
+    simulate(scenario)
 
 
 def test_nothing_is_committed_of_a_batch_whose_ledger_was_deleted() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with two_streams(cluster) as namespace:
             client = namespace.client
             ledgers = [
@@ -177,13 +181,13 @@ def test_nothing_is_committed_of_a_batch_whose_ledger_was_deleted() -> None:
             assert await values(namespace, "a") == []
             assert not await is_committed(client, ledgers, sink_id="k", batch_id=0)
 
-    simulate(story)
+    simulate(scenario)
 
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("sink_id", ["k", None])
 def test_an_outcome_that_is_not_known_is_looked_up(seed: int, sink_id: str | None) -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with two_streams(cluster) as namespace:
             client = namespace.client
             ledgers = [
@@ -204,11 +208,11 @@ def test_an_outcome_that_is_not_known_is_looked_up(seed: int, sink_id: str | Non
             assert await values(namespace, "b") == [b"2"]
             assert await discard_ledgers(client, ledgers, sink_id=sink_id, batch_id=batch_id) == 0
 
-    simulate(story, seed)
+    simulate(scenario, seed)
 
 
 def test_the_append_time_is_that_of_the_commit() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with two_streams(cluster) as namespace:
             client = namespace.client
             async with namespace.writer("a") as writer:
@@ -226,11 +230,11 @@ def test_the_append_time_is_that_of_the_commit() -> None:
             assert found == rest
             assert rest[0].position == Position(2, 0, 0)
 
-    simulate(story)
+    simulate(scenario)
 
 
 def test_a_batch_goes_to_partitions_and_not_to_the_stream_of_them() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster) as namespace:
             client = namespace.client
             await namespace.create_stream("p", partitions=2)
@@ -245,11 +249,11 @@ def test_a_batch_goes_to_partitions_and_not_to_the_stream_of_them() -> None:
             with pytest.raises(IsPartitioned):
                 await commit_batch(client, [whole], sink_id="k", batch_id=1)
 
-    simulate(story)
+    simulate(scenario)
 
 
 def test_a_stream_that_is_nearly_full_is_left_to_its_writers() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with two_streams(cluster) as namespace:
             client = namespace.client
             full = await namespace.store.update_stream("n", "a", nearly_full)
@@ -261,4 +265,4 @@ def test_a_stream_that_is_nearly_full_is_left_to_its_writers() -> None:
                     await commit_batch(client, [ledger], sink_id="k", batch_id=batch)
             assert await list_sinks(client.store) == []
 
-    simulate(story)
+    simulate(scenario)

@@ -1,4 +1,4 @@
-"""Ledgers of a batch whose stream went to the trash: giving the batch up takes nothing from it."""
+"""Ledgers of a batch whose stream is in the trash: discarding the batch deletes none of them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sinks.sink_ledgers import write_ledger
 
 
-def test_what_lies_in_the_trash_is_not_discarded() -> None:
-    """Also if the clock of who made the stream anew is behind that of the task."""
+def test_ledgers_in_the_trash_are_not_discarded() -> None:
+    """Even if the clock of the client that created the stream again is behind that of the task."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster) as namespace:
             client = namespace.client
             await namespace.create_stream("s")
@@ -30,4 +30,4 @@ def test_what_lies_in_the_trash_is_not_discarded() -> None:
                 found = [r.value async for batch in reader.read_to_end() for r in batch.records()]
             assert found == [b"1"]
 
-    simulate(story)
+    simulate(scenario)

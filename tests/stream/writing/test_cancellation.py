@@ -64,7 +64,7 @@ def test_a_call_that_is_cut_leaves_the_writer_usable(
     call: Callable[[StreamWriter], Awaitable[None]], is_full: bool
 ) -> None:
     def run(number: int) -> bool:
-        async def story(cluster: SimCluster) -> bool:
+        async def scenario(cluster: SimCluster) -> bool:
             async with cluster.client() as client:
                 namespace = Namespace(client, "n", writer_options=SMALL)
                 await namespace.ensure(batch_bytes=100)
@@ -84,14 +84,14 @@ def test_a_call_that_is_cut_leaves_the_writer_usable(
                 assert is_cut or b"doubt" in found
                 return is_cut
 
-        return simulate(story, 1)
+        return simulate(scenario, 1)
 
     assert cut_each(run) >= 1
 
 
 def test_closing_that_is_cut_can_be_repeated() -> None:
     def run(number: int) -> bool:
-        async def story(cluster: SimCluster) -> bool:
+        async def scenario(cluster: SimCluster) -> bool:
             async with sim_namespace(cluster) as namespace:
                 async with namespace.writer("s", create=True) as writer:
                     await writer.append(b"1")
@@ -104,19 +104,19 @@ def test_closing_that_is_cut_can_be_repeated() -> None:
                 assert (await namespace.stream_metadata("s")).open_segment is None
                 return is_cut
 
-        return simulate(story, 3)
+        return simulate(scenario, 3)
 
     assert cut_each(run) >= 2
 
 
-def test_who_waits_elsewhere_is_told_when_the_end_of_the_block_was_cancelled() -> None:
-    async def story(cluster: SimCluster) -> None:
-        told: list[LedgerClosed] = []
+def test_who_waits_elsewhere_is_reported_when_the_end_of_the_block_was_cancelled() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        reported: list[LedgerClosed] = []
 
         async def wait(ticket: Ticket) -> None:
             with pytest.raises(LedgerClosed, match="abandoned") as error:
                 await ticket.wait()
-            told.append(error.value)
+            reported.append(error.value)
 
         async with sim_namespace(cluster, linger_ms=60_000) as namespace:
             with trio.fail_after(50):
@@ -126,15 +126,15 @@ def test_who_waits_elsewhere_is_told_when_the_end_of_the_block_was_cancelled() -
                             for bookie in cluster.bookies:
                                 await cluster.kill_bookie(bookie)
                             nursery.start_soon(wait, writer.append_nowait(b"1"))
-            assert len(told) == 1
+            assert len(reported) == 1
 
-    simulate(story, 5)
+    simulate(scenario, 5)
 
 
 def test_no_ledger_stays_open_for_writing_behind_a_writer_that_was_cancelled() -> None:
     """While it takes over, makes a ledger ahead, rolls or closes."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster, roll_ms=1000) as namespace:
 
             async def write(stream: str) -> None:
@@ -145,9 +145,9 @@ def test_no_ledger_stays_open_for_writing_behind_a_writer_that_was_cancelled() -
 
             for number in count():
                 is_cut = await cut_once(partial(write, f"s{number}"), number)
-                assert not namespace.client._write_loop._writers
+                assert not namespace.client._send_loop._writers
                 if not is_cut:
                     break
             assert number > 100
 
-    simulate(story, 6, time_limit_s=10_000)
+    simulate(scenario, 6, time_limit_s=10_000)

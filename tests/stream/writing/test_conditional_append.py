@@ -22,9 +22,9 @@ async def test_only_the_record_that_is_expected_is_appended(tmp_path: Path) -> N
         with pytest.raises(SequenceMismatch, match="expected to append record 0, the next one is"):
             await writer.append(b"never", expected_sequence=0)
         waiting = writer.append_nowait(b"1")
-        with pytest.raises(SequenceMismatch) as told:
+        with pytest.raises(SequenceMismatch) as reported:
             writer.append_nowait(b"never", expected_sequence=1)
-        assert (told.value.expected, told.value.next_sequence) == (1, 2)
+        assert (reported.value.expected, reported.value.next_sequence) == (1, 2)
         ticket = writer.append_nowait(b"2", expected_sequence=2)
         assert (await waiting.wait()) < (await ticket.wait())
         with pytest.raises(SequenceMismatch):
@@ -83,8 +83,8 @@ async def test_conditional_ones_follow_each_other_whatever_others_do(tmp_path: P
 
 
 @pytest.mark.parametrize("is_many", [False, True])
-def test_a_mismatch_tells_only_of_what_is_durable(is_many: bool) -> None:
-    """Whoever was cut and tries again must not take his record for stored before it is."""
+def test_a_mismatch_reports_only_what_is_durable(is_many: bool) -> None:
+    """A caller that was cut off and retries must not count its record as stored before it is."""
 
     async def append(writer: StreamWriter) -> None:
         if is_many:
@@ -92,7 +92,7 @@ def test_a_mismatch_tells_only_of_what_is_durable(is_many: bool) -> None:
         else:
             await writer.append(b"1", expected_sequence=1)
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with (
             sim_namespace(cluster) as namespace,
             namespace.writer("s", create=True) as writer,
@@ -111,7 +111,7 @@ def test_a_mismatch_tells_only_of_what_is_durable(is_many: bool) -> None:
                 await append(writer)
             assert writer.statistics().records == 2
 
-    simulate(story, 3)
+    simulate(scenario, 3)
 
 
 async def test_a_writer_that_was_replaced_learns_that_first(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ async def test_a_namespace_limits_its_records(tmp_path: Path) -> None:
 
 
 def test_a_quota_is_kept_by_waiting() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with (
             sim_namespace(cluster, bytes_per_s_max=10_000, batch_bytes=1000) as namespace,
             namespace.writer("s", create=True) as writer,
@@ -162,11 +162,11 @@ def test_a_quota_is_kept_by_waiting() -> None:
             with trio.fail_after(5):
                 await writer.wait_room()
 
-    simulate(story, 1)
+    simulate(scenario, 1)
 
 
 def test_who_waits_for_the_quota_hears_of_a_new_one_and_of_the_end() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with (
             sim_namespace(cluster, bytes_per_s_max=1) as namespace,
             namespace.writer("s", create=True) as writer,
@@ -188,4 +188,4 @@ def test_who_waits_for_the_quota_hears_of_a_new_one_and_of_the_end() -> None:
             await trio.sleep(5)
             await writer.append(bytes(1000))  # the writer closes without waiting for it
 
-    simulate(story, 2)
+    simulate(scenario, 2)

@@ -26,7 +26,7 @@ from tests.stream.whole_streams import read_values
 
 
 def test_a_writer_that_is_asked_makes_durable_what_it_took_and_seals() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         confirmed: dict[bytes, Position] = {}
         refused: list[bytes] = []
 
@@ -73,11 +73,11 @@ def test_a_writer_that_is_asked_makes_durable_what_it_took_and_seals() -> None:
             assert not set(refused) & set(found)
             assert await one.store.children(requests_path("n")) == []
 
-    simulate(story, 1)
+    simulate(scenario, 1)
 
 
 def test_a_writer_that_does_not_answer_is_taken_over_by_force() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client("old") as one, cluster.client() as two:
             await Namespace(one, "n").ensure()
             is_over = trio.Event()
@@ -86,9 +86,9 @@ def test_a_writer_that_does_not_answer_is_taken_over_by_force() -> None:
                 async with Namespace(one, "n").writer("s", create=True) as writer:
                     await writer.append(b"1")
                     await is_over.wait()
-                    with pytest.raises(TakenOver) as told:
+                    with pytest.raises(TakenOver) as reported:
                         await writer.append(b"never")
-                    assert not isinstance(told.value, HandedOver)
+                    assert not isinstance(reported.value, HandedOver)
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_passed_over, old_life)
@@ -104,11 +104,11 @@ def test_a_writer_that_does_not_answer_is_taken_over_by_force() -> None:
                     is_over.set()
             assert await read_values(Namespace(two, "n")) == [b"1", b"2", b"3"]
 
-    simulate(story, 2)
+    simulate(scenario, 2)
 
 
 async def _passed_over(life: object) -> None:
-    """The end of the block tells of the takeover, too."""
+    """The end of the block reports the takeover, too."""
     assert callable(life)
     try:
         await life()
@@ -117,7 +117,7 @@ async def _passed_over(life: object) -> None:
 
 
 def test_nobody_is_waited_for_where_nobody_writes() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster) as namespace:
             with trio.fail_after(5):
                 async with namespace.writer("s", create=True, hand_over_s=100) as writer:
@@ -129,11 +129,11 @@ def test_nobody_is_waited_for_where_nobody_writes() -> None:
                     pass
             assert await read_values(namespace) == [b"1", b"2"]
 
-    simulate(story, 3)
+    simulate(scenario, 3)
 
 
 def test_writers_that_ask_each_other_all_get_their_turn() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         turns: list[bytes] = []
 
         async def take_turns(name: str) -> None:
@@ -157,11 +157,11 @@ def test_writers_that_ask_each_other_all_get_their_turn() -> None:
             assert sorted(await read_values(Namespace(client, "n"))) == sorted(turns)
             assert len(turns) == 9
 
-    simulate(story, 4)
+    simulate(scenario, 4)
 
 
 def test_the_owner_may_close_while_it_hands_over() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as one, cluster.client() as two:
             await Namespace(one, "n").ensure(linger_ms=5000)
             async with Namespace(one, "n").writer("s", create=True) as writer:
@@ -182,11 +182,11 @@ def test_the_owner_may_close_while_it_hands_over() -> None:
                     writer.append_nowait(b"late")
             assert await read_values(Namespace(two, "n")) == [b"1", b"2"]
 
-    simulate(story, 5)
+    simulate(scenario, 5)
 
 
 def test_what_is_on_its_way_survives_a_repair_in_the_middle_of_a_hand_over() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client("old") as one, cluster.client() as two:
             await Namespace(one, "n").ensure(ensemble_size=3, ack_quorum=3)
             options = WriterOptions(repair_timeout_s=60)
@@ -209,30 +209,30 @@ def test_what_is_on_its_way_survives_a_repair_in_the_middle_of_a_hand_over() -> 
             expected = [b"%d" % n for n in range(50)] + [b"last"]
             assert await read_values(Namespace(two, "n")) == expected
 
-    simulate(story, 6)
+    simulate(scenario, 6)
 
 
 def test_a_stream_is_taken_over_at_the_epoch_named_only() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster) as namespace:
             async with namespace.writer("s", create=True, if_epoch=0) as writer:
                 assert writer.epoch == 1
                 with pytest.raises(
                     EpochMismatch, match="is at epoch 1, it was to be taken"
-                ) as told:
+                ) as reported:
                     async with namespace.writer("s", if_epoch=0):
                         pass
-                assert (told.value.expected, told.value.epoch) == (0, 1)
+                assert (reported.value.expected, reported.value.epoch) == (0, 1)
                 await writer.append(b"still here")
             epoch = (await namespace.info("s")).epoch
             async with namespace.writer("s", if_epoch=epoch) as writer:
                 assert writer.epoch == epoch + 1
 
-    simulate(story, 7)
+    simulate(scenario, 7)
 
 
 def test_a_writer_may_be_asked_while_it_still_takes_over() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as one, cluster.client() as two:
             await Namespace(one, "n").ensure()
             try:
@@ -265,13 +265,13 @@ def test_a_writer_may_be_asked_while_it_still_takes_over() -> None:
                         assert writer.epoch == 3
             assert is_open.is_set()
 
-    simulate(story, 8)
+    simulate(scenario, 8)
 
 
 def test_a_request_that_was_left_over_hides_no_newer_one() -> None:
     """Of epoch 9 beside one of epoch 10: as names they are in another order than as numbers."""
 
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as one, cluster.client() as two:
             namespace = Namespace(one, "n")
             await namespace.ensure()
@@ -287,11 +287,11 @@ def test_a_request_that_was_left_over_hides_no_newer_one() -> None:
                     async with Namespace(two, "n").writer("s", hand_over_s=100):
                         assert isinstance(writer.error, HandedOver)
 
-    simulate(story, 9)
+    simulate(scenario, 9)
 
 
 def test_who_was_cut_while_asking_for_his_turn_leaves_it_to_others() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as one, cluster.client() as two:
             namespace = Namespace(one, "n")
             await namespace.ensure()
@@ -303,11 +303,11 @@ def test_who_was_cut_while_asking_for_his_turn_leaves_it_to_others() -> None:
                 await trio.sleep(1)
                 assert await two.store.children(requests_path("n")) == []
 
-    simulate(story, 10)
+    simulate(scenario, 10)
 
 
 def test_a_turn_that_could_not_be_given_back_is_given_back_later() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client("asks") as one, cluster.client() as two:
             await Namespace(two, "n").ensure()
 
@@ -328,9 +328,9 @@ def test_a_turn_that_could_not_be_given_back_is_given_back_later() -> None:
                 await trio.sleep(5)
                 assert "s~" not in await two.store.children(requests_path("n"))
 
-    simulate(story, 11)
+    simulate(scenario, 11)
 
 
-def test_requests_are_told_from_other_names() -> None:
+def test_requests_are_distinguished_from_other_names() -> None:
     assert parse_request(request_name("clicks#2", 17)) == ("clicks#2", 17)
     assert [parse_request(name) for name in ("", "s", "~1", "s~", "s~x", "s~-1")] == [None] * 6

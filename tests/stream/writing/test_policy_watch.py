@@ -18,7 +18,7 @@ SOON_S = 5.0
 
 
 def test_settings_of_batches_and_limits_apply_at_once() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with (
             sim_namespace(cluster) as namespace,
             namespace.writer("s", create=True) as writer,
@@ -33,12 +33,12 @@ def test_settings_of_batches_and_limits_apply_at_once() -> None:
             assert trio.current_time() - begun > 1.9
             assert writer.statistics().rolls == 0
 
-    simulate(story, 1)
+    simulate(scenario, 1)
 
 
 @pytest.mark.parametrize(("before_ms", "after_ms"), [(60_000, 0), (60_000, 1000), (0, 500)])
 def test_what_has_gathered_does_not_wait_for_an_old_deadline(before_ms: int, after_ms: int) -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with (
             sim_namespace(cluster, linger_ms=before_ms) as namespace,
             namespace.writer("s", create=True) as writer,
@@ -59,12 +59,12 @@ def test_what_has_gathered_does_not_wait_for_an_old_deadline(before_ms: int, aft
                     await ticket.wait()
                 await writer.append(b"after")
 
-    simulate(story, 7)
+    simulate(scenario, 7)
 
 
 @pytest.mark.parametrize("is_idle", [True, False])
 def test_other_quorums_make_a_writer_roll(is_idle: bool) -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster) as namespace:
             async with namespace.writer("s", create=True) as writer:
                 tickets = [] if is_idle else [writer.append_nowait(b"%d" % n) for n in range(10)]
@@ -85,11 +85,11 @@ def test_other_quorums_make_a_writer_roll(is_idle: bool) -> None:
                 batches = [batch async for batch in reader.read_to_end()]
             assert sum(map(len, batches)) == len(tickets)
 
-    simulate(story, 2)
+    simulate(scenario, 2)
 
 
 def test_a_ledger_made_ahead_for_the_old_settings_is_not_used() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with (
             sim_namespace(cluster, roll_ms=100_000) as namespace,
             namespace.writer("s", create=True) as writer,
@@ -106,11 +106,11 @@ def test_a_ledger_made_ahead_for_the_old_settings_is_not_used() -> None:
             ledger = await namespace.client.ledger_metadata(stream.segments[-1].ledger_id)
             assert ledger.ack_quorum == 3
 
-    simulate(story, 3)
+    simulate(scenario, 3)
 
 
 def test_what_cannot_be_rolled_to_is_tried_again_and_harms_nobody() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with (
             sim_namespace(cluster) as namespace,
             namespace.writer("s", create=True) as writer,
@@ -126,7 +126,7 @@ def test_what_cannot_be_rolled_to_is_tried_again_and_harms_nobody() -> None:
             await trio.sleep(20)
             assert writer.statistics().rolls == 1
 
-    simulate(story, 4)
+    simulate(scenario, 4)
 
 
 class CountingStore:
@@ -149,7 +149,7 @@ class CountingStore:
 
 
 def test_many_writers_share_one_watch_which_outlives_the_first_of_them() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as client:
             store = CountingStore(client.store)
             client.store = store  # type: ignore[assignment]
@@ -179,11 +179,11 @@ def test_many_writers_share_one_watch_which_outlives_the_first_of_them() -> None
                 ends[9].set()
             assert store.watches == 0
 
-    simulate(story, 5)
+    simulate(scenario, 5)
 
 
 def test_a_writer_that_ends_slowly_keeps_no_other_from_following() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster) as namespace:
             scope = trio.CancelScope()
 
@@ -207,11 +207,11 @@ def test_a_writer_that_ends_slowly_keeps_no_other_from_following() -> None:
                     with pytest.raises(InvalidArgument):
                         await writer.append(bytes(11))
 
-    simulate(story, 10)
+    simulate(scenario, 10)
 
 
 def test_a_store_that_is_out_of_reach_stops_no_writer_from_following_later() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client("writer") as client, cluster.client() as other:
             await Namespace(other, "n").ensure()
             async with Namespace(client, "n").writer("s", create=True) as writer:
@@ -226,11 +226,11 @@ def test_a_store_that_is_out_of_reach_stops_no_writer_from_following_later() -> 
                 with pytest.raises(InvalidArgument):
                     await writer.append(bytes(11))
 
-    simulate(story, 6)
+    simulate(scenario, 6)
 
 
 def test_a_policy_that_cannot_be_read_ends_no_writer() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as client:
             namespace, path = Namespace(client, "n"), namespace_path("n")
             await namespace.ensure(roll_bytes=1 << 16, batch_bytes=1000)
@@ -247,11 +247,11 @@ def test_a_policy_that_cannot_be_read_ends_no_writer() -> None:
                 with pytest.raises(InvalidArgument):
                     await writer.append(bytes(11))
 
-    simulate(story, 8)
+    simulate(scenario, 8)
 
 
 def test_segments_end_under_a_policy_that_cannot_be_followed() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with (
             sim_namespace(cluster, roll_bytes=1 << 16, batch_bytes=1000) as namespace,
             namespace.writer("s", create=True) as writer,
@@ -264,11 +264,11 @@ def test_segments_end_under_a_policy_that_cannot_be_followed() -> None:
                 await trio.sleep(0.1)
             assert writer.statistics().rolls >= 3
 
-    simulate(story, 11)
+    simulate(scenario, 11)
 
 
 def test_a_writer_is_repaired_under_a_policy_that_cannot_be_followed() -> None:
-    async def story(cluster: SimCluster) -> None:
+    async def scenario(cluster: SimCluster) -> None:
         async with (
             sim_namespace(cluster) as namespace,
             namespace.writer("s", create=True) as writer,
@@ -288,4 +288,4 @@ def test_a_writer_is_repaired_under_a_policy_that_cannot_be_followed() -> None:
             await trio.sleep(20)
             assert writer.statistics().rolls == 1
 
-    simulate(story, 9)
+    simulate(scenario, 9)

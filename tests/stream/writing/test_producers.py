@@ -170,7 +170,7 @@ async def test_many_tasks_may_retry_the_same_records(tmp_path: Path) -> None:
         assert values(await read_all(namespace, "s")) == sent
 
 
-async def test_a_failed_writer_tells_what_is_unknown(tmp_path: Path) -> None:
+async def test_a_failed_writer_reports_what_is_unknown(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         block = namespace.writer("s", create=True)
         old = await block.__aenter__()
@@ -180,7 +180,7 @@ async def test_a_failed_writer_tells_what_is_unknown(tmp_path: Path) -> None:
             with pytest.raises(TakenOver):
                 await loader.append(b"1", 1)
             assert loader.last_sequence == 0
-            assert await loader.append(b"0", 0) is None  # durable, whoever asks
+            assert await loader.append(b"0", 0) is None  # durable, whichever producer asks
             with pytest.raises(TakenOver):
                 await old.producer("other")
             loader = await writer.producer("loader")

@@ -20,6 +20,7 @@ from ledger.errors import BookieIoError
 from tests.bookie.core.test_caches import make_entry
 from tests.bookie.storage.garbage.test_compactor import OPTIONS, collect, fill, logs
 from tests.bookie.storage.simulated_storage import Bottle, numbered
+from tests.effort import seeds
 
 PAIRS = "ledgers/index"
 
@@ -130,7 +131,7 @@ async def _bad_reads(bottle: Bottle) -> dict[tuple[int, int], str]:
 
 
 @pytest.mark.parametrize("damage", [_flip, _truncate, _zero, _swap])
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(ci=20, night=60))
 async def test_what_a_read_would_meet_is_found_and_named(
     damage: Callable[[bytearray, random.Random], None], seed: int
 ) -> None:
@@ -170,7 +171,7 @@ async def test_a_lost_log_is_named_with_all_its_entries() -> None:
 
 
 @pytest.mark.parametrize("stage", IntegrityStage)
-async def test_a_doubt_of_the_index_is_told_with_its_reason(stage: IntegrityStage) -> None:
+async def test_a_doubt_of_the_index_is_reported_with_its_reason(stage: IntegrityStage) -> None:
     bottle = Bottle(options=OPTIONS)
     async with bottle.running():
         await filled(bottle)
@@ -220,7 +221,7 @@ async def test_an_index_that_contradicts_itself_is_named() -> None:
     assert run.first == 0
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(ci=20, night=40))
 async def test_damage_in_the_journal_is_found(seed: int) -> None:
     rng = random.Random(seed)
     bottle = Bottle(options=OPTIONS)
@@ -236,7 +237,7 @@ async def test_damage_in_the_journal_is_found(seed: int) -> None:
     report = await checked(bottle)
     [finding] = bad(report)
     assert finding.path == name
-    # Damage in the last group is told by the journal's own note of its end.
+    # Damage in the last group is found by the journal's own end marker.
     assert finding.offset == 4096 * (7 if group == 6 else group)
     assert ("acknowledged up to here" in finding.what) == (group == 6)
 
@@ -249,11 +250,11 @@ async def test_a_last_group_that_is_not_whole_is_noted() -> None:
             await bottle.settle()
     [name] = [name for name in bottle.disk.names if name.endswith(".journal")]
     bottle.disk.names[name].data[3 * 4096 + 80] ^= 1
-    del bottle.disk.names[f"journal/{END_FILE}"]  # it would tell that it was whole once
+    del bottle.disk.names[f"journal/{END_FILE}"]  # it would show that the journal was complete
     report = await checked(bottle)
     assert report.is_clean
     [note] = report.findings
-    assert "cannot be told" in note.what
+    assert "looks the same" in note.what
     assert note.offset == 3 * 4096
 
 
@@ -293,7 +294,9 @@ async def test_no_note_of_the_end_of_a_journal_without_groups_is_no_doubt() -> N
     ("own", "expected"),
     [("", "rebuild-index"), (". Cure: make it readable", "make it readable")],
 )
-async def test_what_is_wrong_with_an_index_is_told_with_one_cure(own: str, expected: str) -> None:
+async def test_what_is_wrong_with_an_index_is_reported_with_one_cure(
+    own: str, expected: str
+) -> None:
     bottle = Bottle(options=OPTIONS)
 
     def unreadable(path: str) -> MemoryKeyValue:

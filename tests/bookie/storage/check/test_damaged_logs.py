@@ -25,7 +25,7 @@ HEAD = 32
 
 async def _filled() -> Bottle:
     """Of ledgers 1 to 3 there are records in each of several logs."""
-    bottle = Bottle(options=OPTIONS)
+    bottle = Bottle(options=OPTIONS, checkpoints_when_due=False)
     async with bottle.running():
         for i in range(20):
             for ledger in (1, 2, 3):
@@ -73,8 +73,8 @@ async def test_a_log_of_which_something_was_left_out_is_never_removed(
     successor = bottle.reopened()
     successor.acked = {}  # `collect` reads all that was promised, and something is lost now
     async with successor.running():
-        [told] = [one for one in caplog.messages if "something was left out" in one]
-        assert "logs=1. Cure: " in told
+        [reported] = [one for one in caplog.messages if "something was left out" in one]
+        assert "logs=1. Cure: " in reported
         successor.deleted.update(dict.fromkeys(dead))
         for _ in range(3):
             await collect(successor)
@@ -168,9 +168,9 @@ async def test_a_sector_that_cannot_be_read_costs_what_lies_in_it(
     with monkeypatch.context() as broken:
         _make_unreadable(broken, victim, begin, end)
         done = await rebuilt(bottle)
-    told = [line for line in done.left_out if victim in line]
-    assert any("[Errno 5]" in line for line in told)
-    assert len(told) == len(done.left_out)
+    reported = [line for line in done.left_out if victim in line]
+    assert any("[Errno 5]" in line for line in reported)
+    assert len(reported) == len(done.left_out)
     successor = bottle.reopened()
     async with successor.running():
         assert await _readable(successor) == successor.acked.keys() - lost

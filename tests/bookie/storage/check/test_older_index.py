@@ -26,7 +26,7 @@ from tests.bookie.storage.simulated_storage import Bottle, is_crashing
 from tests.bookie.storage.test_damage import INDEX, MARK, Kept, begun, kept_of
 
 
-class Story(NamedTuple):
+class Scenario(NamedTuple):
     bottle: Bottle
     now: Kept
     ages: list[Kept]
@@ -36,7 +36,7 @@ class Story(NamedTuple):
     """Every file that there ever was, as it was last."""
 
 
-async def _story() -> Story:
+async def _scenario() -> Scenario:
     bottle, ages = Bottle(options=OPTIONS), []
     journals: dict[str, bytes] = {}
 
@@ -58,7 +58,7 @@ async def _story() -> Story:
                     bottle.deleted[2] = None
                     await collect(bottle)
             bottle.acked = {key: one for key, one in bottle.acked.items() if key[0] != 2}
-    return Story(bottle, kept_of(bottle), ages, journals)
+    return Scenario(bottle, kept_of(bottle), ages, journals)
 
 
 async def _reads(bottle: Bottle) -> set[tuple[int, int]]:
@@ -87,14 +87,14 @@ def _strays(bottle: Bottle) -> list[str]:
 
 
 async def test_a_start_that_is_refused_leaves_every_entry_log() -> None:
-    story = await _story()
+    scenario = await _scenario()
     refused = 0
-    older = [None, *range(0, len(story.ages) - 1, 2)]
+    older = [None, *range(0, len(scenario.ages) - 1, 2)]
     for index, mark in product(older, repeat=2):
-        pairs = {} if index is None else story.ages[index].pairs[INDEX]
-        marked = None if mark is None else story.ages[mark].files[MARK]
-        kept = story.now.indexed(pairs).having(MARK, marked)
-        bottle = await begun(kept, story.bottle)
+        pairs = {} if index is None else scenario.ages[index].pairs[INDEX]
+        marked = None if mark is None else scenario.ages[mark].files[MARK]
+        kept = scenario.now.indexed(pairs).having(MARK, marked)
+        bottle = await begun(kept, scenario.bottle)
         before = logs(bottle)
         refusal = await _refusal(bottle)
         if refusal:
@@ -102,8 +102,8 @@ async def test_a_start_that_is_refused_leaves_every_entry_log() -> None:
             assert "Cure: " in refusal
             assert logs(bottle) == before, (index, mark, refusal)
             left = kept_of(bottle)
-            right = left.indexed(story.now.pairs[INDEX]).having(MARK, story.now.files[MARK])
-            again = await begun(right, story.bottle)
+            right = left.indexed(scenario.now.pairs[INDEX]).having(MARK, scenario.now.files[MARK])
+            again = await begun(right, scenario.bottle)
             await again.storage.start()
             await again.check()
     assert refused > 5
@@ -112,11 +112,11 @@ async def test_a_start_that_is_refused_leaves_every_entry_log() -> None:
 async def test_copies_that_only_the_right_index_knew_are_set_aside_and_come_back() -> None:
     """With all journals still there the start succeeds. What the older index points to was moved
     and removed; the copies are in logs it does not know."""
-    story = await _story()
-    old = story.ages[3]
-    kept = story.now.indexed(old.pairs[INDEX]).having(MARK, old.files[MARK])
-    kept = Kept({**kept.files, **story.journals}, kept.pairs)
-    bottle = await begun(kept, story.bottle)
+    scenario = await _scenario()
+    old = scenario.ages[3]
+    kept = scenario.now.indexed(old.pairs[INDEX]).having(MARK, old.files[MARK])
+    kept = Kept({**kept.files, **scenario.journals}, kept.pairs)
+    bottle = await begun(kept, scenario.bottle)
     before = logs(bottle)
     async with bottle.running():
         gone = bottle.acked.keys() - await _reads(bottle)
@@ -194,7 +194,7 @@ async def test_what_a_crash_left_is_removed_before_anything_is_written() -> None
 
 
 async def test_a_log_that_is_missing_keeps_what_a_crash_left_once_not_for_ever() -> None:
-    """Nobody can tell its loss from an older index, so what is there is kept the first time. The
+    """It looks like an older index, so existing data is kept the first time. The
     index remembers that, and later crashes leave nothing behind."""
     bottle = Bottle(options=OPTIONS)
     async with bottle.running():
@@ -214,7 +214,7 @@ async def test_a_log_that_is_missing_keeps_what_a_crash_left_once_not_for_ever()
     async with crashed.running():
         assert _strays(crashed) == strays
         await crashed.check()
-        # It may come back: then it is a log like any other.
+        # It may reappear: then it is a log like any other.
     crashed.disk.names[lost] = inode
     back = crashed.reopened()
     async with back.running():
@@ -250,13 +250,13 @@ async def test_where_something_is_lost_what_a_crash_left_is_kept(sign: str) -> N
 
 async def test_an_empty_journal_vouches_for_nothing() -> None:
     """An empty index, no mark, and journals without a frame: then the logs are all there is."""
-    story = await _story()
+    scenario = await _scenario()
     files = {
         name: data
-        for name, data in story.now.files.items()
+        for name, data in scenario.now.files.items()
         if name.startswith("ledgers/") and name != MARK
     }
-    bottle = await begun(Kept(files, {INDEX: {}}), story.bottle)
+    bottle = await begun(Kept(files, {INDEX: {}}), scenario.bottle)
     before = logs(bottle)
     await bottle.storage.start()
     assert {name.removesuffix(STRAY_SUFFIX) for name in _strays(bottle)} == before.keys()

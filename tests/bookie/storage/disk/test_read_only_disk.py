@@ -26,7 +26,7 @@ WRITING = os.O_RDWR | os.O_WRONLY | os.O_CREAT
 
 def _config(directory: Path) -> BookieConfig:
     return BookieConfig(
-        metadata_uri="memory",
+        metadata_uri="memory:",
         journal_directories=(f"{directory}/journal",),
         ledger_directories=(f"{directory}/ledgers",),
     )
@@ -136,9 +136,9 @@ async def test_an_index_seen_through_links_is_named_as_people_know_it(
     seen.close()
     [table] = (tmp_path / "index").glob("*.sst")
     table.write_bytes(b"")
-    with pytest.raises(BookieIoError, match="index/") as told:
+    with pytest.raises(BookieIoError, match="index/") as reported:
         stores.open_to_read(path).get(b"a")
-    assert "temporary" not in str(told.value)
+    assert "temporary" not in str(reported.value)
     assert os.listdir(tmp_path / "temporary") == []
     monkeypatch.setattr("tempfile.tempdir", f"{tmp_path}/none")
     with pytest.raises(BookieIoError, match="TMPDIR"):

@@ -17,10 +17,11 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.core.journal import BEGINNING, JournalFailed
+from bookie.core.journal import JournalFailed
 from bookie.storage.disk.disk import Disk, File
 from bookie.storage.disk.real_disk import RealDisk
 from bookie.storage.journal.journal import Journal
+from tests.bookie.storage.journal.test_journal import replayed
 
 pytestmark = pytest.mark.system
 
@@ -106,7 +107,7 @@ async def test_write_that_the_system_cuts_short_is_reported(
 
 async def test_journal_on_a_real_disk_that_fails_stops(tmp_path: Path) -> None:
     journal = Journal(RealDisk(), f"{tmp_path}/j", rng=random.Random(1), file_bytes_max=1 << 16)
-    assert [payload async for payload in journal.replay(BEGINNING)] == []
+    assert await replayed(journal) == []
     durable: list[int] = []
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
@@ -114,17 +115,15 @@ async def test_journal_on_a_real_disk_that_fails_stops(tmp_path: Path) -> None:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(journal.run)
                 first = trio.Event()
-                journal.open_group.add(b"x" * 100, first.set)
-                journal.kick()
+                journal.queue(b"x" * 100, on_durable=first.set)
                 await first.wait()
                 resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
-                journal.open_group.add(b"y" * 20_000, lambda: durable.append(1))
-                journal.kick()
+                journal.queue(b"y" * 20_000, on_durable=lambda: durable.append(1))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert durable == []
     again = Journal(RealDisk(), f"{tmp_path}/j", rng=random.Random(2), file_bytes_max=1 << 16)
-    assert [bytes(p) async for p in again.replay(BEGINNING)] == [b"x" * 100]
+    assert await replayed(again) == [b"x" * 100]
 
 
 async def test_read_nowait_gives_what_is_cached_and_stops_at_the_end(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Threads for blocking calls: as many as are needed, none for ever, and every outcome arrives."""
+"""Threads for blocking calls: as many as needed, none permanently, and every outcome arrives."""
 
 from __future__ import annotations
 

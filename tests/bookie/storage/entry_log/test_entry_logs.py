@@ -158,7 +158,7 @@ async def _scan(disk: MemoryDisk, log_id: int) -> list[tuple[PlacedRun, bytes]]:
     return [found async for found in logs.scan(log_id)]
 
 
-async def test_logs_roll_and_tell_the_same_when_scanned() -> None:
+async def test_logs_roll_and_report_the_same_when_scanned() -> None:
     disk = MemoryDisk()
     placed = await _write(disk, [3, 1, 9, 2, 2, 30, 1], log_bytes_max=700)
     logs = EntryLogs(disk, "d", log_bytes_max=700)

@@ -187,7 +187,7 @@ async def test_memory_does_not_keep_what_is_deleted() -> None:
 
         watch_again()
         await bottle.storage.collect_garbage(Metadata(1, 3).is_deleted)
-        assert list(states) == [2, 3], "who watches must be told by the one state there is"
+        assert list(states) == [2, 3], "the only state must notify the waiters"
         state = bottle.storage.state(1)
         assert state is not None
         assert state.is_deleted

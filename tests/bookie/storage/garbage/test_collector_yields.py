@@ -70,7 +70,7 @@ async def test_checkpoints_go_on_while_a_large_ledger_is_deleted(
 
 
 async def test_what_is_read_while_other_ledgers_are_deleted_is_kept_in_memory() -> None:
-    """Else whoever catches up reads all of a piece again for each entry of it."""
+    """Otherwise a reader that catches up would read the whole range again for each entry of it."""
     bottle = Bottle(options=replace(OPTIONS, read_cache_bytes=20_000, read_ahead_bytes=5000))
     async with bottle.running():
         for i in range(10):

@@ -89,8 +89,8 @@ async def test_one_damaged_log_stops_no_other(damage: str) -> None:
         _forget_memory(bottle)
 
         collected = await _collect(bottle)
-        [told] = collected.set_aside
-        assert told.startswith(victim + ": ")
+        [reported] = collected.set_aside
+        assert reported.startswith(victim + ": ")
         assert collected.ended_early == ""
         # All the others were compacted, and the damaged one is where it was.
         after = logs(bottle)
@@ -104,7 +104,7 @@ async def test_one_damaged_log_stops_no_other(damage: str) -> None:
             assert got == bottle.acked.pop(changed)[:-1] + got[-1:]
         assert await _unreadable(bottle) == sorted(lost)
 
-        # It is told once; what was damaged stays an I/O error, never an absence.
+        # It is reported once; a damaged entry stays an I/O error, never an absence.
         again = await _collect(bottle)
         assert again.set_aside == ()
         _forget_memory(bottle)

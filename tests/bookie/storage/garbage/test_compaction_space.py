@@ -1,4 +1,4 @@
-"""Compaction on a disk with little room, or none, and how much space comes back."""
+"""Compaction on a disk with little or no free space, and how much space is freed."""
 
 from __future__ import annotations
 

@@ -181,7 +181,7 @@ async def test_parts_of_a_run_that_was_cut_are_moved_each() -> None:
 
 
 class _Traffic:
-    """Adds, checkpoints and reads while something else goes on."""
+    """Adds, checkpoints and reads while another operation runs."""
 
     def __init__(self, bottle: Bottle, seed: int) -> None:
         self.bottle = bottle
@@ -279,7 +279,7 @@ async def test_a_read_that_waits_for_a_log_that_goes_finds_the_copy(is_opened_fi
             assert collected.entries_moved
             gone.set()
         assert found == [bottle.acked[4, 0]]
-        # Nothing keeps a removed file open: its space would not come back.
+        # Nothing keeps a removed file open: its space would not be freed.
         kept = {f"ledgers/{log_id:016x}.log" for log_id in storage._logs._files}
         assert not kept & (before.keys() - logs(bottle).keys())
 
@@ -304,7 +304,7 @@ async def test_a_compaction_ends_when_its_time_is_over_and_the_next_goes_on(
         bottle.deleted.update(dict.fromkeys((1, 2, 3)))
         rounds = 0
         while (collected := await collect(bottle)).ended_early:
-            assert "as long as it may" in collected.ended_early
+            assert "time limit is over" in collected.ended_early
             assert collected.seconds < 1.51  # a second, and one piece of half a second
             rounds += 1
             assert rounds < 20

@@ -22,7 +22,7 @@ from tests.bookie.storage.garbage.test_compactor import OPTIONS
 from tests.bookie.storage.simulated_storage import Bottle
 from tests.effort import scaled
 
-TRIES = scaled(ci=40, night=600)
+TRIES = scaled(ci=20, night=600)
 
 
 class RealBottle(Bottle):
@@ -118,9 +118,9 @@ async def test_damage_met_in_the_background_stops_writes_but_not_the_closing(
     store.close()
     damage_oldest(tmp_path)
     store = RocksKeyValue(str(tmp_path))
-    with pytest.raises(BookieIoError, match="block checksum mismatch") as told:
+    with pytest.raises(BookieIoError, match="block checksum mismatch") as reported:
         await _write_until_it_fails(store)
-    assert "rebuild-index" in str(told.value)
+    assert "rebuild-index" in str(reported.value)
     store.close()
     RocksKeyValue(str(tmp_path)).close()  # nothing was left open
 
@@ -129,9 +129,9 @@ def test_damage_is_not_taken_for_another_process(tmp_path: Path) -> None:
     """There is a "lock" in what RocksDB says of a damaged block."""
     RocksKeyValue(str(tmp_path)).close()
     (tmp_path / "CURRENT").write_text("block-and-lock\n")
-    with pytest.raises(BookieIoError, match="cannot be opened") as told:
+    with pytest.raises(BookieIoError, match="cannot be opened") as reported:
         RocksKeyValue(str(tmp_path))
-    assert "rebuild-index" in str(told.value)
+    assert "rebuild-index" in str(reported.value)
 
 
 async def test_it_starts_or_refuses_and_denies_nothing(tmp_path: Path) -> None:

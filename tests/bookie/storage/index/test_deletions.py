@@ -46,8 +46,8 @@ class Counted:
 
     @property
     def skipped(self) -> int:
-        told = self._options.get_statistics() or ""
-        found = re.search(r"rocksdb\.number\.iter\.skip COUNT : (\d+)", told)
+        reported = self._options.get_statistics() or ""
+        found = re.search(r"rocksdb\.number\.iter\.skip COUNT : (\d+)", reported)
         assert found is not None
         return int(found[1])
 
@@ -123,7 +123,7 @@ async def test_marks_of_deleted_ledgers_are_cleared_away(
         pass
     await store.pairs.flush()
     with trio.fail_after(30):
-        while store.marks > 4000:  # noqa: ASYNC110 - RocksDB tells nobody
+        while store.marks > 4000:  # noqa: ASYNC110 - RocksDB has no event for it
             await trio.sleep(0.01)
     before = store.skipped
     assert Index(store.pairs).ledger_ids(-1, 500) == [LEDGERS + 1]

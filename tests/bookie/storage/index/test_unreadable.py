@@ -58,7 +58,9 @@ class BadBlock(MemoryKeyValue):
 
 def _bottle() -> tuple[Bottle, BadBlock]:
     pairs = BadBlock()
-    return Bottle(pairs={"ledgers/index": pairs}, options=SCRUBBED), pairs
+    return Bottle(
+        pairs={"ledgers/index": pairs}, options=SCRUBBED, checkpoints_when_due=False
+    ), pairs
 
 
 def _key(kind: bytes, number: int) -> Callable[[bytes], bool]:
@@ -72,7 +74,7 @@ async def _round(bottle: Bottle) -> GarbageCollectionReport:
 
 async def _serves(bottle: Bottle) -> None:
     assert bottle.storage.failure is None
-    bottle.add(9, 0, b"the bookie goes on")
+    bottle.add(9, 0, b"the bookie is well")
     await bottle.settle()
     assert (9, 0) in bottle.acked
 
@@ -166,9 +168,9 @@ async def test_the_scrubber_blames_no_log(kind: bytes, caplog: pytest.LogCapture
         pairs.bad = lambda key: key.startswith(kind)
         with caplog.at_level(logging.ERROR):
             await directory.scrubber.round()
-        [told] = caplog.messages
-        assert "index" in told
-        assert "cannot be read" in told
+        [reported] = caplog.messages
+        assert "index" in reported
+        assert "cannot be read" in reported
         await _serves(bottle)
         pairs.bad = lambda _: False
         assert directory._index.logs_set_aside().keys() == {99}
@@ -204,7 +206,9 @@ async def test_a_failed_write_still_stops_the_process() -> None:
         assert isinstance(bottle.storage.failure, StorageFailed)
 
 
-async def test_what_rocks_cannot_read_is_told_from_what_it_cannot_write(tmp_path: Path) -> None:
+async def test_what_rocks_cannot_read_is_distinguished_from_what_it_cannot_write(
+    tmp_path: Path,
+) -> None:
     store = RocksKeyValue(str(tmp_path))
     keys = [b"L" + number.to_bytes(8, "big") for number in range(2000)]
     for begin in range(0, len(keys), 100):
@@ -226,8 +230,8 @@ async def test_what_rocks_cannot_read_is_told_from_what_it_cannot_write(tmp_path
     assert not isinstance(raised.value, IndexUnreadable)
 
 
-def test_an_unreadable_index_is_told_with_its_cure(caplog: pytest.LogCaptureFixture) -> None:
-    class Told:
+def test_an_unreadable_index_is_reported_with_its_cure(caplog: pytest.LogCaptureFixture) -> None:
+    class Reported:
         bookie_id = "bookie"
 
         class config:
@@ -235,12 +239,12 @@ def test_an_unreadable_index_is_told_with_its_cure(caplog: pytest.LogCaptureFixt
 
     problem = GarbageCollectionReport(index_problem="index x: get failed. Cure: see to the disk")
     with caplog.at_level(logging.INFO):
-        Bookie._log_rounds(Told(), [problem])  # type: ignore[arg-type]
-        Bookie._log_rounds(Told(), [GarbageCollectionReport()])  # type: ignore[arg-type]
-    [told] = caplog.records
-    assert told.levelno == logging.ERROR
-    assert "Cure: see to the disk" in told.getMessage()
-    assert "directory=ledgers" in told.getMessage()
+        Bookie._log_rounds(Reported(), [problem])  # type: ignore[arg-type]
+        Bookie._log_rounds(Reported(), [GarbageCollectionReport()])  # type: ignore[arg-type]
+    [reported] = caplog.records
+    assert reported.levelno == logging.ERROR
+    assert "Cure: see to the disk" in reported.getMessage()
+    assert "directory=ledgers" in reported.getMessage()
 
 
 async def test_scrubbing_goes_on_after_a_round_that_met_it() -> None:

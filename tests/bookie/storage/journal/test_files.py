@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from functools import partial
 
 import pytest
 import trio
@@ -24,7 +25,7 @@ GROUPS_PER_FILE = 4
 
 
 async def written(disk: MemoryDisk, files: int, *, backups_max: int = 0) -> Mark:
-    """So many full files, all checkpointed but the last."""
+    """Writes this number of full files, all checkpointed but the last."""
     journal = journal_on(disk, backups_max=backups_max)
     await replayed(journal)
     async with running(journal):
@@ -46,7 +47,9 @@ async def test_the_newest_released_files_are_kept_as_they_were(backups_max: int)
     journal = journal_on(disk, backups_max=backups_max, files_recycled=0)
     assert await replayed(journal, mark) == []
     assert kept(disk) == list(range(6 - backups_max, 7))
-    for file_id in range(6 - backups_max, 6):  # whole, for who wants to see what was written
+    for file_id in range(
+        6 - backups_max, 6
+    ):  # complete, for an operator who inspects what was written
         data = bytes(disk.names[f"journal/{file_id:016x}.journal"].data)
         first = (file_id - 1) * GROUPS_PER_FILE
         assert [bytes(g.payload) for g in scan(file_id, data)] == [
@@ -118,7 +121,9 @@ async def _without_room(
         journal._files._free.clear()
         disk.errors[operation] = OSError(errno.ENOSPC, "No space left on device")
         for number in range(GROUPS_PER_FILE, GROUPS_PER_FILE + 3):
-            journal.open_group.add(frame(number, size), lambda n=number: durable.append(n))  # type: ignore[misc]
+            journal.queue(
+                frame(number, size), on_durable=partial(durable.append, number), is_urgent=False
+            )
             journal.kick()
         await trio.sleep(60)
         assert (durable, journal.failure) == ([], None)

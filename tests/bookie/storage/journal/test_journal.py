@@ -6,6 +6,7 @@ import errno
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 
 import pytest
 import trio
@@ -20,7 +21,7 @@ from bookie.core.journal import (
     Mark,
     Trigger,
 )
-from bookie.storage.journal.journal import CommitGroup, Journal
+from bookie.storage.journal.journal import Journal
 from tests.bookie.storage.memory_disk import MemoryDisk
 
 FILE_BYTES = 5 * BLOCK_BYTES  # header and four small groups
@@ -49,7 +50,10 @@ def journal_on(
 
 
 async def replayed(journal: Journal, mark: Mark = BEGINNING) -> list[bytes]:
-    return [bytes(payload) async for payload in journal.replay(mark)]
+    reader = journal.reader(mark)
+    payloads = [bytes(payload) async for payload in reader.payloads()]
+    await journal.begin(reader)
+    return payloads
 
 
 @asynccontextmanager
@@ -63,8 +67,7 @@ async def running(journal: Journal) -> AsyncIterator[Journal]:
 async def commit(journal: Journal, frame: bytes) -> None:
     """One frame, awaited: a group of its own."""
     durable = trio.Event()
-    journal.open_group.add(frame, durable.set)
-    journal.kick()
+    journal.queue(frame, on_durable=durable.set)
     await durable.wait()
 
 
@@ -97,7 +100,9 @@ async def test_all_that_gathers_in_one_tick_costs_one_sync() -> None:
         durable: list[int] = []
         done = trio.Event()
         for number in range(1000):
-            journal.open_group.add(frame(number), lambda n=number: durable.append(n))  # type: ignore[misc]
+            journal.queue(
+                frame(number), on_durable=partial(durable.append, number), is_urgent=False
+            )
             journal.kick()
         journal.open_group.on_durable.append(done.set)
         assert journal.queued_bytes == 50_000
@@ -119,7 +124,7 @@ async def test_all_that_gathers_in_one_tick_costs_one_sync() -> None:
         (CommitPolicy(flush_when_queue_empty=False, group_bytes_max=40), Trigger.BYTES),
     ],
 )
-async def test_operators_are_told_why_groups_went_and_how_long_they_took(
+async def test_operators_are_reported_why_groups_went_and_how_long_they_took(
     autojump_clock: trio.testing.MockClock, policy: CommitPolicy, trigger: Trigger
 ) -> None:
     journal = journal_on(MemoryDisk(), policy=policy)
@@ -137,7 +142,7 @@ async def test_operators_are_told_why_groups_went_and_how_long_they_took(
 
 
 async def test_a_frame_that_nobody_waits_for_costs_no_sync() -> None:
-    """It goes with the next group that is kicked, also when it came while one was under way."""
+    """It joins the next group that is scheduled, also if it came while one was in progress."""
     disk = MemoryDisk()
     journal = journal_on(disk, file_bytes_max=1 << 20)
     await replayed(journal)
@@ -145,14 +150,14 @@ async def test_a_frame_that_nobody_waits_for_costs_no_sync() -> None:
     async with running(journal):
         await commit(journal, frame(0))
         syncs = disk.syncs
-        journal.open_group.add(frame(1), lambda: durable.append(1))
+        journal.queue(frame(1), on_durable=lambda: durable.append(1), is_urgent=False)
         await trio.testing.wait_all_tasks_blocked()
         assert (disk.syncs, durable, journal.is_idle) == (syncs, [], False)
         disk.gate = trio.Event()
-        journal.open_group.add(frame(2), lambda: durable.append(2))
+        journal.queue(frame(2), on_durable=lambda: durable.append(2), is_urgent=False)
         journal.kick()
         await trio.testing.wait_all_tasks_blocked()
-        journal.open_group.add(frame(3), lambda: durable.append(3))
+        journal.queue(frame(3), on_durable=lambda: durable.append(3), is_urgent=False)
         gate, disk.gate = disk.gate, None
         gate.set()
         await trio.testing.wait_all_tasks_blocked()
@@ -171,7 +176,9 @@ async def test_frames_gather_while_a_sync_is_under_way() -> None:
         disk.gate = trio.Event()
         durable: list[int] = []
         for number in range(1, 6):
-            journal.open_group.add(frame(number), lambda n=number: durable.append(n))  # type: ignore[misc]
+            journal.queue(
+                frame(number), on_durable=partial(durable.append, number), is_urgent=False
+            )
             journal.kick()
             await trio.testing.wait_all_tasks_blocked()
         before, queued_bytes, syncs = list(durable), journal.queued_bytes, disk.syncs
@@ -191,10 +198,12 @@ async def test_next_group_goes_to_the_disk_before_the_callbacks_of_the_last() ->
         await commit(journal, frame(0))
         disk.gate = trio.Event()
         begun: list[int] = []
-        journal.open_group.add(frame(1), lambda: begun.append(disk.synced_writes_begun))
+        journal.queue(
+            frame(1), on_durable=lambda: begun.append(disk.synced_writes_begun), is_urgent=False
+        )
         journal.kick()
         await trio.testing.wait_all_tasks_blocked()
-        journal.open_group.add(frame(2, size=70))
+        journal.queue(frame(2, size=70), is_urgent=False)
         journal.kick()
         before = disk.synced_writes_begun
         first, second = disk.gate, trio.Event()
@@ -215,8 +224,7 @@ async def test_callback_without_a_frame_waits_for_the_group_in_flight() -> None:
         await commit(journal, frame(0))
         gate = disk.gate = trio.Event()
         seen: list[str] = []
-        journal.open_group.add(frame(1), lambda: seen.append("frame"))
-        journal.kick()
+        journal.queue(frame(1), on_durable=lambda: seen.append("frame"))
         await trio.testing.wait_all_tasks_blocked()
         journal.open_group.on_durable.append(lambda: seen.append("bare"))
         journal.kick()
@@ -241,8 +249,10 @@ async def durable_after(
     began = trio.current_time()
     times: list[float] = []
     for data in frames:
-        journal.open_group.add(
-            data, lambda: times.append(round((trio.current_time() - began) * 1000, 3))
+        journal.queue(
+            data,
+            on_durable=lambda: times.append(round((trio.current_time() - began) * 1000, 3)),
+            is_urgent=False,
         )
         journal.kick()
         await trio.testing.wait_all_tasks_blocked()
@@ -307,7 +317,7 @@ async def test_failed_write_poisons_the_journal(operation: str, code: int) -> No
     durable: list[int] = []
 
     def add(number: int) -> None:
-        journal.open_group.add(frame(number), lambda: durable.append(number))
+        journal.queue(frame(number), on_durable=lambda: durable.append(number), is_urgent=False)
         journal.kick()
 
     with pytest.RaisesGroup(pytest.RaisesExc(JournalFailed, match="the disk says no")):
@@ -377,11 +387,14 @@ async def test_released_files_are_written_again_and_stale_groups_not_replayed() 
     assert await replayed(again, mark) == [frame(n) for n in range(released, 42)]
 
 
-def test_commit_group_counts_what_is_added() -> None:
-    group = CommitGroup()
-    ran: list[int] = []
+async def test_what_is_queued_is_counted_and_called() -> None:
+    journal = journal_on(MemoryDisk())
+    group, ran = journal.open_group, list[int]()
     callback: Callable[[], None] = lambda: ran.append(1)  # noqa: E731
-    group.add(b"abc", callback)
-    group.add(b"de")
-    assert (group.nbytes, group.entries, group.views) == (5, 2, [b"abc", b"de"])
+    journal.queue(b"abc", on_durable=callback, is_urgent=False)
+    was_kicked = group.is_kicked
+    journal.queue(b"de-fg", 2, overhead_bytes=10)
+    assert (was_kicked, group.is_kicked) == (False, True)
+    assert (group.nbytes, group.entries, group.views) == (8, 3, [b"abc", b"de-fg"])
+    assert journal.queued_bytes == 18
     assert group.on_durable == [callback]

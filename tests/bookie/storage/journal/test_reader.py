@@ -70,7 +70,7 @@ async def test_while_a_piece_is_used_the_next_one_is_read(monkeypatch: pytest.Mo
         assert file.reads == 3  # the second read found its bytes there
 
 
-async def test_an_error_of_a_piece_is_told_to_who_asks_for_it_and_comes_alone(
+async def test_an_error_of_a_piece_is_reported_to_who_asks_for_it_and_comes_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reader, "PIECE_BYTES", PIECE_BYTES)
@@ -107,7 +107,7 @@ async def test_nothing_is_read_of_a_file_that_was_closed(
     async with reading_ahead() as nursery:
         ahead = ReadAhead(file, nursery)
         await ahead.read(0, PIECE_BYTES)
-        for _ in range(turns):  # the next piece is not begun, or under way
+        for _ in range(turns):  # the next range is not begun, or in flight
             await trio.lowlevel.checkpoint()
         ahead.close()
         reads = file.reads

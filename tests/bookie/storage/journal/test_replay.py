@@ -72,8 +72,10 @@ async def journal_with(groups: list[bytes]) -> Journal:
     """A journal to be replayed that holds these groups."""
     disk = MemoryDisk()
     journal = Journal(disk, "journal", rng=random.Random(1), file_bytes_max=1 << 16)
-    async for _ in journal.replay(BEGINNING):
+    reader = journal.reader(BEGINNING)
+    async for _ in reader.payloads():
         raise AssertionError("not empty")
+    await journal.begin(reader)
     async with running(journal):
         for data in groups:
             await commit(journal, data)
@@ -89,14 +91,14 @@ def taker_of(directory: int, directories: int) -> ReplayTarget:
 
 
 async def replayed(groups: list[bytes], directories: int) -> tuple[list[ReplayTarget], list[int]]:
-    """Takers of all directories after the replay, and which were told that they had frames."""
+    """Returns the targets of all directories, and those that `on_progress` named."""
     journal = await journal_with(groups)
     targets = [taker_of(number, directories) for number in range(directories)]
     marks = dict.fromkeys(range(directories), BEGINNING)
     layout = DirectoryMap(journals=1, directories=directories)
-    told: list[int] = []
-    await replay_journal(journal, 0, layout, marks, targets, told.append)
-    return targets, told
+    reported: list[int] = []
+    await replay_journal(journal, 0, layout, marks, targets, reported.append)
+    return targets, reported
 
 
 @given(groups=st.lists(steps, max_size=4), directories=st.sampled_from([1, 2, 3]))
@@ -106,7 +108,7 @@ def test_stretches_leave_what_frames_one_by_one_leave(
 ) -> None:
     twin = Twin()
     payloads = [b"".join(map(twin.frame_of, group)) for group in groups if group]
-    targets, told = trio.run(replayed, payloads, directories)
+    targets, reported = trio.run(replayed, payloads, directories)
     assert sum(target.frames for target in targets) == sum(map(len, groups))
     found: dict[tuple[int, int], bytes] = {}
     for number, target in enumerate(targets):
@@ -119,7 +121,7 @@ def test_stretches_leave_what_frames_one_by_one_leave(
                 found[ledger, entry_id] = bytes(entry)
                 held += 28 + len(entry)
         assert target.cache.nbytes >= held  # entries that came twice count twice
-        assert bool(target.frames) == (number in told)
+        assert bool(target.frames) == (number in reported)
     assert found == twin.entries
     for ledger in range(DELETED):
         state = targets[ledger % directories].states.get(ledger)
@@ -132,8 +134,8 @@ def test_stretches_leave_what_frames_one_by_one_leave(
 async def test_a_long_group_is_taken_in_stretches_that_leave_room_for_checkpoints() -> None:
     """The cache is asked after each segment, not after a group of sixty."""
     data = b"".join(make_frame(1, n, b"x" * 300) for n in range(180))
-    _, told = await replayed([data], 1)
-    assert len(told) >= 60
+    _, reported = await replayed([data], 1)
+    assert len(reported) >= 60
 
 
 @pytest.mark.parametrize("cut", [1, 40, 200])
@@ -146,7 +148,7 @@ async def test_a_frame_that_is_cut_short_is_refused(cut: int) -> None:
 async def test_frames_of_another_journal_are_refused_in_the_middle_of_a_stretch() -> None:
     journal = await journal_with([b"".join(make_frame(ledger, 0) for ledger in (2, 4, 2, 3, 4))])
     layout = DirectoryMap(journals=2, directories=1)
-    with pytest.raises(BookieIoError, match=r"ledger 3, which belongs into journal 1"):
+    with pytest.raises(BookieIoError, match=r"ledger 3, which belongs to journal 1"):
         await replay_journal(
             journal, 0, layout, {0: BEGINNING}, [taker_of(0, 1)], lambda directory: None
         )

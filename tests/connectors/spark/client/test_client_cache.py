@@ -1,4 +1,4 @@
-"""The client that is kept between tasks: shared by threads, anew after a fork, lazy, bounded."""
+"""The cached client: shared by threads, new after a fork, lazy, bounded."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import pytest
 import trio
 
 from connectors.spark.client import client_cache
-from connectors.spark.client.client_cache import KeptCluster, kept
+from connectors.spark.client.client_cache import ClusterClient, cached_cluster
 from connectors.spark.client.lazy_store import LazyStore
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, LedgerClosed, NoSuchLedger
 from ledger.metastore.base import MetadataStore
 from ledger.runtime.shared_loop import acquire_loop, release_loop
-from stream.blocking.crossing import fail_after
+from stream.blocking.bridge import fail_after
 
 
 async def _store_of(client: LedgerClient) -> MetadataStore:
@@ -39,13 +39,13 @@ async def _for_ever(client: LedgerClient) -> None:
 
 
 @pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[KeptCluster]:
-    cluster = kept(f"sqlite://{tmp_path}/cluster.db")
+def cluster(tmp_path: Path) -> Iterator[ClusterClient]:
+    cluster = cached_cluster(f"sqlite://{tmp_path}/cluster.db")
     yield cluster
     cluster.disconnect()
 
 
-def test_all_threads_and_tasks_share_one_client(cluster: KeptCluster) -> None:
+def test_all_threads_and_tasks_share_one_client(cluster: ClusterClient) -> None:
     loops: list[int] = []
 
     def task() -> None:
@@ -58,11 +58,11 @@ def test_all_threads_and_tasks_share_one_client(cluster: KeptCluster) -> None:
         thread.join()
     assert len(set(loops)) == 1
     assert loops[0] != threading.get_ident()
-    assert kept(cluster.cluster) is cluster
+    assert cached_cluster(cluster.cluster) is cluster
     assert cluster.run(_sum, 1, 2, 3) == 6
 
 
-def test_an_exception_is_the_one_that_was_raised(cluster: KeptCluster) -> None:
+def test_an_exception_is_the_one_that_was_raised(cluster: ClusterClient) -> None:
     with pytest.raises(NoSuchLedger, match="ledger 77"):
         cluster.run(LedgerClient.ledger_metadata, 77)
 
@@ -73,12 +73,12 @@ def test_an_exception_is_the_one_that_was_raised(cluster: KeptCluster) -> None:
         cluster.run(stop)
 
 
-def test_pickled_it_is_an_address(cluster: KeptCluster) -> None:
+def test_pickled_it_is_an_address(cluster: ClusterClient) -> None:
     cluster.run(_sum)
     assert pickle.loads(pickle.dumps(cluster)) is cluster
 
 
-def test_the_store_is_opened_by_the_first_question(cluster: KeptCluster, tmp_path: Path) -> None:
+def test_the_store_is_opened_by_the_first_request(cluster: ClusterClient, tmp_path: Path) -> None:
     store = cluster.run(_store_of)
     assert isinstance(store, LazyStore)
     assert not store.is_opened
@@ -89,7 +89,7 @@ def test_the_store_is_opened_by_the_first_question(cluster: KeptCluster, tmp_pat
 
 
 def test_a_store_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
-    cluster = kept(f"sqlite://{tmp_path}/later/cluster.db")
+    cluster = cached_cluster(f"sqlite://{tmp_path}/later/cluster.db")
     with pytest.raises(InvalidArgument):
         cluster.run(LedgerClient.ledger_metadata, 1)
     (tmp_path / "later").mkdir()
@@ -98,7 +98,7 @@ def test_a_store_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
     cluster.disconnect()
 
 
-def test_it_connects_anew(cluster: KeptCluster) -> None:
+def test_it_connects_again(cluster: ClusterClient) -> None:
     store = cluster.run(_store_of)
     cluster.disconnect()
     assert not cluster.is_connected
@@ -108,7 +108,7 @@ def test_it_connects_anew(cluster: KeptCluster) -> None:
 
 @pytest.fixture(params=["the only one on the loop", "one of several"])
 def neighbours(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Others keep the loop going, or nobody does."""
+    """Tests with and without another user of the loop."""
     if request.param == "one of several":
         loop = acquire_loop()
         yield
@@ -123,7 +123,7 @@ async def _ticks(_client: LedgerClient) -> AsyncIterator[int]:
 
 
 @pytest.mark.usefixtures("neighbours")
-def test_what_is_iterated_fails_when_it_is_let_go(cluster: KeptCluster) -> None:
+def test_an_iteration_fails_when_the_client_disconnects(cluster: ClusterClient) -> None:
     ticks = cluster.iterate(_ticks, lambda _: 1, 100)
     assert next(ticks) == 1
     cluster.disconnect()
@@ -132,7 +132,7 @@ def test_what_is_iterated_fails_when_it_is_let_go(cluster: KeptCluster) -> None:
 
 
 @pytest.mark.usefixtures("neighbours")
-def test_what_runs_fails_when_it_is_let_go(cluster: KeptCluster) -> None:
+def test_a_call_fails_when_the_client_disconnects(cluster: ClusterClient) -> None:
     running = cluster.start(_for_ever)
     other = cluster.start(_for_ever)
     other.cancel()
@@ -144,20 +144,20 @@ def test_what_runs_fails_when_it_is_let_go(cluster: KeptCluster) -> None:
         running.result()
 
 
-def test_a_wait_is_bounded_by_fail_after(cluster: KeptCluster) -> None:
+def test_a_wait_is_bounded_by_fail_after(cluster: ClusterClient) -> None:
     with pytest.raises(TimeoutError), fail_after(0.05):
         cluster.run(_for_ever)
     assert cluster.run(_sum, 4) == 4
 
 
-def test_a_forked_process_has_a_connection_of_its_own(cluster: KeptCluster) -> None:
+def test_a_forked_process_has_a_connection_of_its_own(cluster: ClusterClient) -> None:
     parents = cluster.run(_store_of)
     child = os.fork()
     if child == 0:
         status = 1
         try:
-            anew = cluster.run(_store_of)
-            is_good = anew is not parents and kept(cluster.cluster) is cluster
+            again = cluster.run(_store_of)
+            is_good = again is not parents and cached_cluster(cluster.cluster) is cluster
             with pytest.raises(NoSuchLedger):
                 cluster.run(LedgerClient.ledger_metadata, 1)
             status = 0 if is_good and cluster.run(_sum, 1, 1) == 2 else 2
@@ -169,9 +169,9 @@ def test_a_forked_process_has_a_connection_of_its_own(cluster: KeptCluster) -> N
     assert cluster.run(_store_of) is parents
 
 
-def test_so_many_clusters_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connected_clusters_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client_cache, "CONNECTED_MAX", 2)
-    clusters = [kept(f"sqlite://{tmp_path}/{number}.db") for number in range(3)]
+    clusters = [cached_cluster(f"sqlite://{tmp_path}/{number}.db") for number in range(3)]
     for each in clusters:
         assert each.run(_sum, 1) == 1
     assert [each.is_connected for each in clusters] == [False, True, True]
@@ -182,6 +182,6 @@ def test_so_many_clusters_and_no_more(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("address", ["memory:", "nowhere", "zk+flat//x", "zk+odd://h:2181/l"])
-def test_an_address_nobody_can_serve(address: str) -> None:
+def test_an_unknown_address_is_refused(address: str) -> None:
     with pytest.raises(InvalidArgument):
-        kept(address).run(LedgerClient.list_ledgers)
+        cached_cluster(address).run(LedgerClient.list_ledgers)

@@ -1,4 +1,4 @@
-"""What Spark sends to a task is acknowledged at once, and nobody's socket is changed otherwise."""
+"""Input of a task is acknowledged at once, and sockets are not changed otherwise."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from contextlib import closing
 import pytest
 from pyspark.sql.types import StructType
 
-from connectors.spark.client.quickack import acknowledge_at_once
+from connectors.spark.client.quickack import set_quickack
 from connectors.spark.options.options import ReadOptions
 from connectors.spark.source.batch_reader import LedgerstreamReader
 from connectors.spark.source.stream_reader import LedgerstreamStreamReader
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="an option of Li
 
 @pytest.fixture
 def late() -> Iterator[socket.socket]:
-    """A connected socket that puts its acknowledgements off."""
+    """A connected socket that delays its acknowledgements."""
     with (
         closing(socket.create_server(("127.0.0.1", 0))) as server,
         closing(socket.create_connection(server.getsockname())) as ours,
@@ -42,12 +42,12 @@ def _options(*, is_streaming: bool) -> ReadOptions:
     return ReadOptions.parse(options, {}, is_streaming=is_streaming)
 
 
-def test_late_acknowledgements_become_prompt_ones(late: socket.socket) -> None:
-    acknowledge_at_once()
+def test_delayed_acknowledgements_are_sent_at_once(late: socket.socket) -> None:
+    set_quickack()
     assert _is_prompt(late)
 
 
-def test_a_streaming_reader_that_comes_to_a_task_has_its_input_sent(late: socket.socket) -> None:
+def test_unpickling_a_streaming_reader_sets_quickack(late: socket.socket) -> None:
     reader = LedgerstreamStreamReader(_options(is_streaming=True), StructType())
     sent = pickle.dumps(reader)
     assert not _is_prompt(late)
@@ -55,7 +55,7 @@ def test_a_streaming_reader_that_comes_to_a_task_has_its_input_sent(late: socket
     assert _is_prompt(late)
 
 
-def test_a_batch_reader_that_comes_to_a_task_has_its_input_sent(late: socket.socket) -> None:
+def test_unpickling_a_batch_reader_sets_quickack(late: socket.socket) -> None:
     reader = LedgerstreamReader(_options(is_streaming=False), StructType())
     sent = pickle.dumps(reader)
     assert not _is_prompt(late)
@@ -66,7 +66,7 @@ def test_a_batch_reader_that_comes_to_a_task_has_its_input_sent(late: socket.soc
 @pytest.mark.parametrize("is_blocking", [True, False])
 def test_sockets_stay_as_blocking_as_they_were(late: socket.socket, is_blocking: bool) -> None:
     late.setblocking(is_blocking)
-    acknowledge_at_once()
+    set_quickack()
     assert os.get_blocking(late.fileno()) == is_blocking
 
 
@@ -74,12 +74,12 @@ def test_nothing_is_touched_under_a_default_timeout(
     late: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(socket, "getdefaulttimeout", lambda: 5.0)
-    acknowledge_at_once()
+    set_quickack()
     assert not _is_prompt(late)
 
 
-def test_other_sockets_do_not_mind(late: socket.socket) -> None:
+def test_other_sockets_are_unaffected(late: socket.socket) -> None:
     one, other = socket.socketpair()
     with one, other, socket.socket(socket.AF_INET, socket.SOCK_DGRAM):
-        acknowledge_at_once()
+        set_quickack()
     assert _is_prompt(late)

@@ -1,4 +1,4 @@
-"""Places in a segment are exact to the record, and are found with few looks."""
+"""Offsets in a segment are exact to the record, and are found with few tries."""
 
 from __future__ import annotations
 
@@ -9,52 +9,62 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.spark.core.entry_index import LANDMARKS_MAX, By, Landmark, Landmarks, Place
+from connectors.spark.core.entry_index import (
+    INDEXED_ENTRIES_MAX,
+    IndexedEntry,
+    SearchKey,
+    SegmentOffset,
+    SparseIndex,
+)
 from ledger.errors import MetadataCorrupt
 
 FIRST = 1000
 
 
-def a_segment(sizes: list[tuple[int, int]]) -> list[Landmark]:
-    """Of entries with so many records and bytes."""
-    found: list[Landmark] = []
+def a_segment(sizes: list[tuple[int, int]]) -> list[IndexedEntry]:
+    """Makes a segment of entries with these numbers of records and bytes."""
+    found: list[IndexedEntry] = []
     sequence, nbytes = FIRST, 0
     for entry, (count, size) in enumerate(sizes):
-        found.append(Landmark(entry, sequence, count, nbytes, size, 5))
+        found.append(IndexedEntry(entry, sequence, count, nbytes, size, 5))
         sequence, nbytes = sequence + count, nbytes + size
     return found
 
 
-def places_of(entries: list[Landmark]) -> list[Place]:
-    """The dumb twin: every place, one by one."""
-    places = [
-        Place(each.entry, slot, each.first_sequence + slot, each.bytes_at(slot))
+def offsets_of(entries: list[IndexedEntry]) -> list[SegmentOffset]:
+    """A naive reference: lists every offset."""
+    offsets = [
+        SegmentOffset(each.entry, slot, each.first_sequence + slot, each.bytes_at(slot))
         for each in entries
         for slot in range(each.count)
     ]
-    return [*places, end_of(entries)]
+    return [*offsets, end_of(entries)]
 
 
-def end_of(entries: list[Landmark]) -> Place:
+def end_of(entries: list[IndexedEntry]) -> SegmentOffset:
     last = entries[-1]
-    return Place(len(entries), 0, last.first_sequence + last.count, last.bytes_before + last.nbytes)
+    return SegmentOffset(
+        len(entries), 0, last.first_sequence + last.count, last.bytes_before + last.nbytes
+    )
 
 
-def whole(entries: list[Landmark]) -> Landmarks:
-    """As metadata knows it: where it ends and nothing else."""
-    landmarks = Landmarks(FIRST)
+def whole(entries: list[IndexedEntry]) -> SparseIndex:
+    """Makes an index with the end only, as after reading the metadata."""
+    index = SparseIndex(FIRST)
     end = end_of(entries)
-    landmarks.end_at(end.entry, end.sequence, end.nbytes)
-    return landmarks
+    index.end_at(end.entry, end.sequence, end.nbytes)
+    return index
 
 
-def find(landmarks: Landmarks, entries: list[Landmark], by: By, target: int) -> tuple[Place, int]:
+def find(
+    index: SparseIndex, entries: list[IndexedEntry], by: SearchKey, target: int
+) -> tuple[SegmentOffset, int]:
     for looks in range(100):
-        found = landmarks.find(by, target, looks)
-        if isinstance(found, Place):
+        found = index.find(by, target, looks)
+        if isinstance(found, SegmentOffset):
             return found, looks
-        assert landmarks.at(found) is None, "it asks for an entry it knows"
-        landmarks.add(entries[found])
+        assert index.at(found) is None, "it asks for an entry it knows"
+        index.add(entries[found])
     raise AssertionError("it asks without end")
 
 
@@ -66,39 +76,39 @@ segments = st.lists(
 
 
 @given(segments, st.lists(st.floats(0, 1), min_size=1, max_size=5))
-def test_a_sequence_is_found_where_it_is(entries: list[Landmark], wishes: list[float]) -> None:
-    places, landmarks = places_of(entries), whole(entries)
+def test_a_sequence_is_found_where_it_is(entries: list[IndexedEntry], wishes: list[float]) -> None:
+    offsets, index = offsets_of(entries), whole(entries)
     for wish in wishes:
-        wanted = places[int(wish * (len(places) - 1))]
-        assert find(landmarks, entries, By.SEQUENCE, wanted.sequence)[0] == wanted
+        wanted = offsets[int(wish * (len(offsets) - 1))]
+        assert find(index, entries, SearchKey.SEQUENCE, wanted.sequence)[0] == wanted
 
 
 @given(segments, st.lists(st.floats(0, 1), min_size=1, max_size=5))
-def test_so_many_bytes_end_before_the_record_that_would_be_over(
-    entries: list[Landmark], wishes: list[float]
+def test_bytes_end_before_the_record_that_would_exceed_them(
+    entries: list[IndexedEntry], wishes: list[float]
 ) -> None:
-    places, landmarks = places_of(entries), whole(entries)
+    offsets, index = offsets_of(entries), whole(entries)
     for wish in wishes:
-        target = int(wish * places[-1].nbytes)
-        wanted = [place for place in places if place.nbytes <= target][-1]
-        assert find(landmarks, entries, By.BYTES, target)[0] == wanted
+        target = int(wish * offsets[-1].nbytes)
+        wanted = [offset for offset in offsets if offset.nbytes <= target][-1]
+        assert find(index, entries, SearchKey.BYTES, target)[0] == wanted
 
 
-@given(segments, st.floats(0, 1), st.sampled_from(By))
-def test_few_looks_are_enough(entries: list[Landmark], wish: float, by: By) -> None:
+@given(segments, st.floats(0, 1), st.sampled_from(SearchKey))
+def test_a_search_needs_few_tries(entries: list[IndexedEntry], wish: float, by: SearchKey) -> None:
     end = end_of(entries)
-    limit = end.sequence - FIRST if by is By.SEQUENCE else end.nbytes
-    target = int(wish * limit) + (FIRST if by is By.SEQUENCE else 0)
+    limit = end.sequence - FIRST if by is SearchKey.SEQUENCE else end.nbytes
+    target = int(wish * limit) + (FIRST if by is SearchKey.SEQUENCE else 0)
     _, looks = find(whole(entries), entries, by, target)
     assert looks <= 2 * math.ceil(math.log2(len(entries) + 1)) + 1
 
 
-def test_the_next_micro_batch_is_found_with_a_look_or_two() -> None:
+def test_the_next_micro_batch_is_found_with_one_or_two_tries() -> None:
     rng = random.Random(3)
     entries = a_segment([(rng.randint(900, 1100), rng.randint(60_000, 70_000)) for _ in range(500)])
-    landmarks = whole(entries)
+    index = whole(entries)
     looks = [
-        find(landmarks, entries, By.SEQUENCE, FIRST + taken)[1]
+        find(index, entries, SearchKey.SEQUENCE, FIRST + taken)[1]
         for taken in range(3333, 480_000, 3333)
     ]
     assert sum(looks) / len(looks) < 2.2
@@ -107,34 +117,34 @@ def test_the_next_micro_batch_is_found_with_a_look_or_two() -> None:
 
 def test_an_open_segment_grows_with_what_is_known_of_it() -> None:
     entries = a_segment([(5, 100), (5, 100), (5, 100)])
-    landmarks = Landmarks(FIRST)
-    landmarks.add(entries[1])
-    assert landmarks.end == Place(2, 0, FIRST + 10, 200)
-    landmarks.add(entries[0])
-    landmarks.end_at(3, FIRST + 15, 300)
-    assert landmarks.end == Place(3, 0, FIRST + 15, 300)
+    index = SparseIndex(FIRST)
+    index.add(entries[1])
+    assert index.end == SegmentOffset(2, 0, FIRST + 10, 200)
+    index.add(entries[0])
+    index.end_at(3, FIRST + 15, 300)
+    assert index.end == SegmentOffset(3, 0, FIRST + 15, 300)
     with pytest.raises(MetadataCorrupt, match="3 entries to sequence 1015 were confirmed"):
-        landmarks.end_at(2, FIRST + 10, 200)
+        index.end_at(2, FIRST + 10, 200)
 
 
-def test_an_empty_segment_has_one_place() -> None:
-    assert Landmarks(FIRST).find(By.SEQUENCE, FIRST) == Place(0, 0, FIRST, 0)
-    assert Landmarks(FIRST).find(By.BYTES, 0) == Place(0, 0, FIRST, 0)
+def test_an_empty_segment_has_one_offset() -> None:
+    assert SparseIndex(FIRST).find(SearchKey.SEQUENCE, FIRST) == SegmentOffset(0, 0, FIRST, 0)
+    assert SparseIndex(FIRST).find(SearchKey.BYTES, 0) == SegmentOffset(0, 0, FIRST, 0)
 
 
-def test_what_does_not_fit_together_is_told() -> None:
+def test_inconsistent_entries_are_reported() -> None:
     entries = a_segment([(5, 100), (5, 100)])
-    landmarks = whole(entries)
+    index = whole(entries)
     with pytest.raises(MetadataCorrupt, match=r"sequence 2000 is not in entries 0\.\.1"):
-        landmarks.find(By.SEQUENCE, 2000)
+        index.find(SearchKey.SEQUENCE, 2000)
 
 
-def test_landmarks_behind_are_forgotten() -> None:
-    entries = a_segment([(1, 100)] * (LANDMARKS_MAX + 50))
-    landmarks = whole(entries)
+def test_the_lowest_entries_are_dropped() -> None:
+    entries = a_segment([(1, 100)] * (INDEXED_ENTRIES_MAX + 50))
+    index = whole(entries)
     for each in entries:
-        landmarks.add(each)
-    assert landmarks.at(0) is None
-    assert landmarks.at(LANDMARKS_MAX + 49) == entries[-1]
-    # What was forgotten is asked for again.
-    assert find(landmarks, entries, By.SEQUENCE, FIRST)[0] == Place(0, 0, FIRST, 0)
+        index.add(each)
+    assert index.at(0) is None
+    assert index.at(INDEXED_ENTRIES_MAX + 49) == entries[-1]
+    # A dropped entry is requested again.
+    assert find(index, entries, SearchKey.SEQUENCE, FIRST)[0] == SegmentOffset(0, 0, FIRST, 0)

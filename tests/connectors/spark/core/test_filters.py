@@ -1,4 +1,4 @@
-"""Bounds from filters, against rows filtered one by one: none that matches is ever left out."""
+"""Compares bounds with rows filtered one by one: no matching row may be excluded."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from connectors.spark.core.filters import NO_BOUNDS, Bounds, Comparison, bounded, bounds_of
+from connectors.spark.core.filters import NO_BOUNDS, Bounds, Comparison, bounds_of, narrow
 from stream.core.entry.encoder import encode
 from stream.core.entry.format import read_header
 from stream.core.metadata.streams import Segment, SegmentEnd
@@ -22,7 +22,7 @@ def at(us: int) -> datetime:
 
 
 def matches(row: Row, comparison: Comparison) -> bool:
-    """What Spark does with one row; a comparison with null is no match."""
+    """Evaluates filters on one row like Spark; a comparison with null is no match."""
     value = row[comparison.column]
     if value is None:
         return False
@@ -81,7 +81,7 @@ _comparisons = st.lists(
     _names,
     st.integers(0, 3),
 )
-def test_no_row_that_matches_is_left_out(
+def test_no_matching_row_is_excluded(
     comparisons: list[Comparison],
     first_sequence: int,
     append_ms: int,
@@ -124,12 +124,12 @@ def test_no_row_that_matches_is_left_out(
 
 
 @given(_comparisons, st.lists(st.tuples(st.integers(0, 30), _names, st.integers(0, 3)), max_size=9))
-def test_what_is_exact_needs_no_filter(
+def test_an_exact_bound_needs_no_filter(
     comparisons: list[Comparison], rows: list[tuple[int, str, int]]
 ) -> None:
     bounds, exact = NO_BOUNDS, []
     for each in comparisons:
-        bounds, is_exact = bounded(bounds, each)
+        bounds, is_exact = narrow(bounds, each)
         if is_exact and each.column in ("sequence", "stream", "partition"):
             exact.append(each)
     exact_bounds = bounds_of(exact)
@@ -140,7 +140,7 @@ def test_what_is_exact_needs_no_filter(
         assert is_read == all(matches(row, each) for each in exact)
 
 
-def test_what_is_not_understood_bounds_nothing() -> None:
+def test_an_unknown_filter_bounds_nothing() -> None:
     for strange in (
         Comparison("event_time", ">", (datetime(2026, 1, 1),)),
         Comparison("event_time", ">", ("2026",)),
@@ -149,11 +149,11 @@ def test_what_is_not_understood_bounds_nothing() -> None:
         Comparison("partition", ">", (1,)),
         Comparison("value", "=", (b"x",)),
     ):
-        assert bounded(NO_BOUNDS, strange) == (Bounds(), False), strange
+        assert narrow(NO_BOUNDS, strange) == (Bounds(), False), strange
 
 
 @pytest.mark.parametrize("is_open", [True, False])
-def test_a_segment_that_does_not_tell_is_read(is_open: bool) -> None:
+def test_a_segment_without_times_is_read(is_open: bool) -> None:
     segment = Segment(1, 1, 10, 0)
     if not is_open:
         segment = segment.sealed(SegmentEnd(0, 5, 100), 7)

@@ -1,4 +1,4 @@
-"""Offsets come back from a Spark checkpoint as they went in, and nothing else does."""
+"""Offsets are read from a Spark checkpoint as they were written; other documents are refused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ offsets = st.dictionaries(
 
 
 @given(offsets)
-def test_offsets_survive_the_way_through_json(some: Offsets) -> None:
+def test_offsets_survive_a_round_trip_through_json(some: Offsets) -> None:
     stored = json.dumps(some.to_json())
     again = Offsets.from_json(json.loads(stored))
     assert dict(again) == dict(some)
@@ -29,7 +29,7 @@ def test_offsets_survive_the_way_through_json(some: Offsets) -> None:
 
 
 def test_stored_offsets_are_readable_and_keep_their_form() -> None:
-    """This text is in checkpoints: it may gain members, and lose or change none."""
+    """This text is in checkpoints: members may be added, but never removed or changed."""
     offset = StreamOffset(3, 17, 4, 12345, 67890, 100, 1_700_000_000_000)
     assert json.dumps(Offsets({"demo/clicks#2": offset}).to_json()) == (
         '{"version": 1, "streams": {"demo/clicks#2": {"segment": 3, "entry": 17, "slot": 4, '
@@ -42,7 +42,7 @@ def a_document(**changes: Any) -> dict[str, Any]:
     return {"version": 1, "streams": {"n/s": {**offset, **changes}}}
 
 
-def test_members_of_a_later_release_are_passed_over() -> None:
+def test_members_of_a_later_release_are_ignored() -> None:
     assert Offsets.from_json(a_document(more=1))["n/s"].segment == 1
 
 
@@ -63,7 +63,7 @@ def test_members_of_a_later_release_are_passed_over() -> None:
         (a_document(sequence=None), "has sequence None"),
     ],
 )
-def test_a_foreign_dict_is_told(document: object, what: str) -> None:
+def test_a_foreign_dict_is_refused(document: object, what: str) -> None:
     with pytest.raises(InvalidArgument, match=what) as caught:
         Offsets.from_json(document)
     assert "Cure" in str(caught.value)

@@ -25,7 +25,7 @@ def a_range(number: int, entries: int, entry_bytes: int) -> SegmentRange:
 
 
 def entries_of(ranges: list[SegmentRange]) -> list[tuple[int, int, int, int | None]]:
-    """(segment, entry, first slot, end slot) of every entry, one by one."""
+    """Returns (segment, entry, first slot, end slot) of every entry."""
     found = []
     for each in ranges:
         for entry in range(each.first_entry, each.last_entry + 1):
@@ -61,7 +61,7 @@ def test_tasks_read_every_record_once_and_in_order(
 
 
 @given(st.integers(1, 5), st.integers(50, 400), st.integers(1, 8))
-def test_tasks_are_as_many_and_as_even_as_asked_for(
+def test_tasks_have_the_requested_number_and_size(
     segments: int, entries: int, tasks_min: int
 ) -> None:
     ranges = [a_range(number, entries, KIB) for number in range(1, segments + 1)]
@@ -96,7 +96,7 @@ def test_one_giant_entry_leaves_the_others_evenly_spread() -> None:
     assert [sum(part.entries for part in task) for task in tasks] == [1, 30, 30, 30]
 
 
-def test_nothing_is_planned_of_nothing() -> None:
+def test_an_empty_plan_has_no_tasks() -> None:
     assert plan([], task_bytes_max=1, tasks_min=3) == []
 
 
@@ -108,13 +108,13 @@ def at(segment: int, entry: int, slot: int, sequence: int, nbytes: int) -> Strea
 def a_stream_and_two_offsets(
     draw: st.DrawFn,
 ) -> tuple[StreamMetadata, StreamOffset, StreamOffset, list[tuple[int, int, int]]]:
-    """Of entries with 10 records and 50 bytes; with the places of all records."""
+    """Makes a stream of entries with 10 records and 50 bytes; returns all offsets, too."""
     counts = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
     segments: list[Segment] = []
-    places: list[tuple[int, int, int]] = []
+    index: list[tuple[int, int, int]] = []
     for number, entries in enumerate(counts, 1):
-        segments.append(a_segment(number, len(places), entries, entries * 50))
-        places += [(number, entry, slot) for entry in range(entries) for slot in range(10)]
+        segments.append(a_segment(number, len(index), entries, entries * 50))
+        index += [(number, entry, slot) for entry in range(entries) for slot in range(10)]
     if draw(st.booleans()):
         segments[-1] = Segment(segments[-1].number, 9, segments[-1].first_sequence, 5)
     stream = StreamMetadata(
@@ -123,14 +123,14 @@ def a_stream_and_two_offsets(
     )  # fmt: skip
 
     def offset(sequence: int) -> StreamOffset:
-        if sequence == len(places):
+        if sequence == len(index):
             last = segments[-1]
             return at(last.number, counts[-1], 0, sequence, counts[-1] * 50)
-        number, entry, slot = places[sequence]
+        number, entry, slot = index[sequence]
         return at(number, entry, slot, sequence, entry * 50 + slot * 5)
 
-    low, high = sorted(draw(st.tuples(*[st.integers(0, len(places))] * 2)))
-    return stream, offset(low), offset(high), places[low:high]
+    low, high = sorted(draw(st.tuples(*[st.integers(0, len(index))] * 2)))
+    return stream, offset(low), offset(high), index[low:high]
 
 
 @given(a_stream_and_two_offsets())
@@ -139,10 +139,10 @@ def test_ranges_are_the_records_between_two_offsets(
 ) -> None:
     stream, start, end, wanted = case
     ranges = ranges_between("n/s", stream, start, end)
-    places = [
+    index = [
         (segment, entry, slot)
         for segment, entry, first, behind in entries_of(ranges)
         for slot in range(first, 10 if behind is None else behind)
     ]
-    assert places == wanted
+    assert index == wanted
     assert sum(each.nbytes for each in ranges) == 5 * len(wanted)

@@ -1,4 +1,4 @@
-"""The lag of a query is what its progress says, and a listener keeps it."""
+"""The lag of a query is read from its progress, and a listener keeps it."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def test_lag_is_read_from_progress_in_both_forms() -> None:
     assert lag_of(progress(source(as_text=False))) == EXPECTED
 
 
-def test_several_sources_are_added_and_others_passed_over() -> None:
+def test_several_sources_are_added_up_and_others_ignored() -> None:
     found = lag_of(
         progress(source(lost=2), {"latestOffset": "rate", "endOffset": "5"}, source(lost=1))
     )
     assert found == Lag(30, 3000, 3, 3, {"demo/a": 20, "demo/new": 10})
 
 
-def test_where_nothing_is_reported_there_is_no_lag() -> None:
+def test_there_is_no_lag_without_a_report() -> None:
     assert lag_of({}) is None
     assert lag_of(None) is None  # as `lastProgress` before the first micro-batch
     assert lag_of(progress()) is None
@@ -60,9 +60,9 @@ def test_where_nothing_is_reported_there_is_no_lag() -> None:
 
 
 def test_another_stream_of_the_same_name_counts_from_where_it_begins() -> None:
-    made_anew = {**offset(30, 28), "created_ms": 6}
+    recreated = {**offset(30, 28), "created_ms": 6}
     latest = {
-        "version": 1, "streams": {"demo/a": made_anew},
+        "version": 1, "streams": {"demo/a": recreated},
         "lag": {"records": 2, "bytes": 20, "seconds": 0},
     }  # fmt: skip
     end = {"version": 1, "streams": {"demo/a": offset(10)}}
@@ -75,12 +75,12 @@ QUERY = uuid.UUID(int=7)
 
 
 def event(query: uuid.UUID = QUERY, name: str | None = "copy", *sources: dict[str, Any]) -> Any:
-    """A progress event, as far as the listener looks at it."""
-    told = SimpleNamespace(
+    """Makes a progress event with the fields that the listener reads."""
+    report = SimpleNamespace(
         id=query, name=name, batchId=4, numInputRows=40, processedRowsPerSecond=80.0,
         batchDuration=500, json=json.dumps(progress(*sources)),
     )  # fmt: skip
-    return SimpleNamespace(progress=told)
+    return SimpleNamespace(progress=report)
 
 
 def started(query: uuid.UUID = QUERY, name: str | None = "copy") -> Any:
@@ -91,7 +91,7 @@ def ended(query: uuid.UUID = QUERY, exception: str | None = None) -> Any:
     return SimpleNamespace(id=query, exception=exception)
 
 
-def test_a_listener_keeps_what_queries_told() -> None:
+def test_a_listener_keeps_the_metrics_of_queries() -> None:
     listener = LagListener()
     listener.onQueryStarted(started())
     assert listener.metrics()["copy"].lag is None
@@ -108,7 +108,7 @@ def test_a_listener_keeps_what_queries_told() -> None:
     assert "# TYPE ledgerstream_spark_lag_seconds gauge" in text
 
 
-def test_what_ended_is_kept_and_is_bounded() -> None:
+def test_ended_queries_are_kept_up_to_a_limit() -> None:
     listener = LagListener()
     for number in range(300):
         query = uuid.UUID(int=number)

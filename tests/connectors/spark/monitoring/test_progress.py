@@ -1,4 +1,4 @@
-"""What is shown of a batch read: the plan in one line, and the tasks that were seen."""
+"""The output of a batch read: the plan in one line, and the observed tasks."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from connectors.spark.core.planner import SegmentRange, plan
-from connectors.spark.monitoring.plan_summary import plan_text, tell_plan
-from connectors.spark.monitoring.progress import Earlier, Watch, watching
+from connectors.spark.monitoring.plan_summary import plan_text, print_plan
+from connectors.spark.monitoring.progress import BaselineStages, ProgressWatch, watching
 from connectors.spark.options.options import TERMINAL_VARIABLE, ReadOptions
 from stream.core.metadata.streams import Segment, SegmentState
 
@@ -42,21 +42,21 @@ def test_the_plan_in_one_line() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "terminal", "is_told"),
+    ("wanted", "terminal", "is_printed"),
     [("auto", "", False), ("auto", "1", True), ("true", "", True), ("false", "1", False)],
 )
-def test_it_is_told_where_somebody_looks(
-    wanted: str, terminal: str, is_told: bool, monkeypatch: pytest.MonkeyPatch
+def test_the_plan_is_printed_on_a_terminal(
+    wanted: str, terminal: str, is_printed: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(TERMINAL_VARIABLE, terminal)
     shown = io.StringIO()
     monkeypatch.setattr(sys, "stderr", shown)
-    tell_plan(options(progress=wanted), plan(ranges(), task_bytes_max=128 << 20))
-    assert bool(shown.getvalue()) == is_told
+    print_plan(options(progress=wanted), plan(ranges(), task_bytes_max=128 << 20))
+    assert bool(shown.getvalue()) == is_printed
 
 
 class Tracker:
-    """A status tracker that tells what the test sets."""
+    """A status tracker that returns the values of the test."""
 
     def __init__(self) -> None:
         self.stages: dict[int, tuple[int, int, int]] = {}
@@ -84,21 +84,21 @@ def test_the_bar_counts_tasks_of_stages_that_began_in_the_block() -> None:
     tracker.stages = {1: (9, 1, 0), 2: (16, 4, 1)}
     tracker.active = [1]
     tracker.jobs = {7: [1]}
-    earlier = Earlier.of(tracker)  # type: ignore[arg-type]
+    earlier = BaselineStages.of(tracker)  # type: ignore[arg-type]
     tracker.active = [1, 2]
-    watch = Watch()
-    watch.look(tracker, earlier)  # type: ignore[arg-type]
+    watch = ProgressWatch()
+    watch.update(tracker, earlier)  # type: ignore[arg-type]
     assert (watch.tasks, watch.tasks_done, watch.failures) == (16, 4, 1)
     assert watch.bar().startswith("[#######.......................] 4 of 16 tasks, ")
     tracker.stages = {1: (9, 9, 0), 2: (16, 16, 1), 3: (2, 2, 0)}
     tracker.jobs = {7: [1], 8: [2], 9: [3]}
     tracker.active = []
-    watch.look_back(tracker, earlier)  # type: ignore[arg-type]
+    watch.finish(tracker, earlier)  # type: ignore[arg-type]
     assert watch.summary().startswith("18 tasks of 2 stages in ")
     assert watch.summary().endswith(", 1 attempt failed")
 
 
-def test_without_a_terminal_nothing_is_shown_and_spark_is_not_asked() -> None:
+def test_without_a_terminal_nothing_is_shown_and_spark_is_not_polled() -> None:
     shown = io.StringIO()
     session: Any = SimpleNamespace()  # no SparkContext in it
     with watching(session, file=shown) as watch:

@@ -1,4 +1,4 @@
-"""Options as Spark hands them over become values, or an error that says what would be right."""
+"""Options of Spark are parsed into values, or refused with the accepted forms."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from connectors.spark.options.options import (
     Selection,
     WriteOptions,
 )
-from connectors.spark.options.table import READ_OPTIONS, WRITE_OPTIONS, Where
+from connectors.spark.options.table import READ_OPTIONS, WRITE_OPTIONS, AppliesTo
 from ledger.errors import InvalidArgument
 from stream.core.position import (
     EARLIEST,
@@ -107,20 +107,20 @@ def test_values_are_typed_and_names_have_no_case() -> None:
         ("cursor=job", FromCursor("job")), (" end=100 ", FromEnd(100)),
     ],
 )  # fmt: skip
-def test_every_form_of_a_place(text: str, start: object) -> None:
+def test_every_form_of_a_position(text: str, start: object) -> None:
     assert read({"startingPosition": text}, is_streaming=True).starting == Positions(start, {})  # type: ignore[arg-type]
 
 
-def test_places_of_single_streams_and_of_their_partitions() -> None:
-    places = read(
+def test_positions_of_single_streams_and_of_their_partitions() -> None:
+    index = read(
         {
             "stream": "", "streams": "demo/a, demo/b,demo/a",
             "startingPosition": '{"demo/a": "sequence=5", "demo/a#2": "end=1", "*": "earliest"}',
         },
         is_streaming=True,
     )  # fmt: skip
-    assert places.selection == Selection(streams=("demo/a", "demo/b"))
-    assert [places.starting.of(name) for name in ("demo/a", "demo/a#1", "demo/a#2", "demo/b")] == [
+    assert index.selection == Selection(streams=("demo/a", "demo/b"))
+    assert [index.starting.of(name) for name in ("demo/a", "demo/a#1", "demo/a#2", "demo/b")] == [
         FromSequence(5), FromSequence(5), FromEnd(1), EARLIEST,
     ]  # fmt: skip
     alone = read({"startingPosition": '{"demo/clicks": "end=2"}'}, is_streaming=True)
@@ -164,9 +164,9 @@ def test_streams_are_named_in_one_of_four_ways() -> None:
         ({"startingPosition": "time=20260131"}, ["in 1970", "2026-01-31"]),
         ({"startingPosition": "end=5", "endingPosition": "end=10"}, ["would read nothing"]),
         ({"provider": "x", "option.stream": "a/b"}, ["catalog", "CREATE TEMPORARY VIEW"]),
-        ({"startingPosition": '{"demo/clicks": 7}'}, ["7", "no text"]),
+        ({"startingPosition": '{"demo/clicks": 7}'}, ["7", "not a string"]),
         ({"startingPosition": '{"demo/clicks": '}, ["JSON object"]),
-        ({"startingPosition": '{"demo/views": "earliest"}'}, ["demo/views, which is not read"]),
+        ({"startingPosition": '{"demo/views": "earliest"}'}, ["demo/views, which is not selected"]),
         ({"startingPosition": "latest"}, ["'latest'", "would read nothing", "end=N"]),
         ({"endingPosition": "earliest"}, ["'earliest'", "would read nothing"]),
         ({"startingPosition": "3:0:1", "endingPosition": "3:0:0"}, ["would read nothing"]),
@@ -175,25 +175,25 @@ def test_streams_are_named_in_one_of_four_ways() -> None:
                 "startingPosition": '{"demo/clicks#1": "time=9", "*": "time=1"}',
                 "endingPosition": "time=8",
             },
-            ["of demo/clicks#1 is behind", "would read nothing"],
+            ["of demo/clicks#1 is after", "would read nothing"],
         ),
         ({"stream": "", "paths": '["clicks"]'}, ["paths=", "two names"]),
         ({"stream": "", "streams": ",".join(f"n/s{n}" for n in range(101))}, ["streams=", "101"]),
         ({"columns": "value,kee"}, ["columns='value,kee'", "did you mean key?", "append_time"]),
         ({"columns": "key,key"}, ["named twice"]),
-        ({"maxBytesPerTask": "64mm"}, ["maxBytesPerTask='64mm'", "no size", "64MiB"]),
+        ({"maxBytesPerTask": "64mm"}, ["maxBytesPerTask='64mm'", "not a size", "64MiB"]),
         ({"maxBytesPerTask": "0"}, ["at least 1 byte"]),
         ({"minTasks": "0"}, ["minTasks='0'", "1 or more"]),
         ({"minTasks": "two"}, ["minTasks='two'", "1 or more"]),
         ({"failOnDataLoss": "yes"}, ["failOnDataLoss='yes'", "true or false"]),
-        ({"rowsPerBatch": "1.5"}, ["rowsPerBatch='1.5'", "whole number"]),
+        ({"rowsPerBatch": "1.5"}, ["rowsPerBatch='1.5'", "integer"]),
         ({"progress": "loud"}, ["progress='loud'", "auto, true or false"]),
         ({"maxRecordsPerTrigger": "5"}, ["maxRecordsPerTrigger='5'", "only in readStream"]),
         ({"startingOffset": "earliest"}, ["'startingOffset'", "did you mean startingPosition?"]),
         ({"kafka.bootstrap.servers": "x"}, ["no option 'kafka.bootstrap.servers'", "cluster"]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_said(options: dict[str, str], words: list[str]) -> None:
+def test_a_wrong_option_is_explained(options: dict[str, str], words: list[str]) -> None:
     if not words:
         assert read(options).selection.streams
         return
@@ -210,16 +210,16 @@ def test_what_is_wrong_is_said(options: dict[str, str], words: list[str]) -> Non
             {"minRecordsPerTrigger": "9", "maxRecordsPerTrigger": "8"},
             ["9", "8", "no micro-batch", "Lower"],
         ),
-        ({"maxTriggerDelay": "soon"}, ["maxTriggerDelay='soon'", "no duration", "1m30s"]),
+        ({"maxTriggerDelay": "soon"}, ["maxTriggerDelay='soon'", "not a duration", "1m30s"]),
         ({"maxBytesPerTrigger": "-1"}, ["maxBytesPerTrigger='-1'"]),
     ],
 )
-def test_what_is_wrong_in_a_query_is_said(options: dict[str, str], words: list[str]) -> None:
+def test_a_wrong_option_of_a_query_is_explained(options: dict[str, str], words: list[str]) -> None:
     message = error_of(options, is_streaming=True)
     assert [word for word in words if word not in message] == []
 
 
-def test_what_depends_on_the_kind_of_read_is_judged_when_that_is_known() -> None:
+def test_rules_of_a_kind_of_read_are_checked_when_the_kind_is_known() -> None:
     for options in ({"endingPosition": "end=5"}, {"minRecordsPerTrigger": "9"}):
         read(options, is_streaming=None)
     read({"startingPosition": "latest"}, is_streaming=None)
@@ -235,7 +235,7 @@ def test_the_cluster_comes_from_the_option_or_the_environment() -> None:
         WriteOptions.parse({"stream": "a/b"}, {}, is_streaming=False)
 
 
-def test_spark_says_how_parallel_it_is() -> None:
+def test_sparks_parallelism_is_the_default_of_min_tasks() -> None:
     assert read({}).min_tasks is None
     assert read({}).default_tasks == 1
     known = {**HERE, TASKS_VARIABLE: "16"}
@@ -281,7 +281,7 @@ def test_options_of_a_sink() -> None:
         ({"path": "demo/other"}, False, ["both name a stream"]),
     ],
 )
-def test_what_is_wrong_with_a_sink_is_said(
+def test_a_wrong_option_of_a_sink_is_explained(
     options: dict[str, str], is_streaming: bool, words: list[str]
 ) -> None:
     with pytest.raises(InvalidArgument) as caught:
@@ -290,13 +290,13 @@ def test_what_is_wrong_with_a_sink_is_said(
 
 
 def test_every_option_of_the_table_is_read() -> None:
-    """A wrong value of any option is an error that names it: none is known and then ignored."""
+    """A wrong value of any option is an error that names it: no known option is ignored."""
     for option in READ_OPTIONS:
         if option.name in ("cluster", "stream"):
             continue
         message = error_of(
             {"stream": "" if option.name.startswith("stream") else "a/b", option.name: "?"},
-            is_streaming=option.where is Where.STREAMING,
+            is_streaming=option.applies_to is AppliesTo.STREAMING,
         )
         assert option.name in message
         assert option.forms in message
@@ -304,12 +304,12 @@ def test_every_option_of_the_table_is_read() -> None:
         if option.name == "cluster":
             continue
         with pytest.raises(InvalidArgument) as caught:
-            write({option.name: "?"}, is_streaming=option.where is Where.STREAMING)
+            write({option.name: "?"}, is_streaming=option.applies_to is AppliesTo.STREAMING)
         assert option.name in str(caught.value)
 
 
 @given(st.text(max_size=40), st.sampled_from([option.name for option in READ_OPTIONS]))
-def test_no_text_does_anything_but_be_read_or_refused(text: str, name: str) -> None:
+def test_any_text_is_parsed_or_refused(text: str, name: str) -> None:
     if text:
         for is_streaming in (False, True):
             with suppress(InvalidArgument):

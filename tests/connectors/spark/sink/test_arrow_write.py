@@ -1,4 +1,4 @@
-"""Rows of Arrow become the entries that the ordinary encoder makes of the same records."""
+"""Arrow rows are encoded as the entries that the ordinary encoder makes of the same records."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def _milliseconds(array: pa.Array) -> list[int | None]:
 
 
 class _Twin:
-    """The records of a batch, taken row by row through Python."""
+    """Returns the records of a batch, converted row by row in Python."""
 
     def __init__(self, batch: pa.RecordBatch) -> None:
         names = batch.schema.names
@@ -177,7 +177,7 @@ def test_entries_are_what_the_ordinary_encoder_makes(
 
 @settings(deadline=None)
 @given(_batches(), st.data())
-def test_rows_that_were_taken_and_joined_are_encoded_alike(
+def test_selected_and_concatenated_rows_are_encoded_alike(
     batch: pa.RecordBatch, data: st.DataObject
 ) -> None:
     rows, twin = input_rows(batch), _Twin(batch)
@@ -238,7 +238,7 @@ def test_more_rows_than_an_entry_holds_become_several() -> None:
     assert max(stop - first for first, stop in cuts) <= RECORDS_PER_ENTRY_MAX
 
 
-def test_bytes_behind_a_null_key_are_left_out() -> None:
+def test_the_bytes_of_a_null_key_are_left_out() -> None:
     offsets, data = pa.array([0, 3, 6], pa.int32()).buffers()[1], pa.py_buffer(b"abcdef")
     key = pa.Array.from_buffers(pa.binary(), 2, [pa.py_buffer(b"\x02"), offsets, data])
     rows = input_rows(pa.record_batch({"value": pa.array([b"x", b"y"]), "key": key}))
@@ -247,9 +247,9 @@ def test_bytes_behind_a_null_key_are_left_out() -> None:
     assert b"abc" not in made
 
 
-def test_a_large_array_cut_out_behind_two_gibibytes_keeps_its_rows() -> None:
+def test_a_slice_of_a_large_array_after_two_gibibytes_keeps_its_rows() -> None:
     offsets = pa.array([1 << 33, (1 << 33) + 2, (1 << 33) + 3], pa.int64())
-    # The buffer that would begin at 0 is never touched before the first offset.
+    # The buffer is never accessed before the first offset.
     large = pa.LargeBinaryArray.from_buffers(
         pa.large_binary(), 2, [None, offsets.buffers()[1], pa.foreign_buffer(1, 1 << 34)]
     )
@@ -265,12 +265,12 @@ def test_a_column_of_nothing_but_nulls_is_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "told"),
+    ("columns", "message"),
     [
         ({"value": pa.array([b"a", None, b"c"])}, r"row 101 of the task .*coalesce"),
         ({"value": pa.array([1, 2])}, r"column 'value' is int64; .*binary or string"),
         ({"key": pa.array([b"k"])}, "no column 'value'"),
-        ({"value": pa.array([b"a"]), "offset": pa.array([1])}, "column 'offset' has no place"),
+        ({"value": pa.array([b"a"]), "offset": pa.array([1])}, "column 'offset' is not part"),
         ({"value": pa.array([b"a"]), "event_time": pa.array(["now"])}, "'event_time' is string"),
         (
             {"value": pa.array([b"a"]), "event_time": pa.array([datetime.date(2020, 1, 1)])},
@@ -285,15 +285,15 @@ def test_a_column_of_nothing_but_nulls_is_left_out() -> None:
         (
             {"value": pa.array([b"a"]), "headers": pa.array([[(b"\xff", b"v")]],
                 pa.map_(pa.binary(), pa.binary()))},
-            "no UTF-8 text",
+            "is not UTF-8",
         ),
         ({"value": pa.array([b"a"]), "partition": pa.array(["1"])}, "'partition' is string"),
         ({"value": pa.array([b"a"]), "partition": pa.array([1 << 40])}, "'partition'"),
         ({"value": pa.array([b"a"]), "stream": pa.array([1])}, "'stream' is int64"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_written_is_named(columns: dict[str, pa.Array], told: str) -> None:
-    with pytest.raises(InvalidArgument, match=told):
+def test_a_wrong_column_is_named(columns: dict[str, pa.Array], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
         input_rows(pa.record_batch(columns), 100)
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, StringType, StructType
 
-from connectors.spark.client.client_cache import kept
+from connectors.spark.client.client_cache import cached_cluster
 from connectors.spark.options.options import WriteOptions
 from connectors.spark.sink.sink import LedgerstreamStreamWriter, LedgerstreamWriter, TaskCommit
 from ledger.client import LedgerClient
@@ -26,12 +26,12 @@ def _query(streams: Streams, **options: str) -> LedgerstreamStreamWriter:
     writer = LedgerstreamStreamWriter(
         WriteOptions.parse(given, {}, is_streaming=True), _SCHEMA, False
     )
-    # As Spark does on the way to a task, and to the process that commits.
+    # As Spark does to send it to a task, and to the process that commits.
     return pickle.loads(pickle.dumps(writer))  # type: ignore[no-any-return]
 
 
 def _written(writer: Any, value: bytes, **named: Any) -> TaskCommit:
-    """The message of a task that wrote one row."""
+    """Returns the message of a task that has written one row."""
     commit = writer.write(iter([pa.record_batch({"value": pa.array([value])})]))
     return pickle.loads(pickle.dumps(replace(commit, **named)))  # type: ignore[no-any-return]
 
@@ -41,7 +41,7 @@ async def _list(client: LedgerClient) -> list[int]:
 
 
 def _ledgers(streams: Streams) -> list[int]:
-    return kept(streams.cluster).run(_list)
+    return cached_cluster(streams.cluster).run(_list)
 
 
 def _ids(commit: TaskCommit) -> set[int]:
@@ -80,7 +80,7 @@ def test_a_batch_without_messages_is_nothing_or_counts(streams: Streams) -> None
         named.commit([None], 2)
 
 
-def test_abort_after_a_commit_that_was_made_deletes_nothing(streams: Streams) -> None:
+def test_abort_after_a_successful_commit_deletes_nothing(streams: Streams) -> None:
     name = streams.create()
     writer = _query(streams, stream=name)
     messages = [_written(writer, b"kept", query_id=name.replace("/", "-"), batch_id=0)]
@@ -90,7 +90,7 @@ def test_abort_after_a_commit_that_was_made_deletes_nothing(streams: Streams) ->
     assert _ids(messages[0]) <= set(_ledgers(streams))
 
 
-def test_abort_deletes_what_no_stream_has(streams: Streams) -> None:
+def test_abort_deletes_ledgers_that_are_in_no_stream(streams: Streams) -> None:
     name = streams.create()
     writer = _query(streams, stream=name)
     message = _written(writer, b"gone", query_id=name.replace("/", "-"), batch_id=0)
@@ -130,10 +130,14 @@ def test_messages_that_do_not_belong_together_are_refused(streams: Streams) -> N
 
 
 @pytest.mark.parametrize(
-    ("schema", "options", "told"),
+    ("schema", "options", "expected"),
     [
         (StructType().add("value", "integer"), {}, "binary or string"),
-        (StructType().add("value", "string").add("event_time", "timestamp_ntz"), {}, "no instant"),
+        (
+            StructType().add("value", "string").add("event_time", "timestamp_ntz"),
+            {},
+            "not a point in time",
+        ),
         (
             StructType().add("value", "string").add("headers", ArrayType(StringType())),
             {},
@@ -141,21 +145,21 @@ def test_messages_that_do_not_belong_together_are_refused(streams: Streams) -> N
         ),
         (StructType().add("value", "string").add("partition", "string"), {}, "AS INT"),
         (StructType().add("value", "string").add("value", "string"), {}, "twice"),
-        (StructType().add("value", "string"), {"stream": ""}, "to which stream"),
+        (StructType().add("value", "string"), {"stream": ""}, "no target stream"),
         (StructType().add("value", "string"), {"sortWithinBatch": "key"}, "not written"),
     ],
 )
 def test_frames_that_cannot_be_written_are_refused_before_any_task(
-    schema: StructType, options: dict[str, str], told: str
+    schema: StructType, options: dict[str, str], expected: str
 ) -> None:
     chosen = {"cluster": "sqlite:///nowhere.db", "stream": "tests/s", **options}
     given = {name: text for name, text in chosen.items() if text}
-    with pytest.raises(InvalidArgument, match=told):
+    with pytest.raises(InvalidArgument, match=expected):
         LedgerstreamStreamWriter(WriteOptions.parse(given, {}, is_streaming=True), schema, False)
 
 
 def test_one_name_for_two_writes_of_a_version_is_refused(streams: Streams) -> None:
-    """What would be taken for a repeat of the first is lost otherwise, and nobody hears of it."""
+    """Otherwise the second write would be treated as a repeat of the first, and silently lost."""
     names = [streams.create(), streams.create()]
     application = names[0].replace("/", "-")
     for name in names:

@@ -1,4 +1,4 @@
-"""Ranges of sorted ledgers: which are only put in order, and which must be merged."""
+"""Ranges of sorted ledgers: some are only ordered, overlapping ones must be merged."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_short_bounds_hold_the_long_keys(keys: list[bytes], rng: random.Random) 
 
 @settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 3)), min_size=1, max_size=8))
-def test_groups_are_in_order_and_as_small_as_can_be(ranges: list[tuple[int, int]]) -> None:
+def test_groups_are_in_order_and_minimal(ranges: list[tuple[int, int]]) -> None:
     ledgers = [
         TaskLedger(None, ((1, low),), ((1, low + more),))  # type: ignore[arg-type]
         for low, more in ranges
@@ -43,14 +43,14 @@ def test_groups_are_in_order_and_as_small_as_can_be(ranges: list[tuple[int, int]
     assert all(group == sorted(group) for group in groups)
 
     def is_before(one: int, other: int) -> bool:
-        """Whether no row of the one may come behind a row of the other."""
+        """Returns whether all rows of one ledger sort before those of the other."""
         (_, high), (low, _) = range_of(ledgers[one]), range_of(ledgers[other])
         return high < low or (high == low and one < other)
 
     for index, group in enumerate(groups):
         later = [number for following in groups[index + 1 :] for number in following]
         assert all(is_before(one, other) for one in group for other in later)
-        # Wherever it is cut, along the order of the lows, somebody is on the wrong side.
+        # Wherever a group is split, in the order of the lows, a ledger would be on the wrong side.
         by_low = sorted(group, key=lambda number: range_of(ledgers[number])[0])
         for cut in range(1, len(group)):
             assert not all(is_before(one, other) for one in by_low[:cut] for other in by_low[cut:])

@@ -1,4 +1,4 @@
-"""Tasks of a sink, without Spark: their ledgers, committed, hold every row where it belongs."""
+"""Tasks of a sink, without Spark: after the commit every row is in its stream."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from connectors.spark.client.client_cache import KeptCluster, kept
+from connectors.spark.client.client_cache import ClusterClient, cached_cluster
 from connectors.spark.options.options import WriteOptions
 from connectors.spark.sink import sort_merge, task_writer
 from connectors.spark.sink.batch_commit import commit_task_ledgers, discard_task_ledgers
@@ -38,8 +38,8 @@ _ON_CLUSTER = settings(
 
 
 @pytest.fixture
-def kept_cluster(streams: Streams) -> KeptCluster:
-    return kept(streams.cluster)
+def cluster_client(streams: Streams) -> ClusterClient:
+    return cached_cluster(streams.cluster)
 
 
 def _options(streams: Streams, **options: str) -> WriteOptions:
@@ -53,8 +53,8 @@ def _write(
     batch: tuple[str, int] | None = None,
     **options: str,
 ) -> BatchCommit:
-    """A whole batch: each task, then the driver."""
-    chosen, cluster = _options(streams, **options), kept(streams.cluster)
+    """Writes a whole batch: each task, then the commit of the driver."""
+    chosen, cluster = _options(streams, **options), cached_cluster(streams.cluster)
     sink_id, batch_id = batch or (None, None)
     found: list[TaskLedger] = []
     for number, batches in enumerate(tasks):
@@ -112,7 +112,7 @@ def test_a_stream_gets_all_rows_in_the_order_of_tasks(
 
 @_ON_CLUSTER
 @given(batches=st.lists(_ROWS, max_size=3), partitions=st.integers(1, 5))
-def test_keys_go_where_an_ordinary_writer_sends_them(
+def test_keys_are_routed_as_by_an_ordinary_writer(
     streams: Streams, batches: list[Any], partitions: int
 ) -> None:
     name = streams.create(partitions=partitions)
@@ -162,7 +162,7 @@ def test_a_batch_is_sorted_over_all_tasks(
     monkeypatch.setattr(task_writer, "GATHERED_BYTES_MAX", 400)  # so that tasks have several runs
     monkeypatch.setattr(sort_merge, "MERGED_AT_ONCE_MAX", 2)
     name = streams.create()
-    before = set(kept(streams.cluster).run(_ledgers))
+    before = set(cached_cluster(streams.cluster).run(_ledgers))
     _write(
         streams, [list(map(_table, batches)) for batches in tasks],
         stream=name, sortWithinBatch=columns, entryBytes="200",
@@ -174,23 +174,23 @@ def test_a_batch_is_sorted_over_all_tasks(
         return [(item is not None, item) for item in picked]
 
     rows = [row for task in tasks for batch in task for row in batch]
-    # Rows that are equal stay in the order of tasks, and in that of a task.
+    # Equal rows keep the order of tasks, and their order in a task.
     assert _triples(streams, name) == sorted(rows, key=order)
     segments = streams.of(name).stream_metadata(name.partition("/")[2]).segments
-    left = set(kept(streams.cluster).run(_ledgers)) - before
+    left = set(cached_cluster(streams.cluster).run(_ledgers)) - before
     assert left == {segment.ledger_id for segment in segments}
 
 
 def test_sorted_tasks_that_follow_each_other_are_not_merged(streams: Streams) -> None:
     name = streams.create()
     tasks = [[_batch(value=[b"x"] * 4, event_time=[t, t + 1, t + 2, t + 3])] for t in (40, 10, 13)]
-    before = set(kept(streams.cluster).run(_ledgers))
+    before = set(cached_cluster(streams.cluster).run(_ledgers))
     done = _write(streams, tasks, stream=name, sortWithinBatch="event_time")
     assert [row.event_time_ms for row in streams.rows(name)] == [
         10, 11, 12, 13, 13, 14, 15, 16, 40, 41, 42, 43,
     ]  # fmt: skip
     assert done.streams[0].segments == 3
-    assert len(set(kept(streams.cluster).run(_ledgers)) - before) == 3
+    assert len(set(cached_cluster(streams.cluster).run(_ledgers)) - before) == 3
 
 
 def test_a_batch_is_committed_once_and_leaves_nothing_behind(streams: Streams) -> None:
@@ -198,10 +198,10 @@ def test_a_batch_is_committed_once_and_leaves_nothing_behind(streams: Streams) -
     tasks = [[_batch(value=[b"once"])]]
     sink = name.replace("/", "-")
     assert not _write(streams, tasks, (sink, 4), stream=name).is_repeat
-    before = kept(streams.cluster).run(_ledgers)
+    before = cached_cluster(streams.cluster).run(_ledgers)
     assert _write(streams, tasks, (sink, 4), stream=name).is_repeat
     assert streams.values(name) == [b"once"]
-    assert kept(streams.cluster).run(_ledgers) == before
+    assert cached_cluster(streams.cluster).run(_ledgers) == before
     with pytest.raises(CommitOutOfOrder):
         _write(streams, tasks, (sink, 3), stream=name)
 
@@ -214,24 +214,24 @@ def test_a_batch_without_rows_counts(streams: Streams) -> None:
         _write(streams, [[]], (sink, 6), stream=name)
 
 
-def test_ledgers_say_what_they_are_for(streams: Streams, kept_cluster: KeptCluster) -> None:
+def test_ledgers_have_tags(streams: Streams, cluster_client: ClusterClient) -> None:
     name = streams.create()
     writer = TaskWriter(
-        kept_cluster, _options(streams, stream=name), SinkBatch("a-sink", 3, "task 9")
+        cluster_client, _options(streams, stream=name), SinkBatch("a-sink", 3, "task 9")
     )
     (made,) = writer.write([_batch(value=[b"v"])])
 
     async def custom(client: LedgerClient) -> dict[str, bytes]:
         return dict((await client.ledger_metadata(made.ledger.ledger_id)).custom)
 
-    tags = kept_cluster.run(custom)
+    tags = cluster_client.run(custom)
     assert tags[STREAM_TAG] == name.encode()
     assert b"a-sink" in tags[SINK_TAG]
     assert b"task 9" in tags[SINK_TAG]
     assert streams.values(name) == []
-    count = kept_cluster.run(discard_task_ledgers, [made], sink_id="a-sink", batch_id=3)
+    count = cluster_client.run(discard_task_ledgers, [made], sink_id="a-sink", batch_id=3)
     assert count == 1
-    assert made.ledger.ledger_id not in kept_cluster.run(_ledgers)
+    assert made.ledger.ledger_id not in cluster_client.run(_ledgers)
 
 
 def test_large_batches_roll_into_several_segments(streams: Streams) -> None:
@@ -246,7 +246,9 @@ def test_large_batches_roll_into_several_segments(streams: Streams) -> None:
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
-def test_entries_are_compressed_as_the_namespace_says(streams: Streams, compression: str) -> None:
+def test_entries_are_compressed_as_the_namespace_requires(
+    streams: Streams, compression: str
+) -> None:
     space = f"packed-{compression}"
     streams.namespace(space).set_policy(compression=compression)
     name = streams.name(namespace=space)
@@ -256,32 +258,32 @@ def test_entries_are_compressed_as_the_namespace_says(streams: Streams, compress
     assert (done.streams[0].nbytes < 10_000) == (compression != "none")
 
 
-def test_a_record_over_the_limit_is_named_and_nothing_stays(
-    streams: Streams, kept_cluster: KeptCluster
+def test_a_record_over_the_limit_is_named_and_leaves_no_ledgers(
+    streams: Streams, cluster_client: ClusterClient
 ) -> None:
     namespace = streams.namespace("small")
     namespace.set_policy(record_bytes_max=50)
     namespace.ensure_stream("records")
-    before = kept_cluster.run(_ledgers)
+    before = cluster_client.run(_ledgers)
     batches = [_batch(value=[b"x" * 40] * 3), _batch(value=[b"y", b"z" * 51])]
     with pytest.raises(InvalidArgument, match=r"row 4 .* of 51 bytes.*record_bytes_max .* is 50"):
         _write(streams, [batches], stream="small/records", entryBytes="100")
-    assert kept_cluster.run(_ledgers) == before
+    assert cluster_client.run(_ledgers) == before
 
 
-def test_too_many_targets_are_refused(streams: Streams, kept_cluster: KeptCluster) -> None:
+def test_too_many_targets_are_refused(streams: Streams, cluster_client: ClusterClient) -> None:
     name = streams.create(partitions=4)
-    before = kept_cluster.run(_ledgers)
+    before = cluster_client.run(_ledgers)
     batch = _batch(value=[b"v"] * 4, partition=[0, 1, 2, 3])
     with pytest.raises(InvalidArgument, match=r"more than 3 .*maxLedgersPerTask"):
         _write(streams, [[batch]], stream=name, maxLedgersPerTask="3")
-    assert kept_cluster.run(_ledgers) == before
+    assert cluster_client.run(_ledgers) == before
 
 
 @pytest.mark.parametrize(
-    ("columns", "error", "told"),
+    ("columns", "error", "message"),
     [
-        ({"partition": [4]}, InvalidArgument, "partition 4 .* legal is 0 to 3"),
+        ({"partition": [4]}, InvalidArgument, "partition 4 .* valid: 0 to 3"),
         ({"partition": [-1]}, InvalidArgument, "partition -1"),
         ({"stream": ["tests/no-such"]}, NoSuchStream, "createStreams"),
         ({"stream": ["nowhere/x"]}, NoSuchNamespace, "nowhere"),
@@ -289,47 +291,49 @@ def test_too_many_targets_are_refused(streams: Streams, kept_cluster: KeptCluste
         ({"stream": ["tests/a b"]}, InvalidArgument, "a b"),
     ],
 )
-def test_targets_that_are_not_there_are_named(
-    streams: Streams, columns: dict[str, list[Any]], error: type[Exception], told: str
+def test_missing_targets_are_named(
+    streams: Streams, columns: dict[str, list[Any]], error: type[Exception], message: str
 ) -> None:
     name = streams.create(partitions=4)
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=message):
         _write(streams, [[_batch(value=[b"v"], **columns)]], stream=name)
 
 
-def test_rows_must_name_a_stream_where_there_is_no_default(streams: Streams) -> None:
+def test_rows_must_name_a_stream_without_a_default(streams: Streams) -> None:
     with pytest.raises(InvalidArgument, match="names no stream"):
         _write(streams, [[_batch(value=[b"v", b"w"], stream=[streams.create(), None])]])
 
 
-def test_streams_are_made_with_the_batch(streams: Streams, kept_cluster: KeptCluster) -> None:
+def test_streams_are_created_with_the_batch(
+    streams: Streams, cluster_client: ClusterClient
+) -> None:
     name, later = streams.name(), streams.name()
     batch = _batch(value=[b"a", b"b"], stream=[name, later])
     _write(streams, [[batch]], createStreams="true")
     assert streams.values(name) == [b"a"]
     assert streams.values(later) == [b"b"]
     target = Target(*name.split("/"))
-    assert not kept_cluster.run(look_up, target, may_be_missing=True).is_missing
+    assert not cluster_client.run(look_up, target, may_be_missing=True).is_missing
 
 
-def test_a_task_keeps_to_the_rate_of_the_namespace(streams: Streams) -> None:
+def test_a_task_is_throttled_to_the_rate_of_the_namespace(streams: Streams) -> None:
     namespace = streams.namespace("slow")
     namespace.set_policy(bytes_per_s_max=100_000)
     namespace.ensure_stream("records")
     begun_s = time.monotonic()
     batches = [_batch(value=[bytes(1000)] * 10)] * 15
     _write(streams, [batches], stream="slow/records", entryBytes="10k")
-    # What an idle writer has saved up, one second's worth, is let through at once.
+    # The allowance of an idle writer, one second's worth, is available at once.
     assert time.monotonic() - begun_s >= 0.3
 
 
-def test_a_task_is_held_back_until_its_bytes_are_durable(
-    streams: Streams, kept_cluster: KeptCluster
+def test_a_task_is_throttled_until_its_bytes_are_durable(
+    streams: Streams, cluster_client: ClusterClient
 ) -> None:
     name = streams.create()
     target = Target(*name.split("/"))
-    policy = kept_cluster.run(look_up, target, may_be_missing=False).policy
-    with TaskLedgers(kept_cluster, SinkBatch(), unconfirmed_bytes_max=1000) as ledgers:
+    policy = cluster_client.run(look_up, target, may_be_missing=False).policy
+    with TaskLedgers(cluster_client, SinkBatch(), unconfirmed_bytes_max=1000) as ledgers:
         for number in range(50):
             ledgers.append(target, policy, encode([bytes(600)], first_sequence=number), 1)
             assert ledgers.unconfirmed_bytes <= 1000
@@ -338,7 +342,9 @@ def test_a_task_is_held_back_until_its_bytes_are_durable(
     assert made.end.records == 50
 
 
-def test_a_task_whose_ledger_fails_is_told(streams: Streams, kept_cluster: KeptCluster) -> None:
+def test_a_task_gets_the_error_of_its_ledger(
+    streams: Streams, cluster_client: ClusterClient
+) -> None:
     name = streams.create()
     batch = _batch(value=[bytes(1000)] * 2000)
     fenced = threading.Event()
@@ -347,15 +353,15 @@ def test_a_task_whose_ledger_fails_is_told(streams: Streams, kept_cluster: KeptC
         for ledger_id in await client.list_ledgers():
             if ledger_id not in known:
                 fenced.set()
-                with suppress(NoSuchLedger):  # the task may give it up meanwhile
+                with suppress(NoSuchLedger):  # the task may abandon it in the meantime
                     await client.open_ledger(ledger_id, recover=True)
 
     def batches() -> Iterator[pa.RecordBatch]:
-        known = kept_cluster.run(_ledgers)
+        known = cluster_client.run(_ledgers)
         for _ in range(200):
             yield batch
             if not fenced.is_set():
-                kept_cluster.run(fence, known)
+                cluster_client.run(fence, known)
 
     with pytest.raises((LedgerFenced, LedgerClosed)):
         _write(streams, [batches()], stream=name)  # type: ignore[list-item]

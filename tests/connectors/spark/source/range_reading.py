@@ -1,4 +1,4 @@
-"""Reads the ranges that were planned, one entry after the other, without Spark."""
+"""Reads planned ranges, one entry after the other, without Spark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from stream.core.entry.records import Record, decode
 
 
 async def read_ranges(client: LedgerClient, ranges: Iterable[SegmentRange]) -> list[Record]:
-    """The records of these ranges, in their order."""
+    """Returns the records of these ranges, in their order."""
     found: list[Record] = []
     for each in ranges:
         segment = each.segment

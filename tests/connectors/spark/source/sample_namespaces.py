@@ -1,4 +1,4 @@
-"""Namespaces with a few streams, and what a query that read all of them must have seen."""
+"""Namespaces with a few streams, and the records that a query over all of them must have read."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.stream.whole_streams import read_all
 
 
 @asynccontextmanager
-async def a_world(cluster: SimCluster, *streams: str) -> AsyncIterator[Namespace]:
-    """Namespace "n" with small entries and these streams, in a client of its own."""
+async def sample_namespace(cluster: SimCluster, *streams: str) -> AsyncIterator[Namespace]:
+    """Opens namespace "n" with small entries and these streams, in a client of its own."""
     async with cluster.client() as client:
         namespace = Namespace(client, "n")
         await namespace.ensure(batch_bytes=300, trash_ms=60_000)
@@ -22,7 +22,7 @@ async def a_world(cluster: SimCluster, *streams: str) -> AsyncIterator[Namespace
 
 
 async def append(namespace: Namespace, stream: str, count: int, mark: str = "v") -> None:
-    """So many records in a segment of their own, sealed."""
+    """Appends `count` records as one sealed segment."""
     async with namespace.writer(stream) as writer:
         await writer.append_many([b"%s-%d" % (mark.encode(), n) for n in range(count)])
 
@@ -32,7 +32,7 @@ async def sequences(namespace: Namespace, stream: str) -> list[tuple[int, bytes]
 
 
 async def all_of(namespace: Namespace, *streams: str) -> dict[tuple[str, int], object]:
-    """What a query that has read all must have seen."""
+    """Returns the records that a query must have read at the end."""
     found: dict[tuple[str, int], object] = {}
     for stream in streams:
         created_ms = (await namespace.stream_metadata(stream)).created_ms
@@ -41,5 +41,5 @@ async def all_of(namespace: Namespace, *streams: str) -> dict[tuple[str, int], o
     return found
 
 
-def told(story: Callable[[SimCluster], Awaitable[None]], seed: int = 0) -> None:
-    simulate(story, seed)
+def run_scenario(scenario: Callable[[SimCluster], Awaitable[None]], seed: int = 0) -> None:
+    simulate(scenario, seed)

@@ -1,4 +1,4 @@
-"""Arrow batches of entries, against the records one by one; and damage, which is an error."""
+"""Compares Arrow batches of entries with single records; damage must be an error."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def test_batches_are_the_records(
     builder = ArrowBuilder(schema, "ns/s", 3, rows_max)
     wanted: list[dict[str, Any]] = []
     found: list[pa.RecordBatch] = []
-    before = arrow_read.ALONE_BYTES
-    arrow_read.ALONE_BYTES = alone_bytes
+    before = arrow_read.OWN_BATCH_BYTES
+    arrow_read.OWN_BATCH_BYTES = alone_bytes
     try:
         for entry_id, (rows, kind, begin, end) in enumerate(entries):
             batch = decode(encoded(rows, 100 * entry_id, kind), segment=2, entry=entry_id)
@@ -101,7 +101,7 @@ def test_batches_are_the_records(
                 wanted.append({name: full[name] for name in chosen})
         found += builder.finish()
     finally:
-        arrow_read.ALONE_BYTES = before
+        arrow_read.OWN_BATCH_BYTES = before
     assert [row for batch in found for row in batch.to_pylist()] == wanted
     for batch in found:
         batch.validate(full=True)
@@ -111,7 +111,7 @@ def test_batches_are_the_records(
 
 def test_a_large_entry_is_not_copied() -> None:
     payload = encode([b"v" * 100] * 3000, first_sequence=0, append_time_ms=0)
-    assert len(payload) > arrow_read.ALONE_BYTES
+    assert len(payload) > arrow_read.OWN_BATCH_BYTES
     builder = ArrowBuilder(arrow_schema(spark_schema(("value",))), "ns/s", 0, 10_000)
     (batch,) = builder.add(decode(payload), 0)
     begin = pa.py_buffer(payload).address
@@ -122,8 +122,8 @@ def test_a_large_entry_is_not_copied() -> None:
     )
 
 
-def test_compressed_entries_are_put_together_by_what_they_come_to() -> None:
-    """Arrow counts the bytes of a batch in 31 bits, and a task has so much memory."""
+def test_compressed_entries_are_concatenated_by_their_uncompressed_size() -> None:
+    """Arrow counts the bytes of a batch in 31 bits, and the memory of a task is bounded."""
     small = encode(
         [bytes(50_000)] * 4, first_sequence=0, append_time_ms=0, compression=Compression.ZSTD
     )
@@ -132,10 +132,10 @@ def test_compressed_entries_are_put_together_by_what_they_come_to() -> None:
     found = [made for n in range(30) for made in builder.add(decode(small, entry=n), 0)]
     found += builder.finish()
     assert sum(made.num_rows for made in found) == 120
-    assert max(made.nbytes for made in found) < arrow_read.FLUSH_BYTES + arrow_read.ALONE_BYTES
+    assert max(made.nbytes for made in found) < arrow_read.FLUSH_BYTES + arrow_read.OWN_BATCH_BYTES
 
 
-def test_times_beyond_what_spark_holds_are_its_ends() -> None:
+def test_times_beyond_sparks_range_are_clipped() -> None:
     kind = pa.timestamp("us", "UTC")
     times = pa.array([1 << 62, None, -(1 << 62), 5])
     end = ((1 << 63) - 1) // 1000 * 1000
@@ -165,5 +165,5 @@ def test_wrong_numbers_are_errors_or_other_records(rows: list[Row], at: int, num
     except RecordFormatError:
         pass
     except (OverflowError, ValueError) as error:
-        # Of to_pylist: Python's times end where Spark's do not.
+        # Raised by to_pylist: Python's range of times is smaller than Spark's.
         assert "out of range" in str(error) or "year" in str(error)  # noqa: PT017

@@ -1,4 +1,4 @@
-"""Batches that are planned while streams are truncated and purged."""
+"""Batches can be planned while streams are truncated and purged."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from bookie.testing import SimCluster
 from connectors.spark.core.filters import NO_BOUNDS
 from connectors.spark.options.options import ReadOptions
 from connectors.spark.source.batch_reader import _plan
-from connectors.spark.source.data_loss import LossLog
+from connectors.spark.source.data_loss import DataLossLog
 from connectors.spark.source.micro_batches import MicroBatches
-from connectors.spark.source.stream_reader import _begin, _pieces
+from connectors.spark.source.stream_reader import _begin, _partitions
 from stream import Namespace, Position
 from stream.retention.janitor import Janitor
-from tests.connectors.spark.source.sample_namespaces import a_world, append, told
+from tests.connectors.spark.source.sample_namespaces import append, run_scenario, sample_namespace
 
 
 class _Churn:
-    """A stream that loses its oldest segment whenever it gets a new one."""
+    """Replaces the oldest segment of a stream by a new one, repeatedly."""
 
     def __init__(self, namespace: Namespace) -> None:
         self.namespace = namespace
@@ -41,9 +41,9 @@ def options_for(*, is_streaming: bool, **options: str) -> ReadOptions:
 
 
 @pytest.mark.parametrize("place", ["earliest", "time=0", "end=15"])
-def test_a_batch_is_planned_beside_a_purge(place: str) -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a") as namespace:
+def test_a_batch_is_planned_during_a_purge(place: str) -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace:
             churn = _Churn(namespace)
             await churn.begin()
             options = options_for(is_streaming=False, startingPosition=place)
@@ -54,26 +54,26 @@ def test_a_batch_is_planned_beside_a_purge(place: str) -> None:
                     await trio.sleep(0.01)
                 churn.is_over = True
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_a_micro_batch_is_planned_beside_a_purge() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a") as namespace:
+def test_a_micro_batch_is_planned_during_a_purge() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace:
             await namespace.set_policy(trash_ms=0)
             for _ in range(3):
                 await append(namespace, "a", 20)
             options = options_for(is_streaming=True, startingPosition="earliest")
             client = namespace.client
-            losses = LossLog(is_error=False)
+            losses = DataLossLog(is_error=False)
             batches = MicroBatches(options.selection, options.starting, losses)
-            # Nobody tells it of what happens now.
-            batches.followers = await _begin(client, options.selection, ())
+            # The tracker is not running: it gets no notifications.
+            batches.tracker = await _begin(client, options.selection, ())
             start, end = await batches.initial(), batches.newest()
             await namespace.truncate("a", Position(3, 0, 0))
             await Janitor(client, "n", orphan_age_ms=0).sweep()
-            (piece,) = await _pieces(client, batches, start, end, options)
-            assert [each.segment for each in piece.ranges] == [3]
+            (partition,) = await _partitions(client, batches, start, end, options)
+            assert [each.segment for each in partition.ranges] == [3]
             assert losses.records == 40
 
-    told(story)
+    run_scenario(scenario)

@@ -1,4 +1,4 @@
-"""Micro-batches of streams that are deleted, made again, purged and truncated."""
+"""Micro-batches of streams that are deleted, recreated, purged and truncated."""
 
 from __future__ import annotations
 
@@ -10,24 +10,29 @@ from connectors.spark.core.admission import Limits
 from connectors.spark.source.data_loss import DataLoss
 from stream import Janitor, NoSuchStream, Position
 from stream.retention.trash import delete
-from tests.connectors.spark.source.sample_namespaces import a_world, all_of, append, told
+from tests.connectors.spark.source.sample_namespaces import (
+    all_of,
+    append,
+    run_scenario,
+    sample_namespace,
+)
 from tests.connectors.spark.source.simulated_query import Query, by_stream
 from tests.stream.whole_streams import read_all
 
 
-def test_a_stream_that_is_named_and_not_there_is_an_error_of_a_new_query() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a") as namespace:
+def test_a_missing_named_stream_is_an_error_of_a_new_query() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace:
             with pytest.raises(NoSuchStream, match="'x'"):
                 async with Query(namespace.client, [], streams="n/a,n/x").running():
                     pass
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_a_deleted_stream_is_a_loss_unless_all_of_it_was_read() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a", "b", "c") as namespace:
+def test_a_deleted_stream_is_data_loss_unless_it_was_read_to_its_end() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a", "b", "c") as namespace:
             for stream in ("a", "b", "c"):
                 await append(namespace, stream, 5)
             query = Query(namespace.client, [], streamPattern="n/*")
@@ -45,19 +50,19 @@ def test_a_deleted_stream_is_a_loss_unless_all_of_it_was_read() -> None:
                 await trio.sleep(1)
                 with pytest.raises(DataLoss, match=r"'n/c'.* 5 to 8 \(4 records\).*undelete n/c"):
                     await query.step()
-            # In the trash nothing is lost: it comes back, and is read.
+            # A stream in the trash is not lost: it is restored, and read.
             await namespace.undelete_stream("c")
             again = Query(namespace.client, query.log, streamPattern="n/*")
             async with again.running():
                 await again.drain()
             assert [row.sequence for batch in again.seen for row in batch] == [5, 6, 7, 8]
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_a_stream_that_was_made_again_begins_at_its_first_record() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a") as namespace:
+def test_a_recreated_stream_begins_at_its_first_record() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace:
             await append(namespace, "a", 5, "old")
             query = Query(namespace.client, [], stream="n/a")
             async with query.running():
@@ -79,18 +84,18 @@ def test_a_stream_that_was_made_again_begins_at_its_first_record() -> None:
                 with pytest.raises(DataLoss, match="sequences 3 to 4"):
                     await query.step()
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_a_stream_is_followed_though_nobody_closed_its_namesake() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a") as namespace, namespace.writer("a") as old:
+def test_a_stream_is_followed_while_the_ledger_of_its_namesake_is_open() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace, namespace.writer("a") as old:
             await old.append_many([b"old"] * 5)
             await trio.sleep(1)
             query = Query(namespace.client, [], stream="n/a")
             async with query.running():
                 await query.drain()
-                # As by somebody who dies before he has fenced its ledger.
+                # As by a client that dies before it has fenced the ledger.
                 await delete(namespace.client.store, "n", "a", namespace.client.now_ms())
                 await namespace.create_stream("a")
                 async with namespace.writer("a") as writer:
@@ -99,12 +104,12 @@ def test_a_stream_is_followed_though_nobody_closed_its_namesake() -> None:
                     rows = await query.step()
                     assert [row.value for row in rows or ()] == [b"new"] * 5
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_a_stream_that_comes_back_from_the_trash_goes_on_where_it_was() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a", "b", "c") as namespace:
+def test_a_restored_stream_continues_at_its_offset() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a", "b", "c") as namespace:
             for stream in ("a", "b", "c"):
                 await append(namespace, stream, 3)
             query = Query(namespace.client, [], streamPattern="n/*")
@@ -122,7 +127,7 @@ def test_a_stream_that_comes_back_from_the_trash_goes_on_where_it_was() -> None:
                 await query.drain()
                 assert query.position["n/a"].gone_ms == 0
                 assert by_stream(query.seen).items() >= (await all_of(namespace, "a", "b")).items()
-                # Deleted once more, it is looked at once more.
+                # After another deletion it is checked again.
                 await namespace.delete_stream("a")
                 await trio.sleep(1)
                 assert await query.step() is None
@@ -134,7 +139,7 @@ def test_a_stream_that_comes_back_from_the_trash_goes_on_where_it_was() -> None:
                 await trio.sleep(1)
                 with pytest.raises(DataLoss, match="sequences 5 to 6"):
                     await query.step()
-            # What was read to its end and is purged now is no loss, and leaves the offsets.
+            # A purged stream that was read to its end is no loss, and leaves the offsets.
             await namespace.undelete_stream("a")
             await trio.sleep(100)
             await Janitor(namespace.client, "n", orphan_age_ms=0).sweep()
@@ -143,12 +148,12 @@ def test_a_stream_that_comes_back_from_the_trash_goes_on_where_it_was() -> None:
                 assert len(await again.step() or ()) == 2
                 assert list(again.position) == ["n/a", "n/b"]
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_what_was_purged_with_its_stream_is_a_loss_of_unknown_size() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a", "b") as namespace:
+def test_a_purged_stream_is_data_loss_of_unknown_size() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a", "b") as namespace:
             await append(namespace, "a", 5)
             query = Query(namespace.client, [], streamPattern="n/*", fail_on_data_loss=False)
             async with query.running():
@@ -161,15 +166,15 @@ def test_what_was_purged_with_its_stream_is_a_loss_of_unknown_size() -> None:
                 await query.drain()
                 assert list(query.position) == ["n/b"]
 
-    told(story)
+    run_scenario(scenario)
 
 
 # Truncation
 
 
 def test_truncated_records_are_an_error_that_names_range_and_rule() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a") as namespace:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace:
             for _ in range(3):
                 await append(namespace, "a", 10)
             query = Query(namespace.client, [], stream="n/a")
@@ -186,7 +191,7 @@ def test_truncated_records_are_an_error_that_names_range_and_rule() -> None:
             assert "stream 'n/a': the records with sequences 4 to 29 (26 records)" in text
             assert "retention_ms of 1 s of namespace 'n'" in text
             assert "untruncate n/a" in text
-            # An operator who brings them back brings the query on its way again.
+            # After an operator has restored the records, the query continues.
             await namespace.set_policy(retention_ms=None)
             await namespace.untruncate("a")
             again = Query(namespace.client, query.log, stream="n/a")
@@ -194,12 +199,12 @@ def test_truncated_records_are_an_error_that_names_range_and_rule() -> None:
                 await again.drain()
             assert by_stream(query.seen + again.seen) == await all_of(namespace, "a")
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_a_query_that_may_lose_goes_on_at_the_first_record_and_counts() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a") as namespace:
+def test_a_query_that_may_lose_records_continues_at_the_first_one_and_counts() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace:
             for _ in range(3):
                 await append(namespace, "a", 10)
             everything = await read_all(namespace, "a")
@@ -213,12 +218,12 @@ def test_a_query_that_may_lose_goes_on_at_the_first_record_and_counts() -> None:
             assert read == [*range(4), *range(17, 30)]
             assert query.losses.records == 13
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_a_micro_batch_that_was_planned_and_truncated_is_a_loss_when_it_is_read_again() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a") as namespace:
+def test_a_planned_micro_batch_that_was_truncated_is_data_loss_when_it_is_repeated() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace:
             await append(namespace, "a", 20)
             everything = await read_all(namespace, "a")
             log: list[str] = []
@@ -237,15 +242,15 @@ def test_a_micro_batch_that_was_planned_and_truncated_is_a_loss_when_it_is_read_
                 await lenient.drain()
             assert [row.sequence for row in lenient.seen[0]] == list(range(10, 20))
 
-    told(story)
+    run_scenario(scenario)
 
 
-# Trouble
+# Failures
 
 
-def test_a_query_outlives_a_store_that_is_away_for_a_while() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a", "b") as namespace:
+def test_a_query_survives_an_unavailable_store() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a", "b") as namespace:
             for stream in ("a", "b"):
                 await append(namespace, stream, 30)
             async with cluster.client("query") as client:
@@ -262,16 +267,16 @@ def test_a_query_outlives_a_store_that_is_away_for_a_while() -> None:
                     await query.drain()
             assert by_stream(query.seen) == await all_of(namespace, "a", "b")
 
-    told(story)
+    run_scenario(scenario)
 
 
 # Everything at once
 
 
-def test_what_retention_took_of_the_first_micro_batch_before_its_repeat_is_a_loss() -> None:
-    # Spark asks for the initial offset again, and the earliest record is another one by then.
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a") as namespace:
+def test_records_that_retention_removed_before_a_repeat_are_data_loss() -> None:
+    # Spark requests the initial offset again, and the earliest record has changed by then.
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace:
             for _ in range(3):
                 await append(namespace, "a", 10)
             everything = await read_all(namespace, "a")
@@ -297,12 +302,12 @@ def test_what_retention_took_of_the_first_micro_batch_before_its_repeat_is_a_los
             assert [row.sequence for row in gone.seen[0]] == list(range(30, 40))
             assert gone.losses.records == 30
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_a_segment_that_was_read_and_purged_leaves_no_room_in_the_limit_of_bytes() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a") as namespace:
+def test_a_purged_segment_does_not_count_for_the_limit_of_bytes() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace:
             await append(namespace, "a", 500)
             query = Query(namespace.client, [], stream="n/a")
             async with query.running():
@@ -313,7 +318,7 @@ def test_a_segment_that_was_read_and_purged_leaves_no_room_in_the_limit_of_bytes
                 await trio.sleep(100)
                 await Janitor(namespace.client, "n", orphan_age_ms=0).sweep()
                 await trio.sleep(1)
-                known = query.batches.followers.streams["n/a"].metadata
+                known = query.batches.tracker.streams["n/a"].metadata
                 assert [each.number for each in known.segments] == [2]
                 assert await query.step(Limits(bytes_max=1000)) is not None
                 ranges = await query.batches.ranges(await query.start_of_last(), query.position)
@@ -321,4 +326,4 @@ def test_a_segment_that_was_read_and_purged_leaves_no_room_in_the_limit_of_bytes
                 await query.drain(Limits(bytes_max=1000))
             assert len([row for batch in query.seen for row in batch]) == 1000
 
-    told(story)
+    run_scenario(scenario)

@@ -1,4 +1,4 @@
-"""Pieces of a stream, read anywhere and in any order, are its records, each once."""
+"""Partitions of a stream, read anywhere and in any order, have each of its records once."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from connectors.spark.client.client_cache import KeptCluster, kept
+from connectors.spark.client.client_cache import ClusterClient, cached_cluster
 from connectors.spark.client.lazy_store import LazyStore
-from connectors.spark.core.filters import NO_BOUNDS, Bounds, Span
+from connectors.spark.core.filters import NO_BOUNDS, Bounds, BoundSpan
 from connectors.spark.options.options import ReadOptions
 from connectors.spark.schema import arrow_schema, spark_schema
 from connectors.spark.source.batch_reader import _plan
-from connectors.spark.source.input_partitions import Piece, PieceRange, read_piece
+from connectors.spark.source.input_partitions import EntryRange, LedgerPartition, read_partition
 from ledger.client import LedgerClient
 from ledger.core import metadata_format
 from ledger.errors import MetadataUnavailable, NoSuchEntry, NoSuchLedger
 from stream.blocking import Namespace, Position
-from stream.errors import RecordFormatError, Truncated
+from stream.core.position import Truncated
+from stream.errors import RecordFormatError
 from stream.store.streams import StreamStore
 from tests.system.cluster import StandaloneCluster
 
@@ -48,42 +49,42 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClus
                     event_times=[1000 * (first + i) for i in range(RECORDS // 3)],
                 )
     yield cluster
-    kept(cluster.uri).disconnect()
+    cached_cluster(cluster.uri).disconnect()
     cluster.end()
 
 
 def pieces_of(
     cluster: StandaloneCluster, bounds: Bounds = NO_BOUNDS, **options: str
-) -> list[Piece]:
+) -> list[LedgerPartition]:
     given = {"cluster": cluster.uri, "stream": "demo/numbers", **options}
     parsed = ReadOptions.parse(given, {}, is_streaming=False)
-    return kept(cluster.uri).run(_plan, parsed, bounds)
+    return cached_cluster(cluster.uri).run(_plan, parsed, bounds)
 
 
-def rows_of(pieces: list[Piece], schema: pa.Schema = SCHEMA) -> list[dict[str, Any]]:
-    # As Spark does: what it reads came through a pickle.
-    copies = [pickle.loads(pickle.dumps(piece)) for piece in pieces]
-    return [row for piece in copies for batch in read_piece(piece, schema)
+def rows_of(partitions: list[LedgerPartition], schema: pa.Schema = SCHEMA) -> list[dict[str, Any]]:
+    # As Spark does, partitions are pickled.
+    copies = [pickle.loads(pickle.dumps(partition)) for partition in partitions]
+    return [row for partition in copies for batch in read_partition(partition, schema)
             for row in batch.to_pylist()]  # fmt: skip
 
 
 @pytest.mark.parametrize("tasks", ["1", "2", "7", "40"])
 @pytest.mark.parametrize("rows", ["5", "100000"])
-def test_pieces_are_the_records_each_once(
+def test_partitions_have_each_record_once(
     cluster: StandaloneCluster, tasks: str, rows: str
 ) -> None:
-    pieces = pieces_of(cluster, minTasks=tasks, rowsPerBatch=rows)
-    assert len(pieces) == int(tasks)
-    found = rows_of(pieces)
+    partitions = pieces_of(cluster, minTasks=tasks, rowsPerBatch=rows)
+    assert len(partitions) == int(tasks)
+    found = rows_of(partitions)
     assert [row["value"] for row in found] == [value_of(number) for number in range(RECORDS)]
     assert [row["sequence"] for row in found] == list(range(RECORDS))
     assert [row["key"] for row in found] == [
         b"%d" % (n % (RECORDS // 3) % 7) for n in range(RECORDS)
     ]
-    places = [Position(row["segment"], row["entry"], row["slot"]) for row in found]
-    assert places == sorted(set(places))
-    # Again, and the last one first: a task that runs twice or late harms nothing.
-    again = [row for piece in reversed(pieces) for row in rows_of([piece])]
+    index = [Position(row["segment"], row["entry"], row["slot"]) for row in found]
+    assert index == sorted(set(index))
+    # Again, in reverse order: a repeated or late task is harmless.
+    again = [row for partition in reversed(partitions) for row in rows_of([partition])]
     assert sorted(again, key=lambda row: row["sequence"]) == found
 
 
@@ -100,21 +101,21 @@ def test_pieces_are_the_records_each_once(
 def test_positions_are_exact(
     cluster: StandaloneCluster, start: str, end: str, wanted: range
 ) -> None:
-    pieces = pieces_of(cluster, startingPosition=start, endingPosition=end, minTasks="3")
-    assert [row["sequence"] for row in rows_of(pieces)] == list(wanted)
+    partitions = pieces_of(cluster, startingPosition=start, endingPosition=end, minTasks="3")
+    assert [row["sequence"] for row in rows_of(partitions)] == list(wanted)
 
 
-def test_bounds_leave_out_what_cannot_match(cluster: StandaloneCluster) -> None:
-    bounds = Bounds(sequence=Span(1490, 1509))
+def test_bounds_exclude_entries_that_cannot_match(cluster: StandaloneCluster) -> None:
+    bounds = Bounds(sequence=BoundSpan(1490, 1509))
     assert [row["sequence"] for row in rows_of(pieces_of(cluster, bounds))] == [*range(1490, 1510)]
-    bounds = Bounds(event_ms=Span(2_500_000, 2_500_500), has_event_time=True)
-    pieces = pieces_of(cluster, bounds)
-    assert [each.segment for piece in pieces for each in piece.ranges] == [3]
-    sequences = [row["sequence"] for row in rows_of(pieces)]
+    bounds = Bounds(event_ms=BoundSpan(2_500_000, 2_500_500), has_event_time=True)
+    partitions = pieces_of(cluster, bounds)
+    assert [each.segment for partition in partitions for each in partition.ranges] == [3]
+    sequences = [row["sequence"] for row in rows_of(partitions)]
     assert 2500 in sequences
     assert len(sequences) < 200, "entries without a matching time are left out"
     assert pieces_of(cluster, Bounds(streams=frozenset({"demo/other"}))) == []
-    assert pieces_of(cluster, Bounds(append_ms=Span(high=5))) == []
+    assert pieces_of(cluster, Bounds(append_ms=BoundSpan(high=5))) == []
 
 
 async def _store_of(client: LedgerClient) -> LazyStore:
@@ -122,49 +123,49 @@ async def _store_of(client: LedgerClient) -> LazyStore:
     return client.store
 
 
-def test_reading_asks_no_metadata_store(cluster: StandaloneCluster) -> None:
-    pieces = pieces_of(cluster)
-    here: KeptCluster = kept(cluster.uri)
+def test_reading_needs_no_metadata_store(cluster: StandaloneCluster) -> None:
+    partitions = pieces_of(cluster)
+    here: ClusterClient = cached_cluster(cluster.uri)
     here.disconnect()  # as in another process
-    assert len(rows_of(pieces)) == RECORDS
+    assert len(rows_of(partitions)) == RECORDS
     assert not here.run(_store_of).is_opened
 
 
-def test_a_reader_that_is_dropped_leaves_nothing_behind(cluster: StandaloneCluster) -> None:
-    (piece,) = pieces_of(cluster, rowsPerBatch="10")
-    rows = read_piece(piece, SCHEMA)
+def test_a_dropped_reader_leaves_nothing_behind(cluster: StandaloneCluster) -> None:
+    (partition,) = pieces_of(cluster, rowsPerBatch="10")
+    rows = read_partition(partition, SCHEMA)
     assert next(rows).num_rows == 10
     rows.close()  # type: ignore[attr-defined]
-    assert len(rows_of([piece])) == RECORDS
+    assert len(rows_of([partition])) == RECORDS
 
 
-def without_ledger(piece: Piece) -> Piece:
-    """The same, of a ledger that nobody has."""
-    (each,) = piece.ranges
+def without_ledger(partition: LedgerPartition) -> LedgerPartition:
+    """Returns the partition with a ledger that does not exist."""
+    (each,) = partition.ranges
     metadata = metadata_format.decode(each.ledger_id, each.metadata)
     nobodys = metadata_format.encode(replace(metadata, ledger_id=999_999))
-    return replace(piece, ranges=(replace(each, ledger_id=999_999, metadata=nobodys),))
+    return replace(partition, ranges=(replace(each, ledger_id=999_999, metadata=nobodys),))
 
 
-def test_what_is_gone_is_an_error_or_left_out(
+def test_deleted_entries_are_an_error_or_skipped(
     cluster: StandaloneCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     with Namespace.connect(cluster.uri, "demo") as namespace:
         with namespace.writer("gone", create=True) as writer:
             writer.append(b"x")
-        (piece,) = pieces_of(cluster, stream="demo/gone")
-        lost = without_ledger(piece)
+        (partition,) = pieces_of(cluster, stream="demo/gone")
+        lost = without_ledger(partition)
         with pytest.raises((NoSuchEntry, NoSuchLedger)):
             rows_of([lost])
         namespace.truncate("gone", Position(1, 1, 0))
         with pytest.raises(Truncated, match="demo/gone"):
             rows_of([lost])
-        both = replace(lost, ranges=lost.ranges + piece.ranges, is_loss_error=False)
+        both = replace(lost, ranges=lost.ranges + partition.ranges, is_loss_error=False)
         assert [row["value"] for row in rows_of([both])] == [b"x"]
-    assert "were not read" in caplog.text
+    assert "are not read" in caplog.text
 
 
-def test_what_is_gone_is_told_though_the_metadata_store_is_away(
+def test_deleted_entries_are_reported_without_a_metadata_store(
     cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unavailable(*_: Any) -> Any:
@@ -173,26 +174,28 @@ def test_what_is_gone_is_told_though_the_metadata_store_is_away(
     with Namespace.connect(cluster.uri, "demo") as namespace:
         with namespace.writer("unexplained", create=True) as writer:
             writer.append(b"x")
-        (piece,) = pieces_of(cluster, stream="demo/unexplained")
+        (partition,) = pieces_of(cluster, stream="demo/unexplained")
         monkeypatch.setattr(StreamStore, "read_stream", unavailable)
         with pytest.raises((NoSuchEntry, NoSuchLedger)):
-            rows_of([without_ledger(piece)])
+            rows_of([without_ledger(partition)])
 
 
-def test_an_entry_that_is_none_is_a_clear_error(cluster: StandaloneCluster) -> None:
+def test_a_damaged_entry_is_a_clear_error(cluster: StandaloneCluster) -> None:
     with Namespace.connect(cluster.uri, "demo") as namespace:
         with namespace.writer("damaged", create=True) as writer:
             writer.append(b"x")
-        (piece,) = pieces_of(cluster, stream="demo/damaged")
+        (partition,) = pieces_of(cluster, stream="demo/damaged")
 
-    async def foreign(client: LedgerClient) -> PieceRange:
+    async def foreign(client: LedgerClient) -> EntryRange:
         async with client.create_ledger() as writer:
             await writer.append(b"not of a stream at all")
         metadata = await client.ledger_metadata(writer.ledger_id)
         return replace(
-            piece.ranges[0], ledger_id=writer.ledger_id, metadata=metadata_format.encode(metadata)
+            partition.ranges[0],
+            ledger_id=writer.ledger_id,
+            metadata=metadata_format.encode(metadata),
         )
 
-    damaged = replace(piece, ranges=(kept(cluster.uri).run(foreign),))
+    damaged = replace(partition, ranges=(cached_cluster(cluster.uri).run(foreign),))
     with pytest.raises(RecordFormatError, match=r"entry 0 of segment 1 of stream 'demo/damaged'"):
         rows_of([damaged])

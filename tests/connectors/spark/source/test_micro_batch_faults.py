@@ -1,4 +1,4 @@
-"""Every record of moving streams comes out once, whatever happens to query and streams."""
+"""Every record of changing streams is read once, whatever happens to query and streams."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from stream import Namespace, StreamWriter
 from stream.sinks.sinks import commit_batch
-from tests.connectors.spark.source.sample_namespaces import a_world, all_of, told
-from tests.connectors.spark.source.simulated_query import Query, Seen, by_stream
+from tests.connectors.spark.source.sample_namespaces import all_of, run_scenario, sample_namespace
+from tests.connectors.spark.source.simulated_query import Query, ReadRecord, by_stream
 from tests.stream.sinks.sink_ledgers import write_ledger
 
 
-class _Torment:
-    """Writers, takeovers and new streams beside a query that is stopped and started again."""
+class _Faults:
+    """Writers, takeovers and new streams, with a query that is stopped and restarted."""
 
     def __init__(self, namespace: Namespace, seed: int) -> None:
         self.namespace = namespace
@@ -27,7 +27,7 @@ class _Torment:
         self.is_over = False
 
     async def write(self, stream: str) -> None:
-        """Appends; now and then another writer takes over in the middle of it."""
+        """Appends records; sometimes another writer takes over in the middle."""
         number = 0
         while not self.is_over:
             try:
@@ -54,7 +54,7 @@ class _Torment:
                 continue
 
     async def commit(self, client: LedgerClient, streams: list[str]) -> None:
-        """Commits batches of a sink, each of them to all of the streams."""
+        """Commits batches of a sink, each of them to all streams."""
         batch_id = 0
         while not self.is_over:
             await trio.sleep(self.rng.random())
@@ -73,23 +73,23 @@ class _Torment:
 
 
 @pytest.mark.parametrize(("seed", "is_sink_at_work"), [(0, False), (1, False), (2, True)])
-def test_every_record_of_moving_streams_comes_out_once_and_in_order(
+def test_every_record_of_changing_streams_is_read_once_and_in_order(
     seed: int, is_sink_at_work: bool
 ) -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a", "b") as namespace, cluster.client() as sink:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a", "b") as namespace, cluster.client() as sink:
             await namespace.set_policy(roll_bytes=1 << 16)
-            torment = _Torment(namespace, seed)
+            faults = _Faults(namespace, seed)
             rng = random.Random(seed + 100)
             log: list[str] = []
-            batches: list[list[Seen]] = []
+            batches: list[list[ReadRecord]] = []
             async with trio.open_nursery() as nursery:
                 for stream in ("a", "b", "c"):
-                    nursery.start_soon(torment.write, stream)
+                    nursery.start_soon(faults.write, stream)
                 if is_sink_at_work:
-                    nursery.start_soon(torment.commit, sink, ["a", "b"])
+                    nursery.start_soon(faults.commit, sink, ["a", "b"])
                 else:
-                    nursery.start_soon(torment.take_over, ["a", "b"])
+                    nursery.start_soon(faults.take_over, ["a", "b"])
                 for _ in range(4):
                     query = Query(namespace.client, log, streamPattern="n/*")
                     async with query.running():
@@ -106,11 +106,11 @@ def test_every_record_of_moving_streams_comes_out_once_and_in_order(
                             await query.step(limits)
                             await trio.sleep(rng.random() / 2)
                     batches += query.seen
-                torment.is_over = True
+                faults.is_over = True
             last = Query(namespace.client, log, streamPattern="n/*")
             async with last.running():
                 await last.drain(Limits(records_max=500))
             batches += last.seen
             assert by_stream(batches) == await all_of(namespace, "a", "b", "c")
 
-    told(story, seed)
+    run_scenario(scenario, seed)

@@ -1,4 +1,4 @@
-"""Micro-batches of streams that are appended, rolled, taken over, truncated, made and deleted."""
+"""Micro-batches of streams that are appended, rolled, taken over, truncated and deleted."""
 
 from __future__ import annotations
 
@@ -12,8 +12,13 @@ from connectors.spark.core.admission import Limits
 from connectors.spark.monitoring.lag import lag_of
 from ledger.metastore.base import Node
 from stream.core.position import Position
-from tests.connectors.spark.source.sample_namespaces import a_world, all_of, append, told
-from tests.connectors.spark.source.simulated_query import Query, Seen, by_stream
+from tests.connectors.spark.source.sample_namespaces import (
+    all_of,
+    append,
+    run_scenario,
+    sample_namespace,
+)
+from tests.connectors.spark.source.simulated_query import Query, ReadRecord, by_stream
 from tests.stream.whole_streams import read_all
 
 # Limits
@@ -29,8 +34,8 @@ from tests.stream.whole_streams import read_all
     ],
 )
 def test_micro_batches_keep_their_limits_and_lose_nothing(limits: Limits) -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a", "b", "c") as namespace:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a", "b", "c") as namespace:
             await append(namespace, "a", 90)
             await append(namespace, "b", 20)
             await append(namespace, "b", 15)
@@ -43,18 +48,18 @@ def test_micro_batches_keep_their_limits_and_lose_nothing(limits: Limits) -> Non
                         assert await bytes_of(query) <= limits.bytes_max
             assert by_stream(query.seen) == await all_of(namespace, "a", "b", "c")
 
-    told(story)
+    run_scenario(scenario)
 
 
 async def bytes_of(query: Query) -> int:
-    """Stored bytes of the last micro-batch."""
+    """Returns the stored bytes of the last micro-batch."""
     ranges = await query.batches.ranges(await query.start_of_last(), query.position)
     return sum(each.nbytes for each in ranges)
 
 
 def test_streams_share_a_limit_fairly() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a", "b", "c") as namespace:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a", "b", "c") as namespace:
             for stream, count in (("a", 200), ("b", 200), ("c", 3)):
                 await append(namespace, stream, count)
             query = Query(namespace.client, [], streamPattern="n/*")
@@ -64,12 +69,12 @@ def test_streams_share_a_limit_fairly() -> None:
             counts = [sum(row.stream == name for row in rows) for name in ("n/a", "n/b", "n/c")]
             assert counts == [20, 20, 3]
 
-    told(story)
+    run_scenario(scenario)
 
 
 def test_a_micro_batch_waits_for_records_but_not_longer_than_it_may() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a") as namespace:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace:
             await append(namespace, "a", 5)
             limits = Limits(records_min=10, delay_ms_max=1000)
             query = Query(namespace.client, [], stream="n/a")
@@ -80,15 +85,15 @@ def test_a_micro_batch_waits_for_records_but_not_longer_than_it_may() -> None:
                 await trio.sleep(1)
                 assert len(await query.step(limits, 0) or ()) == 10
 
-    told(story)
+    run_scenario(scenario)
 
 
-# What nobody may see, and what everybody must
+# Confirmed and unconfirmed records
 
 
 def test_an_open_segment_is_read_up_to_what_is_confirmed_as_it_grows() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a") as namespace, namespace.writer("a") as writer:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace, namespace.writer("a") as writer:
             query = Query(namespace.client, [], stream="n/a")
             async with query.running():
                 assert await query.step() is None
@@ -101,51 +106,54 @@ def test_an_open_segment_is_read_up_to_what_is_confirmed_as_it_grows() -> None:
                     assert await query.step() is None
             assert by_stream(query.seen) == await all_of(namespace, "a")
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_nothing_is_asked_of_anybody_while_nothing_happens() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a", "b") as namespace, namespace.writer("a") as writer:
+def test_an_idle_query_sends_no_requests() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with (
+            sample_namespace(cluster, "a", "b") as namespace,
+            namespace.writer("a") as writer,
+        ):
             await writer.append(b"x")
             await trio.sleep(1)
             query = Query(namespace.client, [], streamPattern="n/*")
             async with query.running():
                 await query.drain()
                 await trio.sleep(5)
-                version = query.batches.followers.version
+                version = query.batches.tracker.version
                 await trio.sleep(60)
-                assert query.batches.followers.version == version
+                assert query.batches.tracker.version == version
                 await writer.append(b"y")
                 await trio.sleep(1)
-                assert query.batches.followers.version > version
+                assert query.batches.tracker.version > version
                 assert await query.step() is not None
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_a_query_that_is_behind_is_not_told_of_every_entry() -> None:
-    """Work goes with the queries: news nobody has taken are followed by none."""
+def test_a_query_that_is_behind_does_not_poll_for_every_entry() -> None:
+    """The work grows with the queries: no polls follow a notification that is not consumed."""
 
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a") as namespace, namespace.writer("a") as writer:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace, namespace.writer("a") as writer:
             query = Query(namespace.client, [], stream="n/a")
             async with query.running():
-                version = query.batches.followers.version
+                version = query.batches.tracker.version
                 for number in range(200):
                     await writer.append(b"%d" % number)
-                assert query.batches.followers.version - version <= 2
+                assert query.batches.tracker.version - version <= 2
                 rows = await query.step()
                 assert rows is not None
                 assert len(rows) >= 199
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_streams_that_are_not_followed_are_looked_at_in_turn() -> None:
-    async def story(cluster: SimCluster) -> None:
+def test_streams_that_are_not_followed_are_polled_in_turn() -> None:
+    async def scenario(cluster: SimCluster) -> None:
         names = [f"s{number}" for number in range(7)]
-        async with a_world(cluster, *names) as namespace:
+        async with sample_namespace(cluster, *names) as namespace:
             query = Query(namespace.client, [], streamPattern="n/s*", followed_max=2)
             async with query.running():
                 for round_ in range(3):
@@ -157,15 +165,15 @@ def test_streams_that_are_not_followed_are_looked_at_in_turn() -> None:
                     assert len(rows) == 21
             assert by_stream(query.seen) == await all_of(namespace, *names)
 
-    told(story)
+    run_scenario(scenario)
 
 
 # AvailableNow
 
 
 def test_available_now_ends_at_the_record_that_was_last_when_it_began() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a", "b") as namespace:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a", "b") as namespace:
             await append(namespace, "a", 25)
             async with namespace.writer("b") as writer:
                 await writer.append_many([b"b-%d" % n for n in range(33)])
@@ -178,31 +186,31 @@ def test_available_now_ends_at_the_record_that_was_last_when_it_began() -> None:
                     await namespace.create_stream("c")
                     await append(namespace, "c", 5, "late")
                     await trio.sleep(2)
-                    # Fewer than the minimum is no reason to wait.
+                    # Fewer records than the minimum do not delay it.
                     await query.drain(Limits(records_max=10, records_min=8, delay_ms_max=10**9))
             counts = {stream: len(rows) for (stream, _), rows in by_stream(query.seen).items()}
             assert counts == {"n/a": 25, "n/b": 33}
             assert b"late" not in [value for batch in query.seen for value in map(_value, batch)]
-            # The next run reads the rest, and the stream that was new.
+            # The next run reads the rest, and the new stream.
             rest = Query(namespace.client, query.log, streamPattern="n/*")
             async with rest.running():
                 await rest.batches.settle_end()
                 await rest.drain(Limits(records_max=10))
             assert by_stream(query.seen + rest.seen) == await all_of(namespace, "a", "b", "c")
 
-    told(story)
+    run_scenario(scenario)
 
 
-def _value(row: Seen) -> bytes:
+def _value(row: ReadRecord) -> bytes:
     return row.value
 
 
-# Streams come and go
+# Streams that are created and deleted
 
 
 def test_new_streams_and_new_partitions_begin_at_their_first_record() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a") as namespace:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace:
             await append(namespace, "a", 5, "before")
             await namespace.create_stream("p", partitions=1)
             log: list[str] = []
@@ -216,7 +224,7 @@ def test_new_streams_and_new_partitions_begin_at_their_first_record() -> None:
                 await trio.sleep(2)
                 await query.drain(Limits(records_max=2))
             assert by_stream(query.seen) == await all_of(namespace, "b", "p#1")
-            # While no query runs, too.
+            # This holds while no query runs, too.
             await namespace.create_stream("c")
             await append(namespace, "c", 6)
             again = Query(namespace.client, log, streamPattern="n/*", startingPosition="latest")
@@ -224,12 +232,12 @@ def test_new_streams_and_new_partitions_begin_at_their_first_record() -> None:
                 await again.drain()
             assert by_stream(again.seen) == await all_of(namespace, "c")
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_the_lag_of_a_stream_that_was_not_begun_is_what_it_has() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a", "b") as namespace:
+def test_the_lag_of_an_unread_stream_is_all_its_records() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a", "b") as namespace:
             await append(namespace, "a", 5)
             query = Query(namespace.client, [], streamPattern="n/*")
             async with query.running():
@@ -251,14 +259,14 @@ def test_the_lag_of_a_stream_that_was_not_begun_is_what_it_has() -> None:
             assert found is not None
             assert found.records_by_stream == {"n/a": 2, "n/new": 7}
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_a_name_that_became_partitioned_is_not_asked_for_again_and_again(
+def test_a_name_that_became_partitioned_is_not_polled_repeatedly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a") as namespace:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace:
             await append(namespace, "a", 5)
             client = namespace.client
             query = Query(client, [], stream="n/a")
@@ -279,7 +287,7 @@ def test_a_name_that_became_partitioned_is_not_asked_for_again_and_again(
                 monkeypatch.setattr(client.store, "watch", counted)
                 await trio.sleep(60)
                 assert asked == []
-                # It is still noticed if the name is a plain stream's again.
+                # A new plain stream of this name is still noticed.
                 await namespace.delete_stream("a")
                 await namespace.create_stream("a")
                 await append(namespace, "a", 4, "again")
@@ -288,12 +296,12 @@ def test_a_name_that_became_partitioned_is_not_asked_for_again_and_again(
             found = by_stream(query.seen)
             assert [len(rows) for rows in found.values()] == [5, 3, 4]
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_a_stream_that_is_not_meant_any_more_goes_on_where_it_was() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a", "b") as namespace:
+def test_a_stream_that_is_selected_again_continues_at_its_offset() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a", "b") as namespace:
             log: list[str] = []
             queries = []
             for streams in ("n/a,n/b", "n/a", "n/a,n/b"):
@@ -305,12 +313,15 @@ def test_a_stream_that_is_not_meant_any_more_goes_on_where_it_was() -> None:
                 queries += query.seen
             assert by_stream(queries) == await all_of(namespace, "a", "b")
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_a_planned_micro_batch_keeps_the_rows_of_a_stream_that_is_not_meant_any_more() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a", "b") as namespace, namespace.writer("b") as writer:
+def test_a_planned_micro_batch_keeps_the_rows_of_a_stream_that_is_not_selected() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with (
+            sample_namespace(cluster, "a", "b") as namespace,
+            namespace.writer("b") as writer,
+        ):
             await append(namespace, "a", 3)
             await writer.append_many([b"%d" % n for n in range(40)])
             await trio.sleep(1)
@@ -321,16 +332,16 @@ def test_a_planned_micro_batch_keeps_the_rows_of_a_stream_that_is_not_meant_any_
             async with again.running():
                 assert await again.again() == query.seen[0]
 
-    told(story)
+    run_scenario(scenario)
 
 
 @pytest.mark.parametrize("position", ["end=10", "latest", "cursor=c", "earliest"])
-def test_the_first_micro_batch_is_the_same_though_its_beginning_is_asked_for_again(
+def test_the_first_micro_batch_is_the_same_after_another_initial_offset(
     position: str,
 ) -> None:
-    # Spark does not keep it: it asks once more after it has stored the end, and after restarts.
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a") as namespace, namespace.writer("a") as writer:
+    # Spark does not store it: it asks again after it has stored the end, and after restarts.
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace, namespace.writer("a") as writer:
             await writer.append_many([b"%d" % n for n in range(30)])
             everything = await read_all(namespace, "a")
             async with namespace.cursor("a", "c") as cursor:
@@ -354,12 +365,12 @@ def test_the_first_micro_batch_is_the_same_though_its_beginning_is_asked_for_aga
                 assert await again.step() is not None
             assert [row.sequence for row in again.seen[0]] == list(range(50, 90))
 
-    told(story)
+    run_scenario(scenario)
 
 
-def test_one_large_record_at_the_beginning_takes_from_the_others_shares() -> None:
-    async def story(cluster: SimCluster) -> None:
-        async with a_world(cluster, "a", "b") as namespace:
+def test_one_large_first_record_reduces_the_other_quotas() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a", "b") as namespace:
             async with namespace.writer("a") as writer:
                 await writer.append(bytes(40_000))
                 for _ in range(300):
@@ -370,4 +381,4 @@ def test_one_large_record_at_the_beginning_takes_from_the_others_shares() -> Non
                 assert await query.step(Limits(bytes_max=50_000)) is not None
                 assert 40_000 < await bytes_of(query) <= 50_000
 
-    told(story)
+    run_scenario(scenario)

@@ -1,4 +1,4 @@
-"""The micro-batch source as Spark's engine asks it, over real processes and without Spark."""
+"""The micro-batch source as Spark's engine calls it, with real processes and without Spark."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def sequence(offset: dict[str, Any], stream: str) -> int:
     return 0 if found is None else int(found["sequence"])
 
 
-def test_what_was_sealed_is_there_when_it_is_asked_for(streams: Streams) -> None:
-    """As `processAllAvailable` promises: news by watches alone would come too late."""
+def test_a_sealed_record_is_found_at_once(streams: Streams) -> None:
+    """As `processAllAvailable` guarantees: notifications of watches alone would be too late."""
     stream = streams.create()
     with reader_of(streams, stream) as reader:
         offset = reader.initialOffset()
@@ -48,7 +48,7 @@ def test_what_was_sealed_is_there_when_it_is_asked_for(streams: Streams) -> None
             assert again == offset
 
 
-def test_a_query_that_may_lose_starts_again_without_a_stream_that_was_purged(
+def test_a_query_that_may_lose_records_restarts_without_a_purged_stream(
     streams: Streams,
 ) -> None:
     stream = streams.create()
@@ -70,7 +70,7 @@ def test_a_query_that_may_lose_starts_again_without_a_stream_that_was_purged(
         new.initialOffset()
 
 
-def test_a_reader_that_is_asked_for_nothing_new_gives_the_same_offset(streams: Streams) -> None:
+def test_a_reader_without_new_records_returns_the_same_offset(streams: Streams) -> None:
     stream = streams.create()
     streams.append(stream, [b"1", b"2"])
     with reader_of(streams, stream) as reader:

@@ -34,7 +34,7 @@ async def hold(store: MetadataStore, path: str) -> None:
 
 
 async def count(store: MetadataStore, path: str, times: str) -> None:
-    """Adds one so many times, by compare and put."""
+    """Adds one this many times, by compare and put."""
     try:
         await store.create(path, b"0")
     except NodeExists:

@@ -12,7 +12,7 @@ import trio.testing
 
 from ledger.errors import MetadataConflict, MetadataUnavailable, NodeExists, NoSuchNode
 from ledger.metastore.base import Create, Put
-from ledger.metastore.sqlite.batching import TOGETHER_MAX, Lane, Work
+from ledger.metastore.sqlite.batching import TOGETHER_MAX, CallBatcher, Work
 from ledger.metastore.sqlite.store import SqliteStore, open_sqlite
 from ledger.runtime.background import open_background
 
@@ -38,8 +38,8 @@ def _outcome(work: Work) -> object:
 
 
 @asynccontextmanager
-async def lane_on(disk: Disk) -> AsyncIterator[Lane]:
-    lane = Lane(disk.visit)
+async def lane_on(disk: Disk) -> AsyncIterator[CallBatcher]:
+    lane = CallBatcher(disk.visit)
     async with open_background() as nursery:
         nursery.start_soon(lane.run)
         yield lane
@@ -111,7 +111,7 @@ async def test_a_change_cancelled_too_late_is_waited_for() -> None:
     assert made == [1]
 
 
-async def test_those_who_wait_at_the_end_are_told() -> None:
+async def test_calls_that_wait_at_the_end_get_an_error() -> None:
     disk = Disk()
     async with trio.open_nursery() as nursery:
         async with lane_on(disk) as lane:
@@ -253,7 +253,7 @@ async def test_watches_of_many_nodes_see_each_change_of_theirs(tmp_path: Path) -
         assert all(len(seen[number]) == 1 for number in range(5, count))
 
 
-async def test_a_mistake_of_one_caller_is_his_alone(tmp_path: Path) -> None:
+async def test_an_error_of_one_caller_does_not_affect_others(tmp_path: Path) -> None:
     async with a_store(tmp_path) as store:
         await store.create("/n", b"")
         raised: list[BaseException] = []

@@ -12,7 +12,7 @@ import pytest
 from ledger.metastore.sqlite import tree
 from ledger.metastore.sqlite.connection import connect
 from ledger.metastore.sqlite.liveness import identity_of
-from ledger.metastore.sqlite.tree import APPLICATION_ID, SCHEMA_VERSION, SqliteFile
+from ledger.metastore.sqlite.tree import APPLICATION_ID, SCHEMA_VERSION, SqliteTree
 
 
 class Overtaken:
@@ -53,7 +53,7 @@ def test_a_file_that_is_being_made_is_not_taken_for_anothers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tree, "connect", Overtaken)
-    SqliteFile(
+    SqliteTree(
         str(tmp_path / "cluster.db"),
         session_timeout_ms=5000,
         now_ms=lambda: 0,

@@ -15,12 +15,12 @@ import pytest
 import trio
 
 from ledger.errors import InvalidArgument, MetadataCorrupt, MetadataUnavailable
-from ledger.metastore import open_store, sqlite_path
+from ledger.metastore import ClusterAddress, open_store
 from ledger.metastore.base import Create
 from ledger.metastore.bookies import BookieInfo, BookieRegistry, encode_info
 from ledger.metastore.sqlite.liveness import ProcessIdentity, identity_of, is_gone
 from ledger.metastore.sqlite.store import open_sqlite
-from ledger.metastore.sqlite.tree import SqliteFile
+from ledger.metastore.sqlite.tree import SqliteTree
 
 
 async def refused(path: Path) -> str:
@@ -156,7 +156,7 @@ async def test_a_lost_session_is_noticed_by_the_heartbeat(tmp_path: Path) -> Non
         _end_all_sessions(file)
         with trio.fail_after(10):
             while not _count_sessions(file):  # noqa: ASYNC110
-                await trio.sleep(0.01)  # nothing in this process tells it
+                await trio.sleep(0.01)  # nothing in this process notifies it
 
 
 def _count_sessions(file: Path) -> int:
@@ -181,8 +181,8 @@ def test_a_session_dies_of_silence_on_the_shared_clock(tmp_path: Path) -> None:
     here = identity_of(os.getpid())
     elsewhere = ProcessIdentity(here.boot_id, "another container", 7, 7)
 
-    def opened(identity: ProcessIdentity) -> SqliteFile:
-        return SqliteFile(
+    def opened(identity: ProcessIdentity) -> SqliteTree:
+        return SqliteTree(
             str(tmp_path / "c.db"),
             session_timeout_ms=500,
             now_ms=lambda: 0,
@@ -201,7 +201,7 @@ def test_a_session_dies_of_silence_on_the_shared_clock(tmp_path: Path) -> None:
         clock_ms += 1
         assert mine.expire_dead() == 1
         assert not other.beat(theirs)
-        clock_ms += 5000  # we slept long, but we are here: nobody ends himself
+        clock_ms += 5000  # after a long sleep this process is alive: it does not expire itself
         assert mine.expire_dead() == 0
         assert mine.beat(session)
     finally:
@@ -209,9 +209,9 @@ def test_a_session_dies_of_silence_on_the_shared_clock(tmp_path: Path) -> None:
         other.close()
 
 
-async def test_nobody_is_buried_for_a_silence_that_a_locked_file_imposed(tmp_path: Path) -> None:
-    # As one stopped in the middle of a change does it: once he was woken, whoever had the file
-    # first buried all bookies of the cluster.
+async def test_no_session_expires_because_the_file_was_locked(tmp_path: Path) -> None:
+    # As by a process that is stopped in the middle of a change: when it continued, the first
+    # process that got the lock expired all bookies of the cluster.
     file = tmp_path / "c.db"
     async with (
         open_sqlite(str(file), session_timeout_ms=500) as one,
@@ -235,12 +235,12 @@ async def test_nobody_is_buried_for_a_silence_that_a_locked_file_imposed(tmp_pat
 async def test_a_successor_elsewhere_gets_the_id_of_one_who_died_in_a_container(
     tmp_path: Path,
 ) -> None:
-    # No /proc tells that he is gone, and the successor has to listen for a timeout first.
+    # No /proc shows that it is gone, and the successor has to wait for a timeout first.
     path = str(tmp_path / "c.db")
     node = "/ledgers/available/b1"
     info = BookieInfo("10.0.0.1", 3181)
     contained = ProcessIdentity(identity_of(os.getpid()).boot_id, "another container", 7, 7)
-    died = SqliteFile(
+    died = SqliteTree(
         path,
         session_timeout_ms=600,
         now_ms=lambda: 0,
@@ -295,16 +295,16 @@ def test_only_proof_makes_a_process_gone() -> None:
         ("memory:x", "nothing after it"),
     ],
 )
-async def test_addresses_nobody_can_serve_are_refused(uri: str, message: str) -> None:
+async def test_addresses_that_no_driver_can_serve_are_refused(uri: str, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         async with open_store(uri):
             raise AssertionError("must not be entered")
 
 
 async def test_addresses_choose_the_driver(tmp_path: Path) -> None:
-    assert sqlite_path("sqlite:///tmp/c.db") == "/tmp/c.db"
-    assert sqlite_path("sqlite:////tmp/c.db") == "/tmp/c.db"
-    assert sqlite_path("sqlite://c.db") == "c.db"
+    assert ClusterAddress.parse("sqlite:///tmp/c.db").sqlite_path == "/tmp/c.db"
+    assert ClusterAddress.parse("sqlite:////tmp/c.db").sqlite_path == "/tmp/c.db"
+    assert ClusterAddress.parse("sqlite://c.db").sqlite_path == "c.db"
     async with open_store(f"sqlite:///{tmp_path}/four.db") as store:
         await store.create("/a", b"")
     assert (tmp_path / "four.db").exists()

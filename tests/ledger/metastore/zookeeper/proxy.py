@@ -13,7 +13,7 @@ import trio
 
 
 class Proxy:
-    """Get one from `open_proxy`; `address` is what the client is told."""
+    """Get one from `open_proxy`; `address` is the one given to the client."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
@@ -23,7 +23,7 @@ class Proxy:
         self.answers_held = trio.Event()
         self.is_refusing = False
         self.silences = 0
-        """So many of the next connections are taken, and nothing is ever said on them."""
+        """How many of the next connections are accepted without ever sending anything."""
         self.connections = 0
 
     def hold_answers(self) -> None:

@@ -24,7 +24,7 @@ async def in_thread(call: Callable[[], None]) -> None:
 
 async def expire(store: ZooKeeperStore, server: RunningZooKeeper) -> None:
     """Ends the session from outside: a second client takes it up and closes it."""
-    credentials = store._link._client.client_id
+    credentials = store._session._client.client_id
     assert credentials is not None
 
     def take_and_close() -> None:
@@ -64,5 +64,5 @@ async def insist(store: MetadataStore, path: str, data: bytes) -> None:
 
 async def disconnected(store: ZooKeeperStore) -> None:
     with trio.fail_after(PATIENCE_S):
-        while store._link._is_connected:
-            await store._link._state_changed.wait()
+        while store._session._is_connected:
+            await store._session._state_changed.wait()

@@ -31,7 +31,7 @@ from .steps import (
 )
 
 pytestmark = pytest.mark.zookeeper
-# The server dies and comes back.
+# The server dies and returns.
 
 
 async def test_calls_and_watches_go_on_after_kill_and_restart(
@@ -216,9 +216,9 @@ async def test_all_goes_on_after_a_pause_beyond_the_session_timeout(
         await store.create("/a", b"0")
         await wait_until(nodes, b"x")
         await wait_until(others, b"0")
-        session = store._link.session_id
+        session = store._session.session_id
         zookeeper_server.pause()
-        # A call tells how long it has been; the server's clock runs on as well.
+        # A call shows how long it has been; the server's clock runs as well.
         for _ in range(2):
             with pytest.raises(MetadataUnavailable):
                 await store.put("/a", b"lost or not")
@@ -226,7 +226,7 @@ async def test_all_goes_on_after_a_pause_beyond_the_session_timeout(
         await insist(store, "/a", b"1")
         await wait_until(others, b"1")
         # Which was first when the server woke: the end of the session, or our return?
-        if store._link.session_id == session:
+        if store._session.session_id == session:
             assert (await store.get("/e")).data == b"x"
         else:
             await wait_until(nodes, None)
@@ -301,7 +301,7 @@ async def test_silence_beyond_the_session_timeout_ends_the_session(
     ):
         await store.create("/e", b"x", is_ephemeral=True)
         await wait_until(own, b"x")
-        session = store._link.session_id
+        session = store._session.session_id
         before = await other.get(REGISTRATION)
         proxy.is_refusing = True
         await proxy.break_all()
@@ -309,7 +309,7 @@ async def test_silence_beyond_the_session_timeout_ends_the_session(
             await wait_until(seen, None)
         proxy.is_refusing = False
         await wait_until(own, None)
-        assert store._link.session_id != session
+        assert store._session.session_id != session
         with trio.fail_after(PATIENCE_S):
             async with aclosing(other.watch(REGISTRATION)) as nodes:
                 async for node in nodes:
@@ -335,7 +335,7 @@ async def wait_registered(store: ZooKeeperStore) -> None:
                 stat = await store._changes.stat(REGISTRATION)
             except MetadataUnavailable:
                 continue
-            if stat is not None and stat.ephemeralOwner == store._link.session_id:
+            if stat is not None and stat.ephemeralOwner == store._session.session_id:
                 return
             await trio.testing.wait_all_tasks_blocked(0.01)
 
@@ -346,10 +346,10 @@ async def test_a_bookie_registers_again_after_force_pause_and_kill(
     uri = zookeeper_server.uri
     async with open_zookeeper(uri, session_timeout_ms=SHORT_MS) as store, registered(store):
         await wait_registered(store)
-        forced = store._link.session_id
+        forced = store._session.session_id
         await expire(store, zookeeper_server)
         await wait_registered(store)
-        assert store._link.session_id != forced
+        assert store._session.session_id != forced
 
         zookeeper_server.pause()
         await disconnected(store)

@@ -1,4 +1,4 @@
-"""The ZooKeeper driver when connections break: lost answers, and watches that go on."""
+"""The ZooKeeper driver when connections break: lost responses, and watches that continue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kazoo.exceptions import ConnectionLoss
 from ledger.errors import InvalidArgument, LedgerError, MetadataUnavailable, NodeExists, NoSuchNode
 from ledger.metastore import open_store
 from ledger.metastore.base import Create
-from ledger.metastore.clients import Presence
+from ledger.metastore.clients import ClientRegistration
 from ledger.metastore.zookeeper.ephemerals import Ephemerals
 from ledger.metastore.zookeeper.errors import OutcomeUnknown
 from ledger.metastore.zookeeper.store import open_zookeeper
@@ -114,8 +114,8 @@ async def test_an_ephemeral_create_whose_answer_was_lost_is_found_to_be_ours(
             with pytest.raises(MetadataUnavailable, match="may have happened or not"):
                 await store.create("/e/x", b"mine", is_ephemeral=True)
 
-        async def announce() -> None:
-            await Presence(store, random.Random(5)).announce()
+        async def register() -> None:
+            await ClientRegistration(store, random.Random(5)).register()
 
         await lose_answer(proxy, create)
         assert (await store.get("/e/x")).data == b"mine"
@@ -124,7 +124,7 @@ async def test_an_ephemeral_create_whose_answer_was_lost_is_found_to_be_ours(
         await lose_answer(proxy, create_again)
         await store.delete("/e/x")
         await lose_answer(proxy, create)
-        await lose_answer(proxy, announce)
+        await lose_answer(proxy, register)
         assert len(await store.children("/ledgerstream/clients")) == 1
 
 
@@ -133,7 +133,7 @@ async def test_an_ephemeral_create_that_arrived_late_is_found_to_be_ours(
 ) -> None:
     """The server that stood still answers a look first, and then what lay in its buffers."""
     async with open_zookeeper(zookeeper_uri, session_timeout_ms=LONG_MS) as store:
-        link, path, tries = store._link, store._whole("/x"), list[bool]()
+        link, path, tries = store._session, store._whole("/x"), list[bool]()
 
         async def create() -> None:
             tries.append(True)
@@ -285,7 +285,7 @@ async def test_a_read_that_is_lost_again_and_again_ends(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_zookeeper(zookeeper_uri, session_timeout_ms=LONG_MS) as store:
-        client = store._link._client
+        client = store._session._client
 
         def lost(_path: str) -> Any:
             result = client.handler.async_result()
@@ -304,7 +304,7 @@ async def test_no_read_is_believed_whose_server_may_lag_behind(
     """The connection breaks between a sync and its read; another server answers the read."""
     async with open_zookeeper(zookeeper_uri, session_timeout_ms=LONG_MS) as store:
         await store.create("/n/child", b"")
-        client = store._link._client
+        client = store._session._client
         sync, syncs = client.sync_async, list[str]()
 
         def lost_at_first(path: str) -> Any:

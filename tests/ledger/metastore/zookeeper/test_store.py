@@ -98,7 +98,7 @@ async def test_clusters_whose_roots_have_one_parent_never_meet(
         assert sorted(found) == ["ledgerstream", "ledgerstream-red", "ledgerstreams"]
 
 
-async def test_ids_that_nobody_waits_for_leave_no_nodes(zookeeper_uri: str) -> None:
+async def test_cancelled_ids_leave_no_nodes(zookeeper_uri: str) -> None:
     async with open_zookeeper(zookeeper_uri, session_timeout_ms=SESSION_MS) as store:
         assert await store.next_id("/ids/ID-") == 0
         is_given_up = False
@@ -144,9 +144,9 @@ async def test_a_closed_node_is_an_error_that_names_the_cause(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
 ) -> None:
     chroot = parse_address(zookeeper_uri).chroot
-    nobody = [make_acl("digest", "someone:else", all=True)]
+    no_client = [make_acl("digest", "someone:else", all=True)]
     await raw(shared_zookeeper, lambda client: client.ensure_path(chroot))
-    await raw(shared_zookeeper, lambda client: client.create(f"{chroot}/a", b"", acl=nobody))
+    await raw(shared_zookeeper, lambda client: client.create(f"{chroot}/a", b"", acl=no_client))
     async with open_zookeeper(zookeeper_uri) as store:
         with pytest.raises(Unauthorized, match=r"/a .*ACL") as refusal:
             await store.get("/a")
@@ -220,7 +220,7 @@ async def test_parents_that_never_stay_end_in_an_error(
 ) -> None:
     monkeypatch.setattr(transactions, "TRIES_MAX", 0)
     async with open_zookeeper(zookeeper_uri) as store:
-        with pytest.raises(MetadataConflict, match="made and removed its parents"):
+        with pytest.raises(MetadataConflict, match="created and removed its parents"):
             await store.create("/a/b", b"")
 
 
@@ -272,7 +272,7 @@ async def test_closing_iterators_takes_the_watches_off_the_server(
                     await anext(names)
         await store.get("/there")  # answered after all that was sent before
         assert await count_server_watches(zookeeper_server) == 0
-        client = store._link._client
+        client = store._session._client
         assert not any(client._data_watchers.values())
         assert not any(client._child_watchers.values())
 
@@ -327,7 +327,7 @@ async def test_more_calls_than_may_be_in_flight_wait_their_turn(
         async def count_up() -> None:
             nonlocal most
             await store.put("/a", b"")
-            most = max(most, len(store._link._in_flight))
+            most = max(most, len(store._session._in_flight))
 
         async with trio.open_nursery() as nursery:
             for _ in range(200):
@@ -372,11 +372,11 @@ async def test_cancelled_calls_harm_nothing(zookeeper_uri: str) -> None:
             assert await store.put("/n", b"last", before.version) == before.version + 1
             with pytest.raises(NodeExists):
                 await store.create("/n", b"")
-        assert not store._link._in_flight
-        assert store._link._slots.value == session.IN_FLIGHT_MAX
+        assert not store._session._in_flight
+        assert store._session._slots.value == session.IN_FLIGHT_MAX
 
 
-async def test_closing_wakes_whoever_waits(zookeeper_uri: str) -> None:
+async def test_closing_wakes_all_waits(zookeeper_uri: str) -> None:
     async with open_zookeeper(zookeeper_uri) as store:
         refused = 0
 

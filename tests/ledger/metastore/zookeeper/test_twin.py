@@ -45,7 +45,7 @@ async def test_zookeeper_and_memory_do_the_same(seed: int, zookeeper_uri: str) -
 def _some_changes(rng: random.Random, whole: dict[str, tuple[bytes, int]]) -> list[Change]:
     nodes: dict[str, Node | None] = {p: Node(d, v, 0) for p, (d, v) in whole.items()}
     changes = [some_change(rng, nodes) for _ in range(rng.choice((1, 1, 2, 3)))]
-    # What is said of the root when it is not there yet is each driver's own business.
+    # The value of a root that does not exist yet may differ between drivers.
     return [change for change in changes if change.path != "/"]
 
 

@@ -37,7 +37,7 @@ async def test_no_server_at_the_start_is_an_error_within_the_session_timeout() -
         assert part in str(refusal.value)
 
 
-async def test_a_server_that_accepts_and_says_nothing_holds_nobody_up() -> None:
+async def test_a_server_that_accepts_and_sends_nothing_delays_no_call() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"zk://127.0.0.1:{silent.getsockname()[1]}/ledgers"
         with trio.fail_after(20), pytest.raises(MetadataUnavailable, match="no answer"):
@@ -68,8 +68,8 @@ async def test_cancelling_the_start_leaves_no_thread() -> None:
     assert not [t for t in threading.enumerate() if t.name.startswith("zookeeper 127")]
 
 
-async def test_bytes_that_are_no_answer_start_kazoo_anew() -> None:
-    """A length below zero ends kazoo's thread: whoever relied on it would wait for ever."""
+async def test_invalid_responses_restart_kazoo() -> None:
+    """A length below zero ends kazoo's thread: calls that relied on it would wait forever."""
     greeted = 0
     enough = trio.Event()
 

@@ -28,7 +28,7 @@ _pairs = st.lists(st.tuples(st.text(max_size=5), _short), max_size=3)
 
 @dataclass(frozen=True)
 class Row:
-    """The naive twin of a record: what one puts in is what one gets out."""
+    """The naive twin of a record: the decoded values must equal the encoded ones."""
 
     value: bytes
     key: bytes | None
@@ -93,12 +93,12 @@ def test_what_goes_in_comes_out(rows: list[Row], kind: Compression, data: st.Dat
 
 
 @given(_widths, st.integers(1, 50), st.integers(0, 49))
-def test_values_of_one_length_take_the_short_way_and_agree(width: int, count: int, at: int) -> None:
+def test_values_of_one_length_take_the_fast_path_and_agree(width: int, count: int, at: int) -> None:
     values = [bytes([number]) * width for number in range(count)]
     assert decode(encode(values)).since(at).values() == values[at:]
 
 
-def look_at_everything(batch: RecordBatch) -> None:
+def read_everything(batch: RecordBatch) -> None:
     batch.records()
     batch.to_arrow()
 
@@ -118,7 +118,7 @@ def test_damaged_bytes_give_a_format_error_or_other_records(
     if cut is not None:
         del payload[int(cut * len(payload)) :]
     try:
-        look_at_everything(decode(payload))
+        read_everything(decode(payload))
     except RecordFormatError:
         pass
 
@@ -134,7 +134,7 @@ def test_wrong_numbers_in_columns_read_nothing_outside(
     batch = None
     try:
         batch = decode(payload)
-        look_at_everything(batch)
+        read_everything(batch)
     except RecordFormatError:
         pass
     if batch is not None:
@@ -186,7 +186,7 @@ def test_no_column_handed_to_arrow_is_a_copy(is_part: bool) -> None:
         [b"one", b"two", b"three"], first_sequence=0, append_time_ms=0, keys=[b"k", None, b"l"],
         event_times=[1, None, 3], headers=[[("h", b"1")], [], [("i", b"2")]],
     )  # fmt: skip
-    # What a reader has is a part of what came from the network, at any address.
+    # A reader's payload is a part of a received buffer, at any address.
     received = memoryview(b"12345" + payload)[5:]
     batch = decode(received)
     arrow = (batch.between(1, 2) if is_part else batch).to_arrow()
@@ -241,9 +241,9 @@ def test_each_header_field_is_checked_and_named() -> None:
     ):
         payload = bytearray(good)
         struct.pack_into(form, payload, offset, value)
-        with pytest.raises(RecordFormatError, match=text) as told:
+        with pytest.raises(RecordFormatError, match=text) as caught:
             decode(payload)
-        assert told.value.offset == offset
+        assert caught.value.offset == offset
     payload = bytearray(good + bytes(8))
     struct.pack_into("<II", payload, 64, len(good) - 64, len(good) - 64)
     with pytest.raises(RecordFormatError, match="behind the last column"):

@@ -1,4 +1,4 @@
-"""Assignment: balanced within one, and never more moves than the best balanced one needs."""
+"""Assignment: balanced to within one, and never more moves than the best balanced one needs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_balanced(assignment: dict[str, str], members: list[str]) -> bool:
 
 
 def fewest_moves(partitions: list[str], members: list[str], previous: dict[str, str]) -> int:
-    """Tries every balanced assignment."""
+    """Returns the fewest moves, by trying every balanced assignment."""
     best = len(partitions)
     for choice in product(members, repeat=len(partitions)):
         assignment = dict(zip(partitions, choice, strict=True))
@@ -68,7 +68,7 @@ def test_members_coming_and_going_and_growth_move_only_what_must(
         count += growth
         if name in members:
             members.remove(name)
-            allowed = 0  # what the leaver had is not a move: nobody has to let go of it
+            allowed = 0  # what the leaving member had is not a move: no member releases it
         else:
             members.append(name)
             allowed = -(-count // len(members))
@@ -81,7 +81,7 @@ def test_members_coming_and_going_and_growth_move_only_what_must(
         let_go = [p for p in moves(before, assignment) if before[p] in members]
         assert len(let_go) <= allowed
         if not growth and name in members:
-            assert all(assignment[p] == name for p in let_go), "only to the one who came"
+            assert all(assignment[p] == name for p in let_go), "only to the new member"
         assert sum(sizes.values()) <= count
 
 
@@ -97,5 +97,5 @@ def test_more_members_than_partitions_leaves_some_idle() -> None:
     assert assign(["s"], ["b", "a"], {"s": "b"}) == {"s": "b"}
 
 
-def test_without_members_nobody_has_anything() -> None:
+def test_without_members_nothing_is_assigned() -> None:
     assert assign(["s"], [], {"s": "b"}) == {}

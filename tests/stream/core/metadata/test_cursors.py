@@ -1,4 +1,4 @@
-"""Metadata of cursors: bytes there and back, and which changes are legal."""
+"""Metadata of cursors: encoded, decoded, and their legal changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metadata of consumer groups: bytes there and back, and how a group is balanced anew."""
+"""Metadata of consumer groups: encoded, decoded, and how a group is rebalanced."""
 
 from __future__ import annotations
 
@@ -80,10 +80,10 @@ def test_a_balanced_group_is_left_as_it_is() -> None:
     assert (first.generation, first.first_partitions, first.changed_ms) == (1, 2, 5)
     assert first.partitions_of("a") == ["clicks#0"]
     assert first.balanced(partitions, ["b", "a"], 9) is first
-    assert first.was_reset(7).resets == 1
+    assert first.with_reset(7).resets == 1
 
 
-def test_who_knows_of_fewer_partitions_takes_none_away() -> None:
+def test_a_member_that_knows_fewer_partitions_removes_none() -> None:
     three = [f"clicks#{number}" for number in range(3)]
     group = GroupMetadata(name="g", stream="clicks", stream_created_ms=0, changed_ms=0)
     grown = group.balanced(three[:1], ["a"], 0).balanced(three, ["a"], 0)

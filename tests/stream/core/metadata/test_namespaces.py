@@ -1,4 +1,4 @@
-"""When to roll and what to truncate, against the plainest statement of the rules."""
+"""When to roll and what to truncate, against the plainest form of the rules."""
 
 from __future__ import annotations
 

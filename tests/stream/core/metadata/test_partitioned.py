@@ -1,4 +1,4 @@
-"""The node of a partitioned stream: its bytes, and the changes that are legal."""
+"""The node of a partitioned stream: its bytes, and its legal changes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_bytes_of_a_node_never_change() -> None:
     )
 
 
-def test_plain_and_partitioned_streams_are_told_apart() -> None:
+def test_plain_and_partitioned_streams_are_distinguished() -> None:
     plain = encode_stream(StreamMetadata(name="clicks", created_ms=17))
     assert decode_partitioned("clicks", plain) is None
     with pytest.raises(IsPartitioned, match="clicks#0") as caught:

@@ -1,4 +1,4 @@
-"""Stream metadata: which changes are legal, that they keep the stream whole, and its bytes."""
+"""Stream metadata: its legal changes, that they keep the stream whole, and its bytes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def sealed_stream(*records: int) -> StreamMetadata:
     return stream
 
 
-def test_a_life_of_segments() -> None:
+def test_the_life_of_segments() -> None:
     stream = EMPTY.taken_over().begun(1, 70, 5)
     assert (stream.epoch, stream.open_segment) == (1, stream.segments[0])
     stream = stream.with_prepared(1, 71).sealed(1, end_of(10), 6).begun(1, 71, 6)
@@ -56,7 +56,7 @@ def test_a_life_of_segments() -> None:
     assert stream.sealed_end == Position(2, 3, 0)
 
 
-def test_an_empty_segment_vanishes_but_its_number_is_never_given_again() -> None:
+def test_an_empty_segment_is_removed_but_its_number_is_never_reused() -> None:
     stream = EMPTY.taken_over().begun(1, 70, 0).sealed(1, end_of(0), 1).begun(1, 71, 1)
     assert [(s.number, s.ledger_id) for s in stream.segments] == [(2, 71)]
     assert stream.garbage == (70,)
@@ -94,7 +94,7 @@ def test_truncation_moves_forward_and_drops_whole_segments() -> None:
         gone.truncated(Position(5, 0, 0), 9)
 
 
-def test_a_stream_of_which_nothing_is_left_goes_on_counting() -> None:
+def test_an_emptied_stream_continues_counting() -> None:
     stream = sealed_stream(10)
     stream = purged(stream.truncated(stream.sealed_end, 0), 1)
     stream = stream.forgotten(stream.garbage)
@@ -136,7 +136,7 @@ _steps = st.lists(
 def test_any_changes_keep_sequences_dense_numbers_rising_and_truncation_monotonic(
     steps: list[tuple[str, int]],
 ) -> None:
-    """The twin counts records: what is in the list always is a suffix of what was sealed."""
+    """The twin counts records: the listed ones are always a suffix of the sealed ones."""
     stream, total, ledger = EMPTY, 0, 100
     for what, number in steps:
         before, ledger = stream, ledger + 1
@@ -233,7 +233,7 @@ def test_long_metadata_is_deflated_and_takes_twenty_thousand_segments() -> None:
         EMPTY, segments=tuple(segments), next_segment=len(segments) + 1, next_sequence=sequence
     )
     data = encode_stream(stream)
-    assert len(data) < DOCUMENT_BYTES_MAX * 9 // 10  # what commits of sinks leave to writers
+    assert len(data) < DOCUMENT_BYTES_MAX * 9 // 10  # what commits of sinks reserve for writers
     assert decode_stream("s", data) == stream
     bomb = zlib.compress(b" " * (JSON_BYTES_MAX + 1))
     for damaged in (data[:-1], data[:100], data + b"x", data[:9] + b"\xff" + data[10:], bomb):

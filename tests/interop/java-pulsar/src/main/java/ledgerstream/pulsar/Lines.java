@@ -11,7 +11,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.Map;
 
 /**
- * Requests and answers as lines of JSON on standard input and output, one at a time:
+ * Requests and responses as lines of JSON on standard input and output, one at a time:
  * {"op": "close", ...} gives {"ok": {...}} or {"error": "...", "message": "..."}.
  */
 final class Lines {
@@ -25,8 +25,8 @@ final class Lines {
     }
 
     /**
-     * For the beginning of `main`. Whatever else this process prints must not look like an answer,
-     * and if `main` fails the process ends, whatever other threads there are.
+     * To be called at the beginning of `main`. Other output of the process must not look like a
+     * response, and if `main` fails the process must end, whatever other threads there are.
      */
     static PrintStream takeOutput() {
         Thread.currentThread().setUncaughtExceptionHandler((thread, error) -> {
@@ -38,7 +38,7 @@ final class Lines {
         return answers;
     }
 
-    /** Serves until the other side closes our input. */
+    /** Serves requests until standard input is closed. */
     static void serve(Map<String, Operation> operations, PrintStream answers) throws IOException {
         answers.println("ready");
         answers.flush();
@@ -67,7 +67,7 @@ final class Lines {
         return answer;
     }
 
-    /** What entry or message number `index` holds: its number, then bytes that follow from it. */
+    /** Returns the payload of entry or message `index`: the number, then bytes derived from it. */
     static byte[] payload(long index, int size) {
         byte[] bytes = new byte[Math.max(size, Long.BYTES)];
         for (int at = 0; at < Long.BYTES; at++) {

@@ -36,7 +36,7 @@ import org.apache.pulsar.metadata.bookkeeper.PulsarMetadataClientDriver;
 public final class ManagedLedgerDriver {
     private static final int PENDING_MAX = 1000;
     private static final int TIMEOUT_S = 300;
-    /** A bookie of a busy machine is late, which is no failure. */
+    /** A bookie on a busy machine may be slow, which is not a failure. */
     private static final int REQUEST_TIMEOUT_S = 90;
 
     private final ManagedLedgerFactoryImpl factory;
@@ -106,7 +106,7 @@ public final class ManagedLedgerDriver {
         }
     }
 
-    /** Appends entries `first`..`first + count - 1` of `size` bytes, many on their way at once. */
+    /** Appends entries `first`..`first + count - 1` of `size` bytes, many of them in flight. */
     private void append(JsonNode request, ObjectNode answer) throws Exception {
         long first = request.get("first").asLong();
         int count = request.get("count").asInt();
@@ -154,7 +154,7 @@ public final class ManagedLedgerDriver {
         }
     }
 
-    /** Reads on from where the cursor is; gives a digest of all payloads and the last position. */
+    /** Reads on from the cursor; returns a digest of all payloads and the last position. */
     private void read(JsonNode request, ObjectNode answer) throws Exception {
         ManagedCursor cursor = ledgers.get(request.get("name").asText())
             .openCursor(request.get("cursor").asText());
@@ -194,7 +194,7 @@ public final class ManagedLedgerDriver {
         ledgers.remove(request.get("name").asText()).close();
     }
 
-    /** Of a managed ledger that is not open here. */
+    /** Reads the information of a managed ledger that is not open here. */
     private void delete(JsonNode request, ObjectNode answer) throws Exception {
         factory.delete(request.get("name").asText());
     }

@@ -29,7 +29,7 @@ public final class PulsarClientDriver {
     private final Map<String, Producer<byte[]>> producers = new HashMap<>();
     private final Map<String, Consumer<byte[]>> consumers = new HashMap<>();
 
-    /** A message whose form the broker keeps, in a ledger of its own. */
+    /** A message with a schema, which the broker stores in a ledger of its own. */
     public static final class Click {
         public long number;
         public String page;
@@ -61,7 +61,7 @@ public final class PulsarClientDriver {
             "close", this::close);
     }
 
-    /** Sends messages `first`..`first + count - 1`; answers when the broker has them all. */
+    /** Sends messages `first`..`first + count - 1`; responds when the broker has all of them. */
     private void produce(JsonNode request, ObjectNode answer) throws Exception {
         String topic = request.get("topic").asText();
         Producer<byte[]> producer = producers.get(topic);
@@ -112,7 +112,7 @@ public final class PulsarClientDriver {
         answer.put("sha256", HexFormat.of().formatHex(digest.digest()));
     }
 
-    /** Reads a topic from its beginning to its end, of a compacted one the compacted view. */
+    /** Reads a topic from its beginning to its end; of a compacted topic, the compacted view. */
     private void read(JsonNode request, ObjectNode answer) throws Exception {
         var numbers = answer.putArray("numbers");
         MessageDigest digest = MessageDigest.getInstance("SHA-256");
@@ -149,7 +149,7 @@ public final class PulsarClientDriver {
         }
     }
 
-    /** Closes what is open on a topic. */
+    /** Closes all producers and consumers of a topic. */
     private void close(JsonNode request, ObjectNode answer) throws Exception {
         Producer<byte[]> producer = producers.remove(request.get("topic").asText());
         if (producer != null) {

@@ -95,7 +95,7 @@ final class Administration {
         return ids;
     }
 
-    /** What a bookie's registration says. */
+    /** Returns the contents of a bookie's registration. */
     private ObjectNode bookieService(Request request) throws Exception {
         try (BookKeeperAdmin admin = new BookKeeperAdmin(clients.client(request))) {
             BookieServiceInfo info =
@@ -160,7 +160,7 @@ final class Administration {
         return Request.nothing().put("made", BookKeeperAdmin.initNewCluster(configuration));
     }
 
-    /** Apache makes the ledgers root, but not the path that leads to it. */
+    /** Creates the path to the ledgers root, which Apache's command does not create. */
     private static void makeParents(URI uri) throws Exception {
         CountDownLatch connected = new CountDownLatch(1);
         try (ZooKeeper zookeeper =
@@ -219,7 +219,7 @@ final class Administration {
         return answer;
     }
 
-    /** Arguments are named as in the answer of `metadata`. */
+    /** Builds metadata from arguments with the names of the response of `metadata`. */
     private ObjectNode serdeEncode(Request request) throws Exception {
         LedgerMetadataBuilder builder =
                 LedgerMetadataBuilder.create()
@@ -273,7 +273,7 @@ final class Administration {
                         .parseConfig(request.bytes("data"), request.number("ledger"), created));
     }
 
-    /** Runs a command of the shell and returns what it prints; one at a time. */
+    /** Runs a command of the shell and returns its output; one command at a time. */
     private ObjectNode shell(Request request) throws Exception {
         List<String> arguments = new ArrayList<>();
         request.node("arguments").forEach(argument -> arguments.add(argument.asText()));

@@ -12,8 +12,8 @@ import org.apache.bookkeeper.conf.ServerConfiguration;
 import org.apache.bookkeeper.proto.BookieConnectionPeer;
 
 /**
- * The bookie's side of a conversation of two rounds: the client says anything, gets a challenge, and
- * answers with the SHA-256 of the secret and the challenge. The secret is a setting of the bookie.
+ * The bookie's side of an authentication in two rounds: the client sends any message, gets a challenge,
+ * and responds with the SHA-256 of the secret and the challenge. The secret is a bookie setting.
  */
 public final class ChallengeAuth implements BookieAuthProvider.Factory {
     private static final String SECRET_SETTING = "challengeAuthSecret";

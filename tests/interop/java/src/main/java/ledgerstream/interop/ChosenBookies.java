@@ -21,8 +21,8 @@ import org.apache.bookkeeper.proto.BookieAddressResolver;
 import org.apache.bookkeeper.stats.StatsLogger;
 
 /**
- * Takes the bookies that the ledger's custom metadata names, in that order: the test decides which
- * ledger lies where. Ledgers that name none get any.
+ * Selects the bookies that the ledger's custom metadata names, in that order, so that a test controls
+ * the placement. Ledgers without this metadata get any bookies.
  */
 public final class ChosenBookies implements EnsemblePlacementPolicy {
     private static final String KEY = "interop-bookies";

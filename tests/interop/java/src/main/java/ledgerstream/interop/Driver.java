@@ -20,17 +20,17 @@ import org.apache.bookkeeper.client.api.BKException;
 
 /**
  * Runs Apache BookKeeper's own client for the tests: JSON lines on stdin are requests, JSON lines on
- * stdout their answers, in whatever order they end. Ends with stdin.
+ * stdout are the responses, in the order of completion. Ends at the end of stdin.
  */
 public final class Driver {
     static final ObjectMapper JSON = new ObjectMapper();
 
-    /** What waits, waits on a thread of its own. */
+    /** Operations that block, each on a thread of its own. */
     interface Blocking {
         ObjectNode run(Request request) throws Exception;
     }
 
-    /** What is begun in the order of the lines, so that appends keep theirs. */
+    /** Operations that start in the order of the lines, so that appends keep their order. */
     interface Ordered {
         CompletionStage<ObjectNode> begin(Request request) throws Exception;
     }
@@ -60,7 +60,7 @@ public final class Driver {
 
     public static void main(String[] arguments) throws Exception {
         PrintStream stdout = System.out;
-        System.setOut(System.err); // stdout is for answers alone
+        System.setOut(System.err); // stdout is for responses only
         Driver driver = new Driver(stdout);
         Clients clients = new Clients();
         new Writing(clients).offer(driver);
@@ -69,7 +69,7 @@ public final class Driver {
         new Pacing(clients).offer(driver);
         driver.serve();
         System.out.flush();
-        Runtime.getRuntime().halt(0); // threads of clients left open must not keep us
+        Runtime.getRuntime().halt(0); // threads of open clients must not keep the process alive
     }
 
     private void serve() throws Exception {
@@ -120,11 +120,11 @@ public final class Driver {
                 answers.flush();
             }
         } catch (java.io.IOException gone) {
-            Runtime.getRuntime().halt(1); // nobody reads us any more
+            Runtime.getRuntime().halt(1); // stdout is closed
         }
     }
 
-    /** An operation's failure with what was achieved before it. */
+    /** The failure of an operation, with the result of its completed steps. */
     static final class Partly extends Exception {
         private static final long serialVersionUID = 1L;
         private final transient ObjectNode achieved;
@@ -160,7 +160,7 @@ public final class Driver {
         answer.put("message", String.valueOf(failure.getMessage()));
     }
 
-    /** BKLedgerFencedException is "LedgerFenced". */
+    /** Returns the name of an error: BKLedgerFencedException is "LedgerFenced". */
     static String nameOf(Throwable failure) {
         String name = failure.getClass().getSimpleName();
         return name.replaceFirst("^BK", "").replaceFirst("Exception$", "");

@@ -11,8 +11,8 @@ import org.apache.bookkeeper.conf.ClientConfiguration;
 import org.apache.bookkeeper.proto.ClientConnectionPeer;
 
 /**
- * A client's side of authentication, for bookies that ask for none. The setting {@code handshake}
- * says how it behaves: "patient" begins and waits, "twice" sends two first messages, "refusing"
+ * A client's side of authentication, for bookies that do not require it. The setting {@code handshake}
+ * determines its behaviour: "patient" begins and waits, "twice" sends two first messages, "refusing"
  * fails by itself.
  */
 public final class Handshake implements ClientAuthProvider.Factory {
@@ -78,7 +78,7 @@ public final class Handshake implements ClientAuthProvider.Factory {
                     BKException.Code.OK, AuthToken.wrap(words.getBytes(StandardCharsets.UTF_8)));
         }
 
-        /** Only a bookie with a plugin of this name would come here. */
+        /** Called only by a bookie with a plugin of this name. */
         @Override
         public void process(AuthToken answer, AuthCallbacks.GenericCallback<AuthToken> send) {
             ANSWERED.incrementAndGet();

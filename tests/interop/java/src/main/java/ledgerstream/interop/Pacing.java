@@ -12,7 +12,7 @@ import java.util.concurrent.Semaphore;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.bookkeeper.client.api.WriteHandle;
 
-/** Writers that append by themselves, at a given pace, and keep what they were told. */
+/** Writers that append in the background, at a given pace, and record the results. */
 final class Pacing {
     private final Clients clients;
     private final Map<Long, Paced> running = new ConcurrentHashMap<>();
@@ -54,7 +54,7 @@ final class Pacing {
         return told;
     }
 
-    /** One writer. What callbacks and callers share is guarded by its monitor. */
+    /** One writer. Its monitor guards the state that callbacks and callers share. */
     private static final class Paced implements Runnable {
         private final WriteHandle writer;
         private final long seed;
@@ -127,7 +127,7 @@ final class Pacing {
             notifyAll();
         }
 
-        /** Waits for the word to stop or to close; true for close. */
+        /** Waits for the command to stop or to close; returns true for close. */
         private synchronized boolean waitEnd() throws InterruptedException {
             while (!stops && !closes && error == null) {
                 wait();

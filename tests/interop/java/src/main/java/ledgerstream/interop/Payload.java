@@ -4,11 +4,11 @@ import java.nio.ByteBuffer;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 
-/** The bytes of an entry as a function of seed and number: the twin of `payload` in java_client.py. */
+/** Computes the bytes of an entry from seed and number, as `payload` in java_client.py does. */
 final class Payload {
     private Payload() {}
 
-    /** SHA-256 of (seed, number), each as a big-endian long, repeated up to {@code size} bytes. */
+    /** Returns SHA-256 of (seed, number), as big-endian longs, repeated up to {@code size} bytes. */
     static byte[] of(long seed, long number, int size) {
         byte[] block;
         try {

@@ -15,7 +15,7 @@ import org.apache.bookkeeper.client.api.LedgerEntries;
 import org.apache.bookkeeper.client.api.LedgerEntry;
 import org.apache.bookkeeper.client.api.ReadHandle;
 
-/** Opens ledgers, with and without recovery, and reads them in every way the client knows. */
+/** Opens ledgers, with and without recovery, and reads them in every way of the client. */
 final class Reading {
     private final Clients clients;
 
@@ -70,7 +70,7 @@ final class Reading {
                         : handle.readAsync(first, last));
     }
 
-    /** By name, since 4.16 has no such method. */
+    /** Calls the method by reflection, because 4.16 does not have it. */
     private LedgerEntries batchRead(Request request, String method) throws Exception {
         try {
             Object future =
@@ -116,7 +116,7 @@ final class Reading {
     }
 
     /**
-     * Reads a range by so many threads, each the whole range in steps, and compares every byte with
+     * Reads a range with several threads, each the whole range in steps, and compares every byte with
      * the payload function. Entry {@code first} has payload number {@code number}.
      */
     private ObjectNode verify(Request request) throws Exception {

@@ -7,7 +7,7 @@ import java.util.HashMap;
 import java.util.Iterator;
 import java.util.Map;
 
-/** One line from the tests: an operation and its named arguments. */
+/** One request of the tests: an operation and its named arguments. */
 final class Request {
     final JsonNode id;
     final String op;

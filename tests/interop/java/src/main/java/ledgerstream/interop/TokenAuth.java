@@ -7,7 +7,7 @@ import org.apache.bookkeeper.client.BKException;
 import org.apache.bookkeeper.conf.ClientConfiguration;
 import org.apache.bookkeeper.proto.ClientConnectionPeer;
 
-/** A client that shows a token before it does anything; a bookie without authentication waves. */
+/** A client that first sends a token; a bookie without authentication accepts it. */
 public final class TokenAuth implements ClientAuthProvider.Factory {
     @Override
     public String getPluginName() {

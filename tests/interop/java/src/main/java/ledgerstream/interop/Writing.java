@@ -86,7 +86,7 @@ final class Writing {
                 .thenApply(last -> Request.nothing().put("last", (long) last));
     }
 
-    /** Appends with a window in flight; entry ids are acknowledged in order, so a count says all. */
+    /** Appends with a window in flight; entries are acknowledged in order, so that a count suffices. */
     private ObjectNode appendMany(Request request) throws Exception {
         WriteHandle writer = clients.writer(request);
         long seed = request.number("seed", 0);
@@ -123,7 +123,7 @@ final class Writing {
         return achieved;
     }
 
-    /** How many entries were acknowledged and which was the highest. */
+    /** Returns the number of acknowledged entries and the highest one. */
     private static final class Progress {
         private long count;
         private long last = -1;
@@ -157,7 +157,7 @@ final class Writing {
                 .put("length", reader.getLength());
     }
 
-    /** Forgets the handle without a word to anybody: what a crashed program does. */
+    /** Drops the handle without closing it, like a program that has crashed. */
     private ObjectNode abandon(Request request) {
         clients.forget(request);
         return Request.nothing();

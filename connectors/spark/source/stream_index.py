@@ -1,0 +1,269 @@
+"""The driver's index of one stream: its segments, their confirmed ends, and offsets in them.
+
+Values that the metadata has are never requested from bookies; the header of an entry is read once
+and indexed. Must never pass what is confirmed, and the end must never move back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from connectors.spark.core.entry_index import IndexedEntry, SearchKey, SegmentOffset, SparseIndex
+from connectors.spark.core.offsets import StreamOffset
+from ledger.client import LedgerClient
+from ledger.core.entry import Entry
+from ledger.core.metadata import LedgerMetadata
+from ledger.errors import LedgerError
+from ledger.reading.reader import LedgerReader
+from stream.core.entry.format import read_header
+from stream.core.metadata.streams import Segment, StreamMetadata
+from stream.core.position import Position
+
+_READERS_MAX = 2
+"""Ledgers that stay open per stream: those of the segment that is read and of the last one."""
+_TRIES_MAX = 200
+
+
+class StreamIndex:
+    """The index of a stream with this full name ("ns/clicks", "ns/clicks#2").
+
+    To be used by tasks of one loop. Methods that read entries raise what reading ledgers raises:
+    NoSuchLedger or NoSuchEntry if the segment was truncated and purged in the meantime.
+    """
+
+    def __init__(self, client: LedgerClient, name: str, stream: StreamMetadata) -> None:
+        self.client = client
+        self.name = name
+        self.namespace, _, self.stream = name.partition("/")
+        self.metadata = stream
+        self._indexes: dict[int, SparseIndex] = {}
+        self._readers: dict[int, LedgerReader] = {}
+        self._ledgers: dict[int, LedgerMetadata] = {}
+        """Metadata of the ledgers of sealed segments, which is final."""
+
+    # What is known
+
+    def update(self, stream: StreamMetadata) -> None:
+        """Takes newer metadata of the same stream."""
+        assert stream.created_ms == self.metadata.created_ms, f"{self.name} is another stream"
+        self.metadata = stream
+        live = {segment.number for segment in stream.segments}
+        for known in (self._indexes, self._readers, self._ledgers):
+            for number in [number for number in known if number not in live]:
+                del known[number]
+        for segment in stream.segments:
+            if not segment.is_open and segment.number in self._indexes:
+                self._seal(segment, self._indexes[segment.number])
+
+    @property
+    def end(self) -> StreamOffset:
+        """The offset after the last record that is known to be confirmed."""
+        segments = self.metadata.segments
+        if not segments:
+            place = SegmentOffset(0, 0, self.metadata.next_sequence, 0)
+            return self._offset(self.metadata.next_segment, place)
+        return self._offset(segments[-1].number, self._of(segments[-1]).end)
+
+    def bytes_between(self, start: StreamOffset, end: StreamOffset) -> int:
+        """Returns the stored bytes of the records between two offsets.
+
+        Each record counts an equal share of its entry.
+        """
+        if start.segment == end.segment:
+            return max(0, end.nbytes - start.nbytes)
+        total = end.nbytes
+        for segment in self.metadata.segments:
+            if start.segment <= segment.number < end.segment:
+                total += self._of(segment).end.nbytes
+                total -= start.nbytes if segment.number == start.segment else 0
+        return max(0, total)
+
+    def entry_at(self, offset: StreamOffset) -> IndexedEntry | None:
+        """Returns the entry that holds the record at `offset`, if it is in the index."""
+        index = self._indexes.get(offset.segment)
+        return None if index is None else index.at(offset.entry)
+
+    async def aclose(self) -> None:
+        """Closes the open readers, and with them their long polls."""
+        readers, self._readers = self._readers, {}
+        for reader in readers.values():
+            await reader.aclose()
+
+    def forget_before(self, offset: StreamOffset) -> None:
+        """Drops what is known of the segments before `offset`."""
+        for known in (self._indexes, self._readers, self._ledgers):
+            for number in [number for number in known if number < offset.segment]:
+                del known[number]
+
+    # Offsets
+
+    async def first(self) -> StreamOffset:
+        """Returns the first available record, or the end, as an offset that begins with it."""
+        found = await self.at(self.metadata.first_available)
+        return replace(found, begin=found.sequence)
+
+    async def at(self, position: Position) -> StreamOffset:
+        """Returns the first record at or after `position`, or the end if there is none yet."""
+        segment = self.metadata.segment_at(position)
+        if segment is None:
+            return self.end
+        index = self._of(segment)
+        if position <= Position(segment.number, 0, 0):
+            return self._offset(segment.number, SegmentOffset(0, 0, segment.first_sequence, 0))
+        if position.entry >= index.end.entry:
+            return self._offset(segment.number, index.end)
+        entry = await self.indexed_entry(segment, position.entry)
+        slot = min(position.slot, entry.count)
+        place = SegmentOffset(
+            position.entry, slot, entry.first_sequence + slot, entry.bytes_at(slot)
+        )
+        if slot == entry.count:
+            place = replace(place, entry=position.entry + 1, slot=0)
+        return self._offset(segment.number, place)
+
+    async def at_sequence(self, sequence: int) -> StreamOffset:
+        """Returns the record with this sequence, which must be available or the end."""
+        found: Segment | None = None
+        for segment in self.metadata.segments:
+            if segment.first_sequence > sequence:
+                break
+            found = segment
+        if found is None:
+            assert sequence <= self.end.sequence, f"{self.name}: {sequence} is after the end"
+            return await self.at(self.metadata.first_available)
+        return self._offset(found.number, await self._find(found, SearchKey.SEQUENCE, sequence))
+
+    async def ahead(self, start: StreamOffset, end: StreamOffset, nbytes: int) -> StreamOffset:
+        """Returns the last offset up to which records from `start` on have at most `nbytes`.
+
+        It is never after `end`. Bytes are counted as in `bytes_between`.
+        """
+        # A segment that is not listed any more had no records, and thus no bytes before `start`.
+        left = nbytes + start.nbytes
+        for segment in self.metadata.segments:
+            if segment.number < start.segment:
+                continue
+            limit = self._of(segment).end.nbytes
+            if segment.number >= end.segment or left < limit:
+                limit = end.nbytes if segment.number >= end.segment else limit
+                place = await self._find(segment, SearchKey.BYTES, min(left, limit))
+                found = replace(self._offset(segment.number, place), begin=start.begin)
+                return found if found.sequence < end.sequence else end
+            left -= limit
+        return end
+
+    async def time_ms(self, offset: StreamOffset) -> int:
+        """Returns when the confirmed record at `offset` was appended, or an earlier time."""
+        segment = self.metadata.segment_at(offset.position)
+        if segment is None:
+            return self.client.now_ms()
+        entry = offset.entry if segment.number == offset.segment else 0
+        if entry > self.confirmed(segment):
+            return self.client.now_ms()
+        try:
+            return (await self.indexed_entry(segment, entry)).append_time_ms
+        except LedgerError:
+            return max(segment.first_time_ms, segment.created_ms)
+
+    def _of(self, segment: Segment) -> SparseIndex:
+        index = self._indexes.get(segment.number)
+        if index is None:
+            index = self._indexes[segment.number] = SparseIndex(segment.first_sequence)
+            # The caller's segment may be from older metadata.
+            for present in self.metadata.segments:
+                if present.number == segment.number and not present.is_open:
+                    self._seal(present, index)
+        return index
+
+    @staticmethod
+    def _seal(segment: Segment, index: SparseIndex) -> None:
+        index.end_at(segment.last_entry + 1, segment.next_sequence, segment.nbytes)
+
+    def _offset(self, segment: int, place: SegmentOffset) -> StreamOffset:
+        return StreamOffset(
+            segment, place.entry, place.slot, place.sequence, place.nbytes, 0,
+            self.metadata.created_ms,
+        )  # fmt: skip
+
+    async def _find(self, segment: Segment, by: SearchKey, target: int) -> SegmentOffset:
+        index = self._of(segment)
+        for tries in range(_TRIES_MAX):
+            found = index.find(by, target, tries)
+            if isinstance(found, SegmentOffset):
+                return found
+            await self.indexed_entry(segment, found)
+        raise AssertionError(f"{self.name}: no {by.value} {target} in segment {segment.number}")
+
+    # Reading
+
+    async def indexed_entry(self, segment: Segment, entry_id: int) -> IndexedEntry:
+        """Returns a confirmed entry from the index; reads its header if it is not there."""
+        index = self._of(segment)
+        known = index.at(entry_id)
+        if known is not None:
+            return known
+        reader = await self.reader(segment)
+        reader.note_confirmed(entry_id)
+        (entry,) = await reader.read(entry_id, entry_id)
+        return self.note_entry(segment, entry)
+
+    def note_entry(self, segment: Segment, entry: Entry) -> IndexedEntry:
+        """Adds an entry of this segment, which was read and is confirmed, to the index."""
+        header = read_header(entry.payload)
+        first = header.first_sequence
+        if header.is_sequence_in_segment:
+            first += segment.first_sequence
+        size = len(entry.payload)
+        appended_ms = header.append_time_ms
+        if header.is_sequence_in_segment and segment.first_time_ms >= 0:
+            appended_ms = segment.first_time_ms  # a sink committed the whole segment then
+        indexed = IndexedEntry(
+            entry.entry_id, first, header.count, entry.length - size, size, appended_ms
+        )
+        self._of(segment).add(indexed)
+        return indexed
+
+    async def read_end(self) -> None:
+        """Reads from the bookies how far the open segment, if any, is confirmed."""
+        segment = self.metadata.open_segment
+        if segment is None:
+            return
+        reader = await self.reader(segment)
+        await self.note_confirmed(segment, await reader.read_last_confirmed())
+
+    def confirmed(self, segment: Segment) -> int:
+        """Returns the last entry of a segment that is known to be confirmed; -1: none."""
+        return self._of(segment).end.entry - 1
+
+    async def note_confirmed(self, segment: Segment, entry_id: int) -> None:
+        """Records that a segment is confirmed up to this entry; -1: no entry."""
+        if entry_id >= self._of(segment).end.entry:
+            await self.indexed_entry(segment, entry_id)
+
+    async def reader(self, segment: Segment) -> LedgerReader:
+        """Returns a reader of the segment's ledger; it stays open until others replace it."""
+        reader = self._readers.pop(segment.number, None)
+        if reader is None:
+            reader = self.client.reader_of(await self.ledger_metadata(segment))
+        self._readers[segment.number] = reader  # the most recently used one is the last
+        if len(self._readers) > _READERS_MAX:
+            last = self.metadata.segments[-1].number if self.metadata.segments else 0
+            del self._readers[next(number for number in self._readers if number != last)]
+        return reader
+
+    async def ledger_metadata(self, segment: Segment) -> LedgerMetadata:
+        """Returns the metadata of the segment's ledger, which is final if the ledger is closed.
+
+        Raises NoSuchLedger.
+        """
+        known = self._ledgers.get(segment.number)
+        if known is not None:
+            return known
+        reader = self._readers.get(segment.number)
+        if reader is not None and (reader.is_closed or segment.is_open):
+            metadata = reader.metadata
+        else:
+            metadata = await self.client.ledger_metadata(segment.ledger_id)
+        if metadata.is_closed:
+            self._ledgers[segment.number] = metadata
+        return metadata

@@ -1,0 +1,61 @@
+"""Parked tasks are woken in time, and forgotten when they are cancelled."""
+
+from __future__ import annotations
+
+import trio
+import trio.testing
+from outcome import Value
+
+from ledger.runtime.parking import ParkingSlot, ThresholdWaiters
+
+
+async def test_only_what_is_reached_is_woken() -> None:
+    waiters = ThresholdWaiters()
+    woken: list[int] = []
+
+    async def wait(number: int) -> None:
+        await waiters.wait(number)
+        woken.append(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in (5, 1, 3):
+            nursery.start_soon(wait, number)
+        await trio.testing.wait_all_tasks_blocked()
+        waiters.wake(3)
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(woken) == [1, 3]
+        waiters.wake_all()
+    assert sorted(woken) == [1, 3, 5]
+
+
+async def test_cancelled_waiters_do_not_pile_up() -> None:
+    waiters = ThresholdWaiters()
+    for _ in range(5000):
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await waiters.wait(7)
+    assert len(waiters._heap) <= 1001
+
+
+async def test_a_slot_holds_one_task_and_hands_it_a_result() -> None:
+    slot = ParkingSlot()
+    got: list[object] = []
+
+    async def park() -> None:
+        got.append(await slot.park())
+
+    for result in (None, Value(7)):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(park)
+            await trio.testing.wait_all_tasks_blocked()
+            slot.unpark(result)
+            slot.unpark(result)  # nothing waits any more
+    assert got == [None, 7]
+
+
+async def test_a_cancelled_wait_leaves_an_empty_slot() -> None:
+    slot = ParkingSlot()
+    with trio.move_on_after(0):
+        await slot.park()
+    assert slot.is_empty
+    slot.unpark()
