@@ -1,4 +1,4 @@
-"""What a bookie may have forgotten is unknown until it was copied back; then limbo ends."""
+"""Entries that a bookie may have lost are unknown until they are copied back; then limbo ends."""
 
 from __future__ import annotations
 
@@ -84,7 +84,9 @@ def test_expected_entries_are_those_of_the_write_sets(metadata: LedgerMetadata) 
 
 
 @given(st.sets(st.integers(0, 30)), st.sets(st.integers(0, 30)))
-def test_missing_is_expected_without_held(expected: set[int], held: set[int]) -> None:
+def test_missing_entries_are_the_expected_ones_that_are_not_stored(
+    expected: set[int], held: set[int]
+) -> None:
     def ranges(ids: set[int]) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         for at in sorted(ids):
@@ -98,7 +100,7 @@ def test_missing_is_expected_without_held(expected: set[int], held: set[int]) ->
     assert {e for first, last in missing for e in range(first, last + 1)} == expected - held
 
 
-def test_a_doubt_that_cannot_be_read_is_the_gravest() -> None:
+def test_an_unreadable_integrity_state_is_the_worst() -> None:
     doubt = IntegrityState(IntegrityStage.LEDGERS_IN_LIMBO, "why")
     assert decode_integrity_state(encode_integrity_state(doubt)) == doubt
     for first in range(256):
@@ -142,7 +144,8 @@ def _write(path: str, data: bytes) -> None:
 
 
 async def ask(client: LedgerClient, name: str, ledger_id: int, entry_id: int) -> Status:
-    """Also of a bookie that has just been started again: its client pauses between attempts."""
+    """Returns the reply to a request. Retries, since a bookie that was just restarted may not serve
+    yet."""
     with trio.fail_after(60):
         while True:
             with suppress(BookieUnavailable):
@@ -168,7 +171,7 @@ async def _rebuilt(cluster: RealCluster, number: int, *, loses_logs: bool) -> No
     disk.close()
 
 
-async def test_what_was_lost_is_unknown_then_fetched_from_the_others(tmp_path: Path) -> None:
+async def test_lost_entries_are_unknown_and_then_fetched_from_other_bookies(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, **SMALL) as cluster, cluster.client() as client:
         async with client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3) as open_one:
             await open_one.append(b"still open")
@@ -183,7 +186,7 @@ async def test_what_was_lost_is_unknown_then_fetched_from_the_others(tmp_path: P
             await cluster.stop(0)
             await _rebuilt(cluster, 0, loses_logs=True)
             await cluster.start(0)
-            # Nobody closed the open ledger: it stays in limbo.
+            # The open ledger was never closed: it stays in limbo.
             storage = storage_of(cluster)
             with pytest.raises(UnknownLedgerState):
                 await storage.read(open_one.ledger_id, 0)
@@ -253,7 +256,7 @@ async def test_a_power_loss_while_acknowledging_before_syncing(
                 await writer.append(b"must not continue here")
 
 
-async def test_the_same_machine_forgets_nothing(tmp_path: Path) -> None:
+async def test_a_restart_on_the_same_machine_loses_nothing(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, bookies=1, **SMALL, journal_sync_data=False) as cluster:
         cluster.boot_id = "one"
         await cluster.stop(0)
@@ -265,7 +268,7 @@ async def test_the_same_machine_forgets_nothing(tmp_path: Path) -> None:
             await storage.read(77, 0)
 
 
-async def test_an_entry_that_is_nowhere_keeps_no_other_away(tmp_path: Path) -> None:
+async def test_an_entry_on_no_bookie_prevents_no_other_copy(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, bookies=2, **SMALL) as cluster, cluster.client() as client:
         async with client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2) as writer:
             for i in range(200):
@@ -274,7 +277,7 @@ async def test_an_entry_that_is_nowhere_keeps_no_other_away(tmp_path: Path) -> N
             await storage_of(cluster, number).checkpoint()
         await cluster.stop(0)
         await _rebuilt(cluster, 0, loses_logs=True)
-        # The other bookie has all but one.
+        # The other bookie has all entries but one.
         await cluster.stop(1)
         _tear(f"{tmp_path}/1/ledgers", writer.ledger_id, 100)
         await cluster.start(1)
@@ -283,7 +286,7 @@ async def test_an_entry_that_is_nowhere_keeps_no_other_away(tmp_path: Path) -> N
         await repair_round(cluster, 0)
         name = cluster.bookies[0].bookie_id
         statuses = [await ask(client, name, writer.ledger_id, entry) for entry in range(200)]
-        assert statuses.pop(100) is Status.IO_ERROR  # by which readers learn "unknown"
+        assert statuses.pop(100) is Status.IO_ERROR  # which readers get as "unknown"
         assert statuses == [Status.OK] * 199
         [directory] = storage_of(cluster).directories
         limbo = directory.details().limbo
@@ -291,7 +294,7 @@ async def test_an_entry_that_is_nowhere_keeps_no_other_away(tmp_path: Path) -> N
 
 
 def _tear(directory: str, ledger_id: int, entry_id: int) -> None:
-    """The entry's ids, so that no read takes it."""
+    """Damages the entry's ids, so that no read accepts it."""
     with closing(RocksStores(RealDisk()).open_to_read(f"{directory}/index")) as pairs:
         run = Index(pairs).find(ledger_id, entry_id)
     assert run is not None
@@ -300,8 +303,8 @@ def _tear(directory: str, ledger_id: int, entry_id: int) -> None:
         log.write(b"\xff" * 16)
 
 
-async def test_of_an_open_ledger_what_is_fixed_is_fetched(tmp_path: Path) -> None:
-    """It stays in limbo, maybe for years. There are as many copies as before all the same."""
+async def test_the_fixed_entries_of_an_open_ledger_are_fetched(tmp_path: Path) -> None:
+    """It stays in limbo, possibly for years, but there are as many copies as before."""
     async with real_cluster(tmp_path, bookies=4, **SMALL) as cluster, cluster.client() as client:
         writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
         for i in range(20):
@@ -327,7 +330,7 @@ async def test_of_an_open_ledger_what_is_fixed_is_fetched(tmp_path: Path) -> Non
         writer.abandon()
 
 
-async def test_a_key_that_could_not_be_read_at_the_start_is_learned_later(
+async def test_a_key_that_was_unreadable_at_the_start_is_set_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with real_cluster(tmp_path, **SMALL) as cluster, cluster.client() as client:

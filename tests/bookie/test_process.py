@@ -1,4 +1,4 @@
-"""What a process gives back to the system of a heap that has become full of holes."""
+"""A process returns the free pages of a fragmented heap to the system."""
 
 import subprocess
 import sys
@@ -21,10 +21,10 @@ print(before - holes, holes - rss_mib())
 """
 
 
-def test_a_heap_of_holes_is_given_back() -> None:
+def test_a_fragmented_heap_is_returned_to_the_system() -> None:
     run = subprocess.run(
         [sys.executable, "-c", _HOLES], capture_output=True, text=True, check=True, timeout=60
     )
     given_by_itself, given_on_request = map(float, run.stdout.split())
-    assert given_by_itself < 10  # of 95 MiB: it is kept for what comes next
+    assert given_by_itself < 10  # of 95 MiB: the rest is kept for later allocations
     assert given_on_request > 60

@@ -1,7 +1,7 @@
-"""Every setting of a bookie reaches what it is for: read from the objects of a running process.
+"""Every setting of a bookie takes effect: it is read from the objects of a running process.
 
-A setting that is documented, checked and then dropped between them changes nothing, and no test
-notices until the day it is needed.
+A setting that is documented and checked but never passed on changes nothing, and no other test
+would notice.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ _VALUES: dict[str, Any] = {
     "connections_max": 1013,
     "long_polls_max": 10_037,
 }
-"""But those that depend on the machine, see `_config`."""
+"""All settings except those that depend on the machine, see `_config`."""
 
 
 def _config(directory: Path) -> BookieConfig:
@@ -121,14 +121,14 @@ class Engine:
     opened_http: list[tuple[str, int]] = field(default_factory=list)
     index_opener: Any = None
     waits_s: set[float] = field(default_factory=set)
-    """For how long something waited for an event at most."""
+    """The timeouts of all waits for an event."""
     looks_s: set[float] = field(default_factory=set)
-    """How often disks are looked at, at least."""
+    """The intervals at which disks are checked."""
     is_ready: trio.Event = field(default_factory=trio.Event)
     has_looked: trio.Event = field(default_factory=trio.Event)
-    """At the disks, for the first time since it serves."""
+    """Set when the disks were checked for the first time since it serves."""
     starts: int = 0
-    """The second is on empty directories, of a bookie that the cluster knows."""
+    """Number of starts; the second is on empty directories, of a bookie that the cluster knows."""
 
     @property
     def bookie(self) -> Bookie:
@@ -142,7 +142,7 @@ class Engine:
 
     @property
     def journal(self) -> Journal:
-        """The last: what reaches it reached all."""
+        """The last journal: a setting that reaches it has reached all of them."""
         return self.storage.journals[-1]
 
     @property
@@ -160,7 +160,7 @@ class Engine:
 
     @property
     def compaction(self) -> CompactionOptions:
-        """The compactor's; what is due is decided by the collector's."""
+        """The options of the compactor; the collector's decide what is due."""
         options = self.directory.garbage._compactor._options
         assert options == self.directory.garbage._options.compaction
         return options
@@ -240,7 +240,7 @@ _PLACES: dict[str, Found] = {
     "connections_max": lambda e: e.server._connections_max,
     "long_polls_max": lambda e: e.server._requests._reads._polls._polls.count_max,
 }
-"""Setting -> its value, as it is found where it takes effect."""
+"""Reads, for each setting, the value that takes effect."""
 
 
 def _one_of(seconds: set[float], name: str) -> object:
@@ -249,7 +249,7 @@ def _one_of(seconds: set[float], name: str) -> object:
 
 
 def _recorded(engine: Engine, patch: pytest.MonkeyPatch) -> None:
-    """Has the doors of the process told to `engine`; they do what they did."""
+    """Records the calls of the process's interfaces in `engine`; they still do their work."""
     move_on_after, next_look_s = trio.move_on_after, DiskMonitor._next_look_s
 
     @asynccontextmanager
@@ -285,7 +285,10 @@ def _recorded(engine: Engine, patch: pytest.MonkeyPatch) -> None:
         engine.is_ready.set()  # the process does this once it is ready
 
     async def space(self: RealDisk, path: str) -> tuple[int, int]:
-        return 2 * _TEBIBYTE, _TEBIBYTE  # whatever this machine has: a full disk waits less
+        return (
+            2 * _TEBIBYTE,
+            _TEBIBYTE,
+        )  # independent of this machine: a full disk is checked more often
 
     class Network(TcpNetwork):
         async def listen(self, host: str, port: int) -> Listener:
@@ -350,7 +353,7 @@ def test_every_setting_has_a_place() -> None:
 
 
 def test_no_value_is_a_default_and_no_two_are_alike(given: BookieConfig) -> None:
-    """Else what is found could have come from elsewhere."""
+    """Otherwise a value could come from another setting or from a default."""
     values = {one.name: getattr(given, one.name) for one in dataclasses.fields(given)}
     for one in dataclasses.fields(given):
         assert values[one.name] != one.default, one.name

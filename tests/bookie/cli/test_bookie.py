@@ -1,4 +1,4 @@
-"""`ledgerstream bookie` asked of a cluster that is not there."""
+"""`ledgerstream bookie` with a cluster that does not exist."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import trio
 
 
 @pytest.mark.parametrize("command", [["list"], ["show"], ["gc", "b1"]], ids=lambda c: str(c[0]))
-async def test_a_mistyped_metadata_file_is_said_and_not_made(
+async def test_a_mistyped_metadata_file_is_reported_and_not_created(
     tmp_path: Path, command: list[str]
 ) -> None:
     file = f"{tmp_path}/mistyped.db"

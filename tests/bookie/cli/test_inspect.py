@@ -1,4 +1,4 @@
-"""What `ledgerstream bookie inspect` says of files, and whether its exit code reports damage."""
+"""`ledgerstream bookie inspect` shows files, and its exit code reports damage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TEXT, JSON = OutputOption(), OutputOption(json=True)
 
 @pytest.fixture
 async def directory(tmp_path: Path) -> Path:
-    """Of a stopped bookie with ledger 1."""
+    """Returns a directory of a stopped bookie with ledger 1."""
     bottle = RealBottle(tmp_path, OPTIONS)
     async with bottle.running():
         for i in range(3):
@@ -41,7 +41,7 @@ def _damage(path: Path, offset: int) -> None:
     path.write_bytes(data)
 
 
-async def test_a_whole_entry_log_has_no_problem(
+async def test_an_undamaged_entry_log_has_no_problem(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = _one(directory, "ledgers/*.log")
@@ -90,15 +90,15 @@ async def test_a_damaged_journal_fails(
     assert said in problem
 
 
-async def test_a_journal_file_that_was_named_and_never_written_is_no_damage(
+async def test_a_journal_file_that_was_created_and_never_written_is_no_damage(
     tmp_path: Path,
 ) -> None:
-    """A crash leaves it."""
+    """A crash leaves such a file."""
     (tmp_path / "0000000000000001.journal").write_bytes(bytes(4 * BLOCK_BYTES))
     assert await inspect_journal(tmp_path, 100, TEXT) == 0
 
 
-async def test_what_is_not_there_is_said(directory: Path) -> None:
+async def test_missing_files_are_reported(directory: Path) -> None:
     for missing in (directory / "gone", directory / "gone" / "0000000000000001.journal"):
         with pytest.raises(InvalidArgument, match=r"gone.* does not exist"):
             await inspect_journal(missing, 100, TEXT)
@@ -109,7 +109,7 @@ async def test_what_is_not_there_is_said(directory: Path) -> None:
             await inspect_journal(other, 100, TEXT)
 
 
-async def test_a_ledger_that_is_not_known_is_said(
+async def test_an_unknown_ledger_is_reported(
     directory: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     inspect_index(directory / "ledgers", 1, 100, TEXT)

@@ -1,4 +1,4 @@
-"""A bookie's HTTP server over real sockets: what it answers, and what bad clients cannot do."""
+"""A bookie's HTTP server over real sockets: its replies, and the limits of bad clients."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Answer:
 
 
 class Client:
-    """One request per connection, written by hand: also those no library would send."""
+    """Sends one request per connection, written by hand, so that it may be invalid."""
 
     def __init__(self, address: tuple[str, int]) -> None:
         self.address = address
@@ -80,7 +80,7 @@ async def test_metrics_are_exposed(tmp_path: Path) -> None:
         assert "ledgerstream_bookie_journal_sync_seconds" in names
 
 
-async def test_an_operator_has_entries_refused_and_taken_again(tmp_path: Path) -> None:
+async def test_an_operator_makes_the_bookie_read_only_and_writable_again(tmp_path: Path) -> None:
     path = "/api/v1/bookie/state/readonly"
     async with served(tmp_path) as (cluster, client):
         registry = cluster.bookies[0].registry
@@ -103,7 +103,7 @@ async def test_an_operator_has_entries_refused_and_taken_again(tmp_path: Path) -
                     break
 
 
-async def test_a_bookie_says_how_it_is(tmp_path: Path) -> None:
+async def test_a_bookie_reports_its_state(tmp_path: Path) -> None:
     async with served(tmp_path) as (cluster, client):
         assert (await client.ask("/heartbeat")).body == b"OK\n"
         assert (await client.ask("/healthz")).json == {"status": "writable"}
@@ -122,7 +122,7 @@ async def test_a_bookie_says_how_it_is(tmp_path: Path) -> None:
         assert [one["journal"] for one in report["journals"]] == [0]
 
 
-async def test_a_bookie_that_does_not_serve_yet_says_so(tmp_path: Path) -> None:
+async def test_a_bookie_that_does_not_serve_yet_reports_it(tmp_path: Path) -> None:
     async with served(tmp_path) as (cluster, client):
         cluster.bookies[0].server = None
         cluster.bookies[0].registration = None
@@ -152,7 +152,7 @@ async def test_marks_and_files_are_listed(tmp_path: Path) -> None:
 
 
 async def test_marks_and_files_of_several_journals_are_distinguished(tmp_path: Path) -> None:
-    """In each the first file is the first."""
+    """In each journal the first file has the id 1."""
     journals = tuple(f"{tmp_path}/j{number}" for number in range(2))
     directories = tuple(f"{tmp_path}/l{number}" for number in range(2))
     async with (
@@ -182,7 +182,7 @@ async def test_marks_and_files_of_several_journals_are_distinguished(tmp_path: P
         assert {f"{one}/index/CURRENT" for one in directories} <= set(listed["index files"])
 
 
-async def test_garbage_is_collected_when_somebody_asks(tmp_path: Path) -> None:
+async def test_garbage_is_collected_on_request(tmp_path: Path) -> None:
     async with served(tmp_path) as (cluster, client), cluster.client() as ledgers:
         async with ledgers.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1) as writer:
             await writer.append(b"x")
@@ -259,7 +259,7 @@ async def test_bad_requests_get_a_cause(
         assert not cluster.bookies[0].is_collection_forced
 
 
-async def test_a_handler_that_breaks_costs_only_its_answer(
+async def test_an_error_in_a_handler_affects_only_its_reply(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with served(tmp_path) as (cluster, client):
@@ -275,7 +275,7 @@ async def test_a_handler_that_breaks_costs_only_its_answer(
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "", "127.0.0.1.evil.example"])
-async def test_a_page_whose_name_points_here_is_refused(tmp_path: Path, host: str) -> None:
+async def test_a_page_whose_host_name_was_rebound_is_refused(tmp_path: Path, host: str) -> None:
     async with served(tmp_path) as (_, client):
         answer = await client.ask("/metrics", host=host)
         assert answer.status in (400, 403)
@@ -283,7 +283,7 @@ async def test_a_page_whose_name_points_here_is_refused(tmp_path: Path, host: st
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8080", "[::1]:8080", "localhost:1"])
-async def test_addresses_are_no_names_of_others(tmp_path: Path, host: str) -> None:
+async def test_addresses_are_accepted_as_host_names(tmp_path: Path, host: str) -> None:
     async with served(tmp_path) as (_, client):
         assert (await client.ask("/heartbeat", host=host)).status == 200
 
@@ -348,7 +348,7 @@ async def test_a_connection_that_does_not_end_is_ended(
         assert await stream.receive_some() == b""
 
 
-async def test_who_never_reads_does_not_keep_the_bookie_from_stopping(tmp_path: Path) -> None:
+async def test_a_client_that_never_reads_does_not_delay_a_stop(tmp_path: Path) -> None:
     """Hypercorn shields its sends from cancellation."""
     stuck: list[trio.SocketStream] = []
     with trio.fail_after(20):

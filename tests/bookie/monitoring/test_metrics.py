@@ -1,4 +1,4 @@
-"""A bookie's metrics: true numbers, parsed as Prometheus does, in a registry of their own."""
+"""A bookie's metrics: correct numbers, in Prometheus's format, in a registry of their own."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def observer_of(cluster: RealCluster, number: int) -> Observer:
 
 
 async def scraped(metrics: BookieMetrics) -> Samples:
-    """Every sample by its name without the prefix, then its labels' values."""
+    """Returns every sample by its name without the prefix and the values of its labels."""
     text, _ = await metrics.exposition("")
     return {
         (
@@ -58,7 +58,7 @@ async def measured(
         yield cluster, client, BookieMetrics(observer_of(cluster, 0), CollectorRegistry())
 
 
-async def test_numbers_move_with_what_is_done(tmp_path: Path) -> None:
+async def test_numbers_change_with_the_work_done(tmp_path: Path) -> None:
     async with measured(tmp_path) as (_, client, metrics):
         assert (await scraped(metrics))["adds_total",] == 0
         async with client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1) as writer:
@@ -80,14 +80,16 @@ async def test_numbers_move_with_what_is_done(tmp_path: Path) -> None:
     assert found["journal_flushes_total", "0", "queue_empty"] == groups
     assert found["journal_sync_seconds_bucket", "0", "+Inf"] == groups
     assert found["journal_written_bytes_total", "0"] > 100_000
-    assert found["journal_queue_bytes", "0"] < 1000  # an explicit LAC waits for company
+    assert (
+        found["journal_queue_bytes", "0"] < 1000
+    )  # an explicit LAC waits for an add to share its sync
     assert found["write_cache_hits_total", "0"] >= found["reads_total",]
     assert found["write_cache_misses_total", "0"] == 0
     assert 0 < found["ledger_directory_free_bytes", "0"] < found["ledger_directory_bytes", "0"]
     assert found["process_resident_memory_bytes",] > 0
 
 
-async def test_checkpoints_and_caches_are_seen(tmp_path: Path) -> None:
+async def test_checkpoints_and_caches_are_measured(tmp_path: Path) -> None:
     async with measured(tmp_path, **SMALL | {"garbage_interval_ms": 3_600_000}) as (
         cluster,
         client,
@@ -168,7 +170,7 @@ async def test_the_global_registry_stays_empty(tmp_path: Path) -> None:
     assert not [family.name for family in REGISTRY.collect() if family.name.startswith(PREFIX)]
 
 
-async def test_openmetrics_is_spoken_with_who_asks_for_it(tmp_path: Path) -> None:
+async def test_openmetrics_is_sent_on_request(tmp_path: Path) -> None:
     async with measured(tmp_path) as (_, _, metrics):
         text, content_type = await metrics.exposition("application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")

@@ -36,7 +36,7 @@ OPTIONS = StorageOptions(
 
 
 class SlowDisk(MemoryDisk):
-    """`read_s`: how long each read of an entry log takes; 0 is at once."""
+    """A disk in memory. `read_s` is the time that each read of an entry log takes."""
 
     read_s = 0.0
     reads = 0
@@ -64,8 +64,8 @@ class _SlowFile(MemoryFile):
         return await super().read(offset, size, drops_cache=drops_cache)
 
 
-class PressedBookie:
-    """Serves `bottle`; peers connect from nodes with names of their own."""
+class SimulatedServer:
+    """A server over the storage of `bottle`; peers connect from nodes with names of their own."""
 
     def __init__(self, simulation: Simulation, bottle: Bottle, server: Server) -> None:
         self.simulation = simulation
@@ -93,18 +93,18 @@ class PressedBookie:
             nursery.cancel_scope.cancel()
 
     async def flush(self) -> None:
-        """What is in memory goes to entry logs."""
+        """Flushes all entries in memory to entry logs."""
         await self.bottle.storage.checkpoint()
 
 
 class Flood:
-    """A peer that sends adds of one ledger as fast as they are taken, and reads the answers. It
-    pauses after a refusal, as clients do."""
+    """A peer that sends adds of one ledger as fast as the bookie receives them, and reads the
+    replies. It pauses after a refusal, as clients do."""
 
     WINDOW = 400
     PAUSE_S = 0.5
 
-    def __init__(self, bookie: PressedBookie, name: str, ledger_id: int, payload: int) -> None:
+    def __init__(self, bookie: SimulatedServer, name: str, ledger_id: int, payload: int) -> None:
         self.ledger_id = ledger_id
         self.statuses: Counter[Status] = Counter()
         self.acked: dict[int, None] = {}
@@ -116,7 +116,7 @@ class Flood:
         self._payload = bytes(payload)
 
     def stop(self) -> None:
-        """Leaves without a word."""
+        """Disconnects without reading the remaining replies."""
         self._scope.cancel()
 
     async def run(self) -> None:
@@ -179,10 +179,10 @@ async def send_all(transport: SimTransport, data: Buffer) -> None:
             continue
 
 
-async def asked(
+async def call(
     connection: BookieConnection, body: RequestBody, within_s: float = 1e6
 ) -> ResponseBody:
-    """The answer; fails unless it comes in so much virtual time."""
+    """Returns the reply to a request; fails if it takes longer than `within_s` of virtual time."""
     started = trio.current_time()
     answer = await connection.call(body, 1e7)
     took_s = trio.current_time() - started
@@ -190,8 +190,8 @@ async def asked(
     return answer
 
 
-def press(
-    scenario: Callable[[PressedBookie], Awaitable[ResultT]],
+def run_with_server(
+    scenario: Callable[[SimulatedServer], Awaitable[ResultT]],
     *,
     options: StorageOptions = OPTIONS,
     directories: int = 1,
@@ -202,7 +202,7 @@ def press(
     reply_wait_s_max: float = 60.0,
     read_limits: ReadLimits | None = None,
 ) -> ResultT:
-    """Runs `story` with a bookie in virtual time."""
+    """Runs `scenario` with a bookie in virtual time, and returns its result."""
 
     async def main(simulation: Simulation) -> ResultT:
         bottle = Bottle(SlowDisk(), options=options, journals=journals, directories=directories)
@@ -226,7 +226,7 @@ def press(
                 frame_bytes_max=64 * KIB,
                 connections_max=2000,
             )
-            bookie = PressedBookie(simulation, bottle, server)
+            bookie = SimulatedServer(simulation, bottle, server)
             network = bookie.network.options
             network.spike_probability = network.split_probability = 0.0
             listener = await bookie.network.of("bookie").listen("bookie", 3181)

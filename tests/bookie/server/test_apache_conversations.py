@@ -1,7 +1,7 @@
-"""Our bookie answers what Apache's client asked Apache's bookie, and answers the same.
+"""Our bookie gives the same replies as Apache's bookie to the requests of Apache's client.
 
 The golden conversations were recorded between Apache's Java client and Apache's bookie
-(tests/interop/wire/test_conversation.py); here the client's frames are played to our bookie.
+(tests/interop/wire/test_conversation.py); here the client's frames are sent to our bookie.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from tests.interop.wire.requests import STRICTER
 from tests.real_cluster import real_cluster
 from tests.tidy.checkout import ROOT
 
-# The ledgers of these tests are not in the metadata: a collector would rightly remove them.
+# The ledgers of these tests are not in the metadata, so a collector would remove them.
 SETTINGS = {"garbage_interval_ms": 3_600_000}
 Key = tuple[int, ...]
 
 
 class Player:
-    """One connection: sends the client's frames, gives replies by what they answer."""
+    """A connection that sends the client's frames and returns the replies by request."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
@@ -66,7 +66,7 @@ class Player:
 
 
 @pytest.mark.parametrize("golden", golden_files(), ids=lambda path: path.stem)
-async def test_our_bookie_says_what_apaches_said(golden: Path, tmp_path: Path) -> None:
+async def test_our_bookie_replies_as_apaches_did(golden: Path, tmp_path: Path) -> None:
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, AsyncExitStack() as streams:
         players: dict[int, Player] = {}
         for event in load(golden).events:
@@ -84,7 +84,7 @@ async def test_our_bookie_says_what_apaches_said(golden: Path, tmp_path: Path) -
 
 
 def plain(reply: bytes) -> tuple[bytes, str]:
-    """For people, too, but only the bytes matter."""
+    """Returns a frame as text; only the bytes are compared."""
     same = normalised(reply, is_request=False, keeps_ids=True)
     return same, described(same, is_request=False)
 
@@ -97,7 +97,7 @@ def test_there_is_a_conversation_for_each_version_and_wire() -> None:
 
 
 @pytest.mark.parametrize("golden", golden_files(), ids=lambda path: path.stem)
-def test_a_golden_conversation_speaks_of_every_operation(golden: Path) -> None:
+def test_a_golden_conversation_covers_every_operation(golden: Path) -> None:
     keys = {key_of(e.frame, is_request=True)[:2] for e in load(golden).events if e.is_request}
     on_v3 = {pb.READ_LAC, pb.WRITE_LAC, pb.GET_BOOKIE_INFO, pb.START_TLS}
     if golden.stem.endswith("v3"):
@@ -113,7 +113,7 @@ def test_a_golden_conversation_speaks_of_every_operation(golden: Path) -> None:
 
 @pytest.mark.parametrize("golden", golden_files(), ids=lambda path: path.stem)
 def test_every_request_of_a_golden_conversation_has_its_reply(golden: Path) -> None:
-    """Apache's bookie left nothing unanswered, so neither may ours."""
+    """Apache's bookie answered every request, so ours must, too."""
     lines = exchanges(load(golden).events)
     assert len(lines) > 50
     assert not [line for line in lines if line.endswith("-> no reply")]
@@ -157,7 +157,8 @@ def test_only_named_values_may_differ(
 
 
 def has_part(frame: bytes, field: str) -> bool:
-    """Whether a reply has the message of the field; one is asked to get it."""
+    """Returns whether a reply contains the field's message, which reading would create
+    otherwise."""
     message = pb.Response()
     message.ParseFromString(frame)
     name = field.partition(".")[0]

@@ -1,4 +1,4 @@
-"""Answers that a journal holds up: how much memory they take, and what may be in them."""
+"""Replies that wait for a journal: the memory they take, and the entries they may contain."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ledger.wire.messages import (
     Request,
     RequestBody,
 )
-from tests.bookie.server.simulated_server import PressedBookie, asked, press, send_all
+from tests.bookie.server.simulated_server import SimulatedServer, call, run_with_server, send_all
 from tests.bookie.server.test_server import KEY, add, entry_of
 
 LARGE = 60_000
@@ -26,8 +26,8 @@ REQUESTS = 2000
 
 
 @asynccontextmanager
-async def released(bookie: PressedBookie) -> AsyncIterator[None]:
-    """A test that fails must not leave a write that nothing can cancel."""
+async def released(bookie: SimulatedServer) -> AsyncIterator[None]:
+    """Sets the event at the end, since a write that hangs cannot be cancelled when a test fails."""
     try:
         yield
     finally:
@@ -35,14 +35,14 @@ async def released(bookie: PressedBookie) -> AsyncIterator[None]:
             bookie.disk.gate.set()
 
 
-async def stuck(bookie: PressedBookie) -> trio.Event:
-    """The journals' disk takes nothing until the event that is returned is set."""
+async def block_journal(bookie: SimulatedServer) -> trio.Event:
+    """Blocks writes to the journals' disk until the returned event is set."""
     bookie.disk.gate = trio.Event()
     return bookie.disk.gate
 
 
-async def connect(bookie: PressedBookie, name: str, data: bytes) -> SimTransport:
-    """A peer that sends `data` and reads nothing."""
+async def connect(bookie: SimulatedServer, name: str, data: bytes) -> SimTransport:
+    """Connects a peer that sends `data` and reads nothing."""
     transport = await bookie.network.of(name).connect("bookie", 3181)
     await send_all(transport, data)
     return transport
@@ -52,20 +52,20 @@ def large(ledger_id: int, entry_id: int) -> AddRequest:
     return AddRequest(ledger_id, entry_id, KEY, entry_of(ledger_id, entry_id, payload=bytes(LARGE)))
 
 
-async def check_bounded(bookie: PressedBookie, request: bytes, wakes: RequestBody) -> None:
-    """One peer requests a large entry this many times, and each reply must wait for `wakes`."""
+async def check_bounded(bookie: SimulatedServer, request: bytes, wakes: RequestBody) -> None:
+    """Lets one peer request a large entry often; each reply waits until `wakes` was answered."""
     async with (
         bookie.peer("seeder") as peer,
         trio.open_nursery() as nursery,
         released(bookie),
     ):
-        await asked(peer, large(7, 0))
-        goes_on = await stuck(bookie)
-        nursery.start_soon(asked, peer, wakes)
+        await call(peer, large(7, 0))
+        unblocked = await block_journal(bookie)
+        nursery.start_soon(call, peer, wakes)
         await trio.sleep(0.1)
         greedy = await connect(bookie, "greedy", request * REQUESTS)
         await trio.sleep(1)
-        goes_on.set()
+        unblocked.set()
         most = 0
         for _ in range(100):
             await trio.sleep(0.01)
@@ -75,138 +75,139 @@ async def check_bounded(bookie: PressedBookie, request: bytes, wakes: RequestBod
         greedy.close()
 
 
-def test_reads_beyond_the_lac_fill_no_memory_when_the_journal_goes_on() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+def test_reads_beyond_the_lac_fill_no_memory_when_the_journal_continues() -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         read = v2.encode_request(Request(2, 0, ReadRequest(7, 0)))
         await check_bounded(bookie, read, add(8, 0))
 
-    press(scenario, replies_bytes_max=2 * LARGE)
+    run_with_server(scenario, replies_bytes_max=2 * LARGE)
 
 
-def test_batches_beyond_the_lac_fill_no_memory_when_the_journal_goes_on() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+def test_batches_beyond_the_lac_fill_no_memory_when_the_journal_continues() -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         read = v2.encode_request(Request(2, 1, BatchReadRequest(7, 0, 5, 1 << 20)))
         await check_bounded(bookie, read, add(8, 0))
 
-    press(scenario, replies_bytes_max=2 * LARGE)
+    run_with_server(scenario, replies_bytes_max=2 * LARGE)
 
 
-def test_fencing_reads_fill_no_memory_when_the_journal_goes_on() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+def test_fencing_reads_fill_no_memory_when_the_journal_continues() -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         fence = ReadRequest(7, -1, KEY, is_fencing=True)
         await check_bounded(bookie, v2.encode_request(Request(2, 0, fence)), add(8, 0))
 
-    press(scenario, replies_bytes_max=2 * LARGE)
+    run_with_server(scenario, replies_bytes_max=2 * LARGE)
 
 
-def test_parked_polls_fill_no_memory_when_the_lac_moves() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+def test_parked_polls_fill_no_memory_when_the_lac_advances() -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         poll = ReadRequest(7, -1, is_piggyback=True, previous_lac=-1, timeout_ms=60_000)
         request = v3.encode_request(Request(3, 1, poll))
         async with bookie.peer("writer") as peer:
-            await asked(peer, large(7, 0))
+            await call(peer, large(7, 0))
             greedy = await connect(bookie, "greedy", request * 90)
             await trio.sleep(1)
-            await asked(peer, add(7, 1))
+            await call(peer, add(7, 1))
             await trio.sleep(1)
             assert LARGE < bookie.server.statistics().reply_bytes < 20 * LARGE
             greedy.close()
 
-    press(scenario, replies_bytes_max=2 * LARGE)
+    run_with_server(scenario, replies_bytes_max=2 * LARGE)
 
 
-async def check_waits(bookie: PressedBookie, request: ReadRequest, version: int) -> None:
-    """Entry 1 is the answer; it is in memory, and not on disk yet."""
+async def check_waits(bookie: SimulatedServer, request: ReadRequest, version: int) -> None:
+    """Checks that a reply with entry 1, which is in memory only, waits until it is on disk."""
     async with (
         bookie.peer("peer") as peer,
         bookie.peer("reader", version) as reader,
         released(bookie),
     ):
-        goes_on = await stuck(bookie)
+        unblocked = await block_journal(bookie)
         answers: list[ReadResponse] = []
 
         async def read() -> None:
-            answer = await asked(reader, request)
+            answer = await call(reader, request)
             assert isinstance(answer, ReadResponse)
             answers.append(answer)
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(read)
             await trio.sleep(0.1)
-            nursery.start_soon(asked, peer, add(7, 1, is_recovery=True))
+            nursery.start_soon(call, peer, add(7, 1, is_recovery=True))
             await trio.sleep(1)
             if request.previous_lac is None:
                 nursery.start_soon(read)
                 await trio.sleep(1)
-            assert not [a for a in answers if a.body == entry_of(7, 1)], "not durable, and told"
-            goes_on.set()
+            assert not [a for a in answers if a.body == entry_of(7, 1)], "answered too early"
+            unblocked.set()
         assert answers[-1].status is Status.OK
         assert answers[-1].body == entry_of(7, 1)
 
 
 def test_the_last_entry_is_reported_when_it_is_on_disk() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         async with bookie.peer("seeder") as peer:
-            await asked(peer, add(7, 0))
+            await call(peer, add(7, 0))
         await check_waits(bookie, ReadRequest(7, -1), 2)
 
-    press(scenario)
+    run_with_server(scenario)
 
 
 def test_a_second_fence_reports_no_entry_that_is_not_on_disk() -> None:
-    """Two clients recover one ledger: what the first writes again is not durable by the fence."""
+    """Two clients recover one ledger: the fence does not make durable what the first writes
+    again."""
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         fence = ReadRequest(7, -1, KEY, is_fencing=True)
         async with bookie.peer("seeder") as peer:
-            await asked(peer, add(7, 0))
-            await asked(peer, fence)
+            await call(peer, add(7, 0))
+            await call(peer, fence)
         await check_waits(bookie, fence, 2)
 
-    press(scenario)
+    run_with_server(scenario)
 
 
 def test_a_poll_without_piggyback_reports_no_entry_that_is_not_on_disk() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         async with bookie.peer("seeder") as peer:
-            await asked(peer, add(7, 0))
+            await call(peer, add(7, 0))
         await check_waits(bookie, ReadRequest(7, 1, previous_lac=-1, timeout_ms=60_000), 3)
 
-    press(scenario)
+    run_with_server(scenario)
 
 
 def test_a_fence_waits_for_one_group_only() -> None:
     """The reported entry precedes the request, so it is durable with it."""
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         async with (
             bookie.peer("writer") as writer,
             bookie.peer("recoverer") as recoverer,
             released(bookie),
         ):
-            await asked(writer, add(7, 0))
-            first, answers = await stuck(bookie), list[ReadResponse]()
+            await call(writer, add(7, 0))
+            first, answers = await block_journal(bookie), list[ReadResponse]()
 
             async def fence() -> None:
-                answer = await asked(recoverer, ReadRequest(7, -1, KEY, is_fencing=True))
+                answer = await call(recoverer, ReadRequest(7, -1, KEY, is_fencing=True))
                 assert isinstance(answer, ReadResponse)
                 answers.append(answer)
 
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(asked, writer, add(8, 0))
+                nursery.start_soon(call, writer, add(8, 0))
                 await trio.sleep(0.1)
                 nursery.start_soon(fence)
                 await trio.sleep(0.1)
-                second = await stuck(bookie)  # for the group with the fence
+                second = await block_journal(bookie)  # for the group with the fence
                 first.set()
                 await trio.sleep(0.1)
                 assert not answers
-                nursery.start_soon(asked, writer, add(8, 1))
+                nursery.start_soon(call, writer, add(8, 1))
                 await trio.sleep(0.1)
-                third = await stuck(bookie)
+                third = await block_journal(bookie)
                 second.set()
                 await trio.sleep(0.1)
                 assert [answer.status for answer in answers] == [Status.OK]
                 third.set()
 
-    press(scenario)
+    run_with_server(scenario)

@@ -1,4 +1,4 @@
-"""Peers that leave while their bytes are being looked at, and what they must not leave behind."""
+"""Peers that disconnect while their requests are processed must leave no memory behind."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from bookie.storage.journal.journal import CommitGroup
 from ledger.errors import Status
 from ledger.wire import v2
 from ledger.wire.messages import AddRequest, ReadRequest, Request
-from tests.bookie.server.simulated_server import PressedBookie, asked, press
+from tests.bookie.server.simulated_server import SimulatedServer, call, run_with_server
 from tests.bookie.server.test_server import KEY, add, entry_of
 
 
 class LeavingPeer:
-    """Sends one chunk and is gone: nothing can be sent to it, which only shows when one tries."""
+    """A peer that sends one chunk and disconnects, which the bookie notices only when it sends."""
 
     peer = "leaving"
 
@@ -51,42 +51,42 @@ def frame(body: AddRequest | ReadRequest) -> bytes:
 
 
 def test_a_peer_that_leaves_between_its_requests_leaves_no_memory_behind() -> None:
-    """Replies are sent while the chunk is still being taken; that finds the peer gone."""
+    """The bookie sends replies before the chunk is finished, and so finds that the peer is gone."""
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         storage = bookie.bottle.storage
         large = entry_of(7, 0, payload=bytes(60_000))
         async with bookie.peer("seeder") as peer:
-            await asked(peer, AddRequest(7, 0, KEY, large))
-            await asked(peer, add(7, 1))  # so entry 0 is known to be confirmed
+            await call(peer, AddRequest(7, 0, KEY, large))
+            await call(peer, add(7, 1))  # so entry 0 is known to be confirmed
         reads = frame(ReadRequest(7, 0)) * 6
         adds = b"".join(frame(add(ledger_id, 0)) for ledger_id in (8, 9))
         more = b"".join(frame(add(ledger_id, 1)) for ledger_id in (8, 9))
         await bookie.server.serve(LeavingPeer(adds + reads + more))
-        for _ in range(3):  # each frees what the one before may still have needed
+        for _ in range(3):  # each frees what the previous one may have needed
             async with bookie.peer("other") as peer:
-                await asked(peer, add(10, 0))
+                await call(peer, add(10, 0))
             await trio.sleep(1)  # until its connection is closed here, too
             await storage.checkpoint()
         for directory in storage.directories:
             assert not directory.cache.segments
         async with bookie.peer("reader") as peer:
-            read = await asked(peer, ReadRequest(8, 0))
+            read = await call(peer, ReadRequest(8, 0))
             assert read.status is Status.OK
 
-    press(scenario, directories=2)
+    run_with_server(scenario, directories=2)
 
 
 def test_an_idle_connection_keeps_no_group_of_the_journal() -> None:
-    """Its frames are those of everybody, and each lies in somebody's receive buffer."""
+    """A group contains frames of all connections, each in the receive buffer of one of them."""
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         async with AsyncExitStack() as stack:
             for number in range(5):
                 peer = await stack.enter_async_context(bookie.peer(f"idle-{number}"))
-                await asked(peer, add(7 + number, 0))
+                await call(peer, add(7 + number, 0))
             gc.collect()
             kept = [one for one in gc.get_objects() if isinstance(one, CommitGroup) and one.views]
             assert len(kept) <= 1, "the journal's last one"
 
-    press(scenario)
+    run_with_server(scenario)

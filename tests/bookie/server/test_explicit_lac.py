@@ -1,4 +1,4 @@
-"""A bookie says that it has an explicit LAC when it is durable, and syncs for it alone rarely."""
+"""A bookie confirms an explicit LAC once it is durable, and rarely syncs for it alone."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ledger.wire.messages import (
     WriteLacRequest,
     WriteLacResponse,
 )
-from tests.bookie.server.simulated_server import PressedBookie, asked, press
-from tests.bookie.server.test_deferred_replies import released, stuck
+from tests.bookie.server.simulated_server import SimulatedServer, call, run_with_server
+from tests.bookie.server.test_deferred_replies import block_journal, released
 from tests.bookie.server.test_server import KEY, add
 
 DIGEST = Digest(DigestType.CRC32C)
@@ -27,21 +27,21 @@ def write_lac(ledger_id: int, lac: int) -> WriteLacRequest:
 
 
 async def reported(peer: BookieConnection, ledger_id: int, lac: int) -> None:
-    answer = await asked(peer, write_lac(ledger_id, lac))
+    answer = await call(peer, write_lac(ledger_id, lac))
     assert isinstance(answer, WriteLacResponse)
     assert answer.status is Status.OK
 
 
-def test_it_is_answered_when_it_is_durable_and_known_at_once() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+def test_it_is_visible_at_once_and_confirmed_when_durable() -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         async with (
             bookie.peer("writer", 3) as writer,
             bookie.peer("reader", 3) as reader,
             trio.open_nursery() as nursery,
             released(bookie),
         ):
-            await asked(writer, add(7, 0))
-            goes_on = await stuck(bookie)
+            await call(writer, add(7, 0))
+            unblocked = await block_journal(bookie)
             is_reported = False
 
             async def report() -> None:
@@ -52,20 +52,20 @@ def test_it_is_answered_when_it_is_durable_and_known_at_once() -> None:
             nursery.start_soon(report)
             await trio.sleep(5)
             assert not is_reported
-            answer = await asked(reader, ReadLacRequest(7))
+            answer = await call(reader, ReadLacRequest(7))
             assert isinstance(answer, ReadLacResponse)
             assert answer.lac_body == DIGEST.encode_lac(7, 0)
-            goes_on.set()
+            unblocked.set()
             await trio.sleep(1)
             assert is_reported
 
-    press(scenario)
+    run_with_server(scenario)
 
 
-def test_what_was_answered_outlives_the_process() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+def test_a_confirmed_lac_survives_the_process() -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         async with bookie.peer("writer", 3) as writer:
-            await asked(writer, add(7, 0))
+            await call(writer, add(7, 0))
             await reported(writer, 7, 0)
             survivor = bookie.bottle.reopened()
         async with survivor.running():
@@ -74,15 +74,15 @@ def test_what_was_answered_outlives_the_process() -> None:
             assert state.explicit_lac == DIGEST.encode_lac(7, 0)
             assert state.lac == 0
 
-    press(scenario)
+    run_with_server(scenario)
 
 
-def test_many_share_a_sync_and_those_before_an_add_cost_none() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+def test_many_share_a_sync_and_those_before_an_add_cause_none() -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         journal = bookie.bottle.storage.journals[0]
         async with bookie.peer("writer", 3) as writer, bookie.peer("adder") as adder:
             for ledger_id in range(7, 57):
-                await asked(adder, add(ledger_id, 0))
+                await call(adder, add(ledger_id, 0))
             before, started = journal.statistics().groups, trio.current_time()
             async with trio.open_nursery() as nursery:
                 for ledger_id in range(7, 57):
@@ -94,9 +94,9 @@ def test_many_share_a_sync_and_those_before_an_add_cost_none() -> None:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(reported, writer, 7, entry_id)
                     await trio.sleep(LINGER_S / 4)
-                    added = await asked(adder, add(7, entry_id + 1))
+                    added = await call(adder, add(7, entry_id + 1))
                     assert isinstance(added, AddResponse)
                 await trio.sleep(3 * LINGER_S)
                 assert journal.statistics().groups == before + 1
 
-    press(scenario)
+    run_with_server(scenario)

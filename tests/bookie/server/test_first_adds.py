@@ -1,4 +1,5 @@
-"""The first adds of ledgers that are not in memory, many in one chunk: what one by one would do."""
+"""The first adds of ledgers that are not in memory: many in one chunk have the same results as
+single ones."""
 
 from __future__ import annotations
 
@@ -18,7 +19,13 @@ from ledger.core.entry import master_key
 from ledger.errors import Status
 from ledger.wire import v2
 from ledger.wire.messages import AddRequest, AddResponse, ReadRequest, ReadResponse, Request
-from tests.bookie.server.simulated_server import KIB, PressedBookie, asked, press, send_all
+from tests.bookie.server.simulated_server import (
+    KIB,
+    SimulatedServer,
+    call,
+    run_with_server,
+    send_all,
+)
 from tests.bookie.server.test_server import KEY, entry_of
 
 OTHER_KEY = master_key(b"other")
@@ -54,10 +61,10 @@ async def _answers(transport: SimTransport, count: int) -> dict[Sent, Status]:
     return answers
 
 
-async def _ask_in_chunks(
-    bookie: PressedBookie, frames: Sequence[bytes], cuts: Sequence[int]
+async def _call_in_chunks(
+    bookie: SimulatedServer, frames: Sequence[bytes], cuts: Sequence[int]
 ) -> dict[Sent, Status]:
-    """Sends the frames in pieces that end anywhere; the answers, each of which must come."""
+    """Sends the frames in pieces that end anywhere, and returns the replies, one to each."""
     transport = await bookie.network.of("writer").connect("bookie", 3181)
     data = b"".join(frames)
     answers: dict[Sent, Status] = {}
@@ -69,14 +76,15 @@ async def _ask_in_chunks(
         nursery.start_soon(receive)
         for begin, end in zip((0, *cuts), (*cuts, len(data)), strict=True):
             await send_all(transport, data[begin:end])
-            await trio.sleep(0.01)  # virtual: it is received by itself
+            await trio.sleep(0.01)  # virtual time, so that it is received separately
     transport.close()
     return answers
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_each_gets_the_answer_it_would_get_alone(seed: int) -> None:
-    """New ledgers beside known, fenced and other people's, by random, in chunks cut anywhere."""
+def test_each_add_gets_the_reply_that_it_would_get_alone(seed: int) -> None:
+    """Random adds to new, known and fenced ledgers and to those with other keys, in random
+    chunks."""
     rng = random.Random(seed)
     directories, journals = rng.choice([(1, 1), (2, 1), (3, 2)])
     sent: list[Sent] = []
@@ -97,15 +105,15 @@ def test_each_gets_the_answer_it_would_get_alone(seed: int) -> None:
     size = sum(map(len, frames))
     cuts = sorted(rng.sample(range(1, size), rng.randrange(min(size - 1, 6))))
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         async with bookie.peer("others") as peer:
             other = AddRequest(OTHERS, 0, OTHER_KEY, entry_of(OTHERS, 0))
-            assert (await asked(peer, other)).status is Status.OK
-            await asked(peer, ReadRequest(FENCED, -1, KEY, is_fencing=True))
-            assert await _ask_in_chunks(bookie, frames, cuts) == expected
+            assert (await call(peer, other)).status is Status.OK
+            await call(peer, ReadRequest(FENCED, -1, KEY, is_fencing=True))
+            assert await _call_in_chunks(bookie, frames, cuts) == expected
             for is_flushed in (False, True):
                 for ledger_id, entry_id in rng.sample(sent, min(50, len(sent))):
-                    answer = await asked(peer, ReadRequest(ledger_id, entry_id))
+                    answer = await call(peer, ReadRequest(ledger_id, entry_id))
                     assert isinstance(answer, ReadResponse)
                     assert (answer.status is Status.OK) is (
                         expected[ledger_id, entry_id] is Status.OK
@@ -115,14 +123,15 @@ def test_each_gets_the_answer_it_would_get_alone(seed: int) -> None:
                 if not is_flushed:
                     await bookie.flush()
 
-    press(scenario, directories=directories, journals=journals, queued_bytes_max=8 << 20)
+    run_with_server(scenario, directories=directories, journals=journals, queued_bytes_max=8 << 20)
 
 
 @pytest.mark.parametrize(("highest", "looks_each"), [(9, 0), (10**9, 2)])
-def test_a_new_ledger_costs_few_looks_into_the_index(
+def test_a_new_ledger_costs_few_reads_of_the_index(
     monkeypatch: pytest.MonkeyPatch, highest: int, looks_each: int
 ) -> None:
-    """Is there a ledger, is there a tombstone: none if it is above all that are known."""
+    """The index is searched for the ledger and for a tombstone, unless its id is above all known
+    ones."""
     looks = 0
     really = MemoryKeyValue.get
 
@@ -134,19 +143,19 @@ def test_a_new_ledger_costs_few_looks_into_the_index(
     monkeypatch.setattr(MemoryKeyValue, "get", counted)
     frames = [_frame(ledger_id, 0) for ledger_id in range(10, 1010)]
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         nonlocal looks
-        await _ask_in_chunks(bookie, [_frame(highest, 0)], ())
+        await _call_in_chunks(bookie, [_frame(highest, 0)], ())
         await bookie.flush()
         looks = 0
-        answers = await _ask_in_chunks(bookie, frames, ())
+        answers = await _call_in_chunks(bookie, frames, ())
         assert set(answers.values()) == {Status.OK}
 
-    press(scenario, queued_bytes_max=8 << 20)
+    run_with_server(scenario, queued_bytes_max=8 << 20)
     assert looks == looks_each * len(frames)
 
 
-def test_a_chunk_of_new_ledgers_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_of_new_ledgers_yields_to_other_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     longest = running = 0
     really = LedgerStates.create
 
@@ -164,16 +173,16 @@ def test_a_chunk_of_new_ledgers_lets_others_run(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(LedgerStates, "create", counted)
     frames = [_frame(ledger_id, 0) for ledger_id in range(10, 5010)]
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         trio.lowlevel.add_instrument(Steps())
-        answers = await _ask_in_chunks(bookie, frames, ())
+        answers = await _call_in_chunks(bookie, frames, ())
         assert set(answers.values()) == {Status.OK}
 
-    press(scenario, queued_bytes_max=8 << 20)
+    run_with_server(scenario, queued_bytes_max=8 << 20)
     assert 100 < longest <= 700
 
 
-def test_a_new_ledger_now_and_then_does_not_have_everything_looked_at_twice(
+def test_an_occasional_new_ledger_does_not_double_the_work_for_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     looked_at = 0
@@ -187,10 +196,10 @@ def test_a_new_ledger_now_and_then_does_not_have_everything_looked_at_twice(
     monkeypatch.setattr("bookie.server.add_intake.frames_ahead", counted)
     frames = [_frame(7, n) if n % 100 else _frame(1000 + n, n) for n in range(1, 3001)]
 
-    async def scenario(bookie: PressedBookie) -> None:
-        await _ask_in_chunks(bookie, [_frame(7, 0)], ())
-        answers = await _ask_in_chunks(bookie, frames, ())
+    async def scenario(bookie: SimulatedServer) -> None:
+        await _call_in_chunks(bookie, [_frame(7, 0)], ())
+        answers = await _call_in_chunks(bookie, frames, ())
         assert set(answers.values()) == {Status.OK}
 
-    press(scenario, queued_bytes_max=8 << 20)
+    run_with_server(scenario, queued_bytes_max=8 << 20)
     assert 30 <= looked_at <= 30 * 20

@@ -1,4 +1,4 @@
-"""Which adds pass where ordinary ones do not, and what adds over v3 take in memory."""
+"""Adds that are accepted where ordinary ones are not, and the memory that adds over v3 take."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ import trio
 from ledger.errors import Status
 from ledger.wire import v2, v3
 from ledger.wire.messages import AddResponse, Request
-from tests.bookie.server.simulated_server import KIB, PressedBookie, asked, press, send_all
-from tests.bookie.server.test_deferred_replies import released, stuck
+from tests.bookie.server.simulated_server import (
+    KIB,
+    SimulatedServer,
+    call,
+    run_with_server,
+    send_all,
+)
+from tests.bookie.server.test_deferred_replies import block_journal, released
 from tests.bookie.server.test_server import add
 from tests.effort import scaled
 
@@ -22,14 +28,14 @@ ADDS = scaled(ci=2000, night=4001)
 
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("takes_recovery", [True, False])
-def test_a_read_only_bookie_takes_what_recovers_or_has_priority(
+def test_a_read_only_bookie_accepts_recovery_adds_and_those_with_priority(
     version: int, takes_recovery: bool
 ) -> None:
-    """As long as its disks have room for that. Apache's takes what has priority."""
+    """It does so while its disks have space for it. Apache's bookie accepts adds with priority."""
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         async with bookie.peer("writer", version) as writer:
-            await asked(writer, add(7, 0))
+            await call(writer, add(7, 0))
             gate = bookie.bottle.storage.gate
             gate.set(is_read_only=True, takes_recovery=takes_recovery)
             urgent = Status.OK if takes_recovery else Status.READ_ONLY
@@ -40,15 +46,15 @@ def test_a_read_only_bookie_takes_what_recovers_or_has_priority(
                 (add(8, 0, is_high_priority=True), urgent),
                 (add(9, 0), Status.READ_ONLY),
             ):
-                answer = await asked(writer, request)
+                answer = await call(writer, request)
                 assert isinstance(answer, AddResponse)
                 assert answer.status is status, request
 
-    press(scenario)
+    run_with_server(scenario)
 
 
 def _memory_taken(version: int) -> int:
-    """By adds of one byte that ten peers send while the journal hangs."""
+    """Returns the memory that adds of one byte take, sent by ten peers while the journal hangs."""
     codec = v3 if version == 3 else v2
     floods = [
         b"".join(codec.encode_request(Request(version, n, add(8 + i, n))) for n in range(1, ADDS))
@@ -56,12 +62,12 @@ def _memory_taken(version: int) -> int:
     ]
     taken = 0
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         nonlocal taken
         async with bookie.peer("seeder") as peer:
             for i in range(10):
-                await asked(peer, add(8 + i, 0))
-        goes_on = await stuck(bookie)
+                await call(peer, add(8 + i, 0))
+        unblocked = await block_journal(bookie)
         gc.collect()
         tracemalloc.start()
         async with trio.open_nursery() as nursery, released(bookie):
@@ -73,15 +79,15 @@ def _memory_taken(version: int) -> int:
             taken = tracemalloc.get_traced_memory()[0]
             tracemalloc.stop()
             assert bookie.bottle.storage.journals[0].queued_bytes > QUEUE_BYTES
-            goes_on.set()
+            unblocked.set()
             nursery.cancel_scope.cancel()
 
-    press(scenario, queued_bytes_max=QUEUE_BYTES)
+    run_with_server(scenario, queued_bytes_max=QUEUE_BYTES)
     return taken
 
 
 def test_adds_over_v3_take_no_more_memory_than_those_over_v2() -> None:
-    """Each has an answer of its own that waits, which takes a kilobyte: it counts. What the
-    simulated network holds, and what is held until there is room, is in both."""
+    """Over v3 each has a reply of its own, whose kilobyte is counted while it waits. Both numbers
+    include the bytes in the simulated network and the throttled adds."""
     over_v2, over_v3 = _memory_taken(2), _memory_taken(3)
     assert over_v3 < 1.2 * over_v2, f"{over_v3} bytes, {over_v2} over v2"

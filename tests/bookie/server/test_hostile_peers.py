@@ -1,4 +1,4 @@
-"""What peers and disks may do to a bookie without ending it, or making it promise too much."""
+"""Misbehaving peers and disks neither end a bookie nor make it acknowledge too much."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from tests.bookie.storage.simulated_storage import Bottle
 from tests.real_cluster import real_cluster
 
 
-async def test_a_peer_that_resets_before_it_is_accepted_costs_nothing(tmp_path: Path) -> None:
+async def test_a_peer_that_resets_before_it_is_accepted_causes_no_error(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster:
         for _ in range(20):
             connected = socket.socket()
@@ -49,7 +49,7 @@ async def test_a_peer_that_resets_before_it_is_accepted_costs_nothing(tmp_path: 
             assert (await peer.ask(AddResponse, add(7, 0), 2)).status is Status.OK
 
 
-async def test_each_add_is_acknowledged_in_the_form_it_asked_for(tmp_path: Path) -> None:
+async def test_each_add_is_acknowledged_in_the_requested_form(tmp_path: Path) -> None:
     """A client recovers one ledger and writes another over the same connection."""
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
         await peer.ask(AddResponse, add(8, 0), 2)
@@ -102,7 +102,7 @@ async def test_the_highest_ids(tmp_path: Path, ids: tuple[int, int], status: Sta
             await storage.checkpoint()
 
 
-async def test_a_damaged_entry_is_an_io_error_and_no_more(tmp_path: Path) -> None:
+async def test_a_damaged_entry_is_an_io_error_and_affects_no_other(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
         for entry_id in range(5):
             await peer.ask(AddResponse, add(7, entry_id), 2)
@@ -114,7 +114,7 @@ async def test_a_damaged_entry_is_an_io_error_and_no_more(tmp_path: Path) -> Non
             at = data.find(entry_of(7, 3))
             assert at >= 0
             log.write_bytes(data[:at] + b"\xff" * 16 + data[at + 16 :])
-        # The neighbour's read brings both into the read cache; the damage shows there.
+        # The read of its neighbour puts both into the read cache, where the damage is found.
         assert (await peer.ask(ReadResponse, ReadRequest(7, 0), 2)).status is Status.OK
         for version in (2, 3):
             read = await peer.ask(ReadResponse, ReadRequest(7, 3), version)
@@ -123,8 +123,8 @@ async def test_a_damaged_entry_is_an_io_error_and_no_more(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("kind", ["batch", "read"])
-async def test_what_came_while_waiting_is_not_served_before_it_is_durable(kind: str) -> None:
-    """A late frame of a dead writer, between the wait for the journal and the reading."""
+async def test_an_entry_added_during_a_wait_is_not_served_before_it_is_durable(kind: str) -> None:
+    """A delayed frame of a dead writer arrives between the wait for the journal and the read."""
     bottle = Bottle()
     async with bottle.running():
         journal = bottle.storage.journals[0]
@@ -213,8 +213,8 @@ async def test_a_crash_in_the_first_cookie_write_leaves_a_bookie_that_starts(
         assert cluster.bookies
 
 
-async def test_a_silent_bookie_is_given_up_by_reads() -> None:
-    """It takes connections and requests, and never answers: calls must not pile up."""
+async def test_reads_abandon_a_silent_bookie() -> None:
+    """It accepts connections and requests but never replies: pending calls must not accumulate."""
     listener = await trio.open_tcp_listeners(0, host="127.0.0.1")
     host, port = listener[0].socket.getsockname()
 
@@ -234,10 +234,10 @@ async def test_a_silent_bookie_is_given_up_by_reads() -> None:
 async def test_refused_requests_are_logged_once_per_connection(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bad_version = struct.pack(">iIqq", 20, 1 << 24 | 2 << 16, 7, 0)  # a read of version 1: fine
+    bad_version = struct.pack(">iIqq", 20, 1 << 24 | 2 << 16, 7, 0)  # a read of version 1: valid
     bad = bytearray(v2.encode_request(Request(2, 0, ReadRequest(7, 0))))
     bad[4] = 0
-    bad[5:8] = (9).to_bytes(3, "big")  # operation 9 of version 0: nobody knows it
+    bad[5:8] = (9).to_bytes(3, "big")  # operation 9 of version 0: undefined
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster:
         for _ in range(3):
             stream = await trio.open_tcp_stream(*cluster.bookies[0].address)
@@ -255,20 +255,20 @@ async def test_refused_requests_are_logged_once_per_connection(
     assert len(reported) == 3
 
 
-async def test_what_only_waits_for_the_journal_is_bounded(
+async def test_requests_that_only_wait_for_the_journal_are_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A disk hangs, and a peer keeps sending long polls."""
+    """A disk hangs while a peer keeps sending long polls."""
     monkeypatch.setattr(backpressure, "QUEUED_CALLBACKS_MAX", 1000)
     force = v3.encode_request(Request(3, 1, ForceLedgerRequest(7)))
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
         assert cluster.bookies[0].storage is not None
         journal = cluster.bookies[0].storage.journals[0]
-        write, hangs, goes_on = journal._write, trio.Event(), trio.Event()
+        write, hangs, unblocked = journal._write, trio.Event(), trio.Event()
 
         async def hanging(group: object) -> None:
             hangs.set()
-            await goes_on.wait()
+            await unblocked.wait()
             await write(group)  # type: ignore[arg-type]
 
         journal._write = hanging  # type: ignore[method-assign]
@@ -283,7 +283,7 @@ async def test_what_only_waits_for_the_journal_is_bounded(
                     queued = journal.queued_callbacks
                     await trio.sleep(0.3)
             assert 1000 < journal.queued_callbacks < 3000
-            goes_on.set()
+            unblocked.set()
             received = 0
             with trio.fail_after(30):
                 while received < 20_000 * 20:
@@ -291,8 +291,9 @@ async def test_what_only_waits_for_the_journal_is_bounded(
             await stream.aclose()
 
 
-async def test_a_peer_that_is_gone_when_it_is_answered_costs_nothing(tmp_path: Path) -> None:
-    """The bookie closes the connection while it takes a chunk, and then wants to wait for more."""
+async def test_a_peer_that_is_gone_before_the_reply_causes_no_error(tmp_path: Path) -> None:
+    """The bookie closes the connection while it processes a chunk, and then waits for the next
+    one."""
     poll = WriteLacRequest(7, 0, KEY, struct.pack(">qq", 7, 0))
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
         server = cluster.bookies[0].server

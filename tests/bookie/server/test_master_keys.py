@@ -1,4 +1,4 @@
-"""A ledger whose key is not known here is nobody's, and no request ends the bookie."""
+"""No client has access to a ledger with an unknown master key, and no request ends the bookie."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def storage_of(cluster: RealCluster) -> BookieStorage:
 
 
 def _forget_key(storage: BookieStorage, ledger_id: int) -> LedgerState:
-    """As after a rebuild without a readable old index, if the metadata cannot be read either."""
+    """Removes the master key, as a rebuild does if neither old index nor metadata can be read."""
     state = storage.state(ledger_id)
     if state is None:
         state = storage.create(ledger_id, b"")
@@ -82,7 +82,7 @@ def keyed_lac(ledger_id: int, key: bytes) -> bytes:
 
 
 class Raw:
-    """Sends frames no client of ours would."""
+    """A connection for frames that our client never sends."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self.stream = stream
@@ -118,7 +118,7 @@ async def _serves(cluster: RealCluster, entry_id: int = 0) -> None:
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: f"{len(key)}-{key[:1].hex()}")
-async def test_nobody_has_the_key_of_a_ledger_without_one(tmp_path: Path, key: bytes) -> None:
+async def test_no_key_opens_a_ledger_whose_key_is_unknown(tmp_path: Path, key: bytes) -> None:
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster:
         state = _forget_key(storage_of(cluster), KEYLESS)
         async with raw_peer(cluster) as peer:
@@ -138,7 +138,7 @@ async def test_nobody_has_the_key_of_a_ledger_without_one(tmp_path: Path, key: b
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if len(key) != 20], ids=len)
-async def test_a_key_of_another_length_makes_no_ledger(tmp_path: Path, key: bytes) -> None:
+async def test_a_key_of_another_length_creates_no_ledger(tmp_path: Path, key: bytes) -> None:
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster:
         async with raw_peer(cluster) as peer:
             for frame in (

@@ -1,4 +1,4 @@
-"""What a bookie answers to each operation, as Apache's does: fields that are there or not."""
+"""The replies of a bookie to each operation have the same fields as those of Apache's bookie."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def poll_after(known_lac: int, timeout_ms: int | None = 60_000) -> ReadRequest:
 
 
 async def exchange(cluster: RealCluster, *frames: bytes) -> list[bytes]:
-    """Sends frames (with their lengths) over one connection, one after the other's reply."""
+    """Sends frames (with their lengths) over one connection, each after the reply to the
+    previous."""
     replies = []
     async with await trio.open_tcp_stream(*cluster.bookies[0].address) as stream:
         for frame in frames:
@@ -65,7 +66,7 @@ async def exchange(cluster: RealCluster, *frames: bytes) -> list[bytes]:
 async def polled(
     peer: Peer, request: ReadRequest, meanwhile: Callable[[], Awaitable[object]]
 ) -> ReadResponse:
-    """The answer to a poll that waits until `meanwhile` has happened."""
+    """Returns the reply to a poll that waits until `meanwhile` has run."""
     answers: list[ReadResponse] = []
 
     async def poll() -> None:
@@ -84,7 +85,7 @@ async def polled(
 
 
 @pytest.mark.parametrize("version", [2, 3])
-async def test_only_minus_one_is_the_last_entry(tmp_path: Path, version: int) -> None:
+async def test_only_minus_one_means_the_last_entry(tmp_path: Path, version: int) -> None:
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
         for entry_id in range(3):
             await peer.ask(AddResponse, add(7, entry_id), version)
@@ -93,7 +94,7 @@ async def test_only_minus_one_is_the_last_entry(tmp_path: Path, version: int) ->
             assert read == ReadResponse(Status.NO_SUCH_ENTRY, 7, entry_id)
 
 
-async def test_the_lac_comes_with_what_is_found_but_not_with_a_fence(tmp_path: Path) -> None:
+async def test_the_lac_is_returned_with_an_entry_but_not_with_a_fence(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
         await peer.ask(AddResponse, add(7, 0), 2)
         await peer.ask(AddResponse, add(7, 1), 2)
@@ -124,7 +125,7 @@ async def test_a_fencing_batch_fences_before_it_reads(tmp_path: Path) -> None:
 # ---- long polls
 
 
-async def test_a_poll_says_when_the_lac_moved(tmp_path: Path) -> None:
+async def test_a_poll_returns_when_the_lac_advanced(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
         await peer.ask(AddResponse, add(7, 0), 2)
         before_ms = time.time_ns() // 1_000_000
@@ -140,7 +141,9 @@ async def test_a_poll_says_when_the_lac_moved(tmp_path: Path) -> None:
         assert (known.entry_id, known.lac_update_ms) == (0, None)
 
 
-async def test_a_poll_without_piggyback_reads_its_entry_when_the_lac_moves(tmp_path: Path) -> None:
+async def test_a_poll_without_piggyback_reads_its_entry_when_the_lac_advances(
+    tmp_path: Path,
+) -> None:
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
         await peer.ask(AddResponse, add(7, 0), 2)
         answer = await polled(
@@ -152,7 +155,7 @@ async def test_a_poll_without_piggyback_reads_its_entry_when_the_lac_moves(tmp_p
 
 
 async def test_a_fence_wakes_a_poll_once_and_then_polls_wait_again(tmp_path: Path) -> None:
-    """Or a reader would ask without a pause until the ledger is closed."""
+    """Otherwise a reader would poll without a pause until the ledger is closed."""
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
         await peer.ask(AddResponse, add(7, 0), 2)
         poll = poll_after(-1)
@@ -179,7 +182,7 @@ async def test_polls_of_a_ledger_without_entries(tmp_path: Path) -> None:
         assert elsewhere == ReadResponse(Status.OK, 7, -1, max_lac=4)
 
 
-async def test_a_piggybacked_entry_is_asked_for_as_entry_minus_one(tmp_path: Path) -> None:
+async def test_a_piggybacked_entry_is_requested_as_entry_minus_one(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
         await peer.ask(AddResponse, add(7, 0), 2)
         poll = ReadRequest(7, 0, is_piggyback=True, previous_lac=-1)
@@ -199,7 +202,7 @@ async def test_an_unknown_ledger_has_no_lac(tmp_path: Path) -> None:
         assert answer == ReadLacResponse(Status.OK, 7, packet)
 
 
-async def test_a_lac_packet_must_be_what_it_is_said_to_be(tmp_path: Path) -> None:
+async def test_a_lac_packet_must_match_its_request(tmp_path: Path) -> None:
     packet = DIGEST.encode_lac(7, 4)
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
         for body in (b"", packet[:15], packet + bytes(60), DIGEST.encode_lac(8, 4)):
@@ -215,7 +218,7 @@ async def test_a_lac_packet_must_be_what_it_is_said_to_be(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("version", [2, 3])
-async def test_who_authenticates_learns_that_no_one_needs_it(tmp_path: Path, version: int) -> None:
+async def test_authentication_is_answered_as_disabled(tmp_path: Path, version: int) -> None:
     codec = v2 if version == 2 else v3
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster:
         asked = Request(version, 7, AuthRequest("some.Plugin", b"token"))
@@ -224,8 +227,8 @@ async def test_who_authenticates_learns_that_no_one_needs_it(tmp_path: Path, ver
     assert answer == AuthResponse(Status.OK, AUTH_DISABLED_PLUGIN, b"")
 
 
-async def test_a_client_of_v2_may_ask_for_tls_in_v3_first(tmp_path: Path) -> None:
-    """As Pulsar's client does: after the refusal it may continue in v2 on the same connection."""
+async def test_a_client_of_v2_may_request_tls_in_v3_first(tmp_path: Path) -> None:
+    """Pulsar's client does so, and after the refusal continues in v2 on the same connection."""
     tls = v3.encode_request(Request(3, 9, StartTlsRequest()))
     auth = v2.encode_request(Request(2, 0, AuthRequest("some.Plugin", b"")))
     adding = v2.encode_request(Request(2, 0, add(7, 0)))
@@ -251,7 +254,7 @@ async def test_older_versions_are_answered_in_their_own(tmp_path: Path, version:
 
 
 @pytest.mark.parametrize("first_byte", [3, 9, 11, 255])
-async def test_a_first_frame_of_a_version_to_come_is_answered(
+async def test_a_first_frame_of_a_future_version_is_answered(
     tmp_path: Path, first_byte: int
 ) -> None:
     frame = struct.pack(">iI", 20, first_byte << 24 | v2.READ << 16) + struct.pack(">qq", 7, 0)
@@ -261,7 +264,9 @@ async def test_a_first_frame_of_a_version_to_come_is_answered(
 
 
 @pytest.mark.parametrize("version", [2, 3])
-async def test_the_largest_entry_of_apaches_clients_is_taken(tmp_path: Path, version: int) -> None:
+async def test_the_largest_entry_of_apaches_clients_is_accepted(
+    tmp_path: Path, version: int
+) -> None:
     payload = bytes(FRAME_BYTES_MAX - 500 - 36)
     entry = entry_of(7, 0, payload=payload)
     assert len(entry) == FRAME_BYTES_MAX - 500
@@ -277,7 +282,7 @@ async def test_the_largest_entry_of_apaches_clients_is_taken(tmp_path: Path, ver
         assert batch.bodies == (entry,)
 
 
-async def test_what_is_not_asked_for_is_not_reported(tmp_path: Path) -> None:
+async def test_only_requested_values_are_reported(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
         for requested, reported in ((0, []), (1, ["total"]), (2, ["free"]), (7, ["total", "free"])):
             info = await peer.ask(GetBookieInfoResponse, GetBookieInfoRequest(requested))
@@ -286,7 +291,7 @@ async def test_what_is_not_asked_for_is_not_reported(tmp_path: Path) -> None:
 
 
 async def test_a_wrong_key_of_any_length_is_a_wrong_key(tmp_path: Path) -> None:
-    """But none of another length begins a ledger: it could not be kept."""
+    """But a key of another length never creates a ledger, since it could not be stored."""
 
     def framed(operation: pb.OperationType.ValueType, message: pb.Request) -> bytes:
         message.header.version = pb.VERSION_THREE
@@ -320,7 +325,7 @@ async def test_a_wrong_key_of_any_length_is_a_wrong_key(tmp_path: Path) -> None:
 # ---- list of entries
 
 
-async def test_a_list_of_entries_names_what_is_in_cache_and_index(tmp_path: Path) -> None:
+async def test_a_list_of_entries_contains_those_in_cache_and_index(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
         storage = cluster.bookies[0].storage
         assert storage is not None
@@ -341,10 +346,10 @@ async def test_a_list_of_entries_names_what_is_in_cache_and_index(tmp_path: Path
         assert ids_of(answer.availability) == held
 
 
-async def test_few_lists_of_entries_are_made_at_once(
+async def test_few_lists_of_entries_are_made_at_the_same_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each may hold the ids of a whole write cache, and its request is small."""
+    """Each may contain the ids of a whole write cache, although its request is small."""
     listed, at_once, most = LedgerStorage.entries_held, 0, 0
 
     async def entries_held(self: LedgerStorage, ledger_id: int) -> EntriesHeld:

@@ -1,4 +1,4 @@
-"""Which reads use a disk at the same time, and how much each connection may receive at once."""
+"""Limits of concurrent reads of a disk, and of the bytes that each connection receives at once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bookie.storage.disk.real_disk import RealDisk
 from bookie.storage.disk.threads import READ_THREADS_MAX
 from ledger.wire import v2
 from ledger.wire.messages import ReadRequest, Request
-from tests.bookie.server.simulated_server import KIB, PressedBookie, asked, press
+from tests.bookie.server.simulated_server import KIB, SimulatedServer, call, run_with_server
 from tests.bookie.server.test_deferred_replies import connect
 from tests.bookie.server.test_server import add
 
@@ -26,8 +26,8 @@ class Owner:
     takes_replies = True
 
 
-async def test_who_has_room_again_reads_with_all_slots() -> None:
-    """Every task ended when its requests stepped aside: one of them alone would be slow."""
+async def test_a_peer_that_takes_replies_again_uses_all_slots() -> None:
+    """Every task ended when its requests were set aside: a single new task would be slow."""
     reads, owner = ReadScheduler(1, ReadLimits()), Owner()
     at_once = 0
 
@@ -51,16 +51,16 @@ async def test_who_has_room_again_reads_with_all_slots() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_reads_that_hang_in_one_directory_keep_nobody_elses_threads(
+async def test_reads_that_hang_in_one_directory_use_no_slots_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All slots of one directory hang, and a good deal more; priority slots get through, and so
-    does the other directory."""
-    goes_on, read_all = threading.Event(), read_through_cache
+    """All slots of one directory hang, and many more requests wait; those with priority are served,
+    and so are those of the other directory."""
+    unblocked, read_all = threading.Event(), read_through_cache
 
     def hanging(fd: int, offset: int, size: int) -> bytes:
         if offset == 0:
-            goes_on.wait(60)
+            unblocked.wait(60)
         return read_all(fd, offset, size)
 
     monkeypatch.setattr(real_disk, "read_through_cache", hanging)
@@ -77,21 +77,23 @@ async def test_reads_that_hang_in_one_directory_keep_nobody_elses_threads(
                 for _ in range(READ_THREADS_MAX - PRIORITY_SLOTS):
                     nursery.start_soon(slow.read, 0, 10)
                 await trio.testing.wait_all_tasks_blocked()
-                assert await slow.read(10, 10) == bytes(10), "a priority slot has its thread"
+                assert await slow.read(10, 10) == bytes(10), "a priority slot was used"
                 for _ in range(PRIORITY_SLOTS):
                     nursery.start_soon(slow.read, 0, 10)
                 await trio.testing.wait_all_tasks_blocked()
                 assert await other.read(10, 10) == bytes(10)
-                goes_on.set()
+                unblocked.set()
     finally:
-        goes_on.set()
+        unblocked.set()
         for file in files:
             file.close()
         disk.close()
     assert READ_THREADS_MAX > SLOTS + PRIORITY_SLOTS
 
 
-def test_a_chunk_of_many_small_requests_lets_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_chunk_of_many_small_requests_yields_to_other_tasks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     longest = running = 0
     answer = Requests.answer_nowait
 
@@ -108,24 +110,24 @@ def test_a_chunk_of_many_small_requests_lets_others_run(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Requests, "answer_nowait", counted)
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         async with bookie.peer("seeder") as peer:
-            await asked(peer, add(7, 0))
-            await asked(peer, add(7, 1))
+            await call(peer, add(7, 0))
+            await call(peer, add(7, 1))
         read = v2.encode_request(Request(2, 0, ReadRequest(7, 0)))
         trio.lowlevel.add_instrument(Steps())
         greedy = await connect(bookie, "greedy", read * 4000)
         await trio.sleep(1)
         greedy.close()
 
-    press(scenario, replies_bytes_max=64 << 20)
+    run_with_server(scenario, replies_bytes_max=64 << 20)
     assert 100 < longest <= 500
 
 
-def test_many_connections_share_what_their_receive_buffers_may_take() -> None:
-    """A buffer that a busy peer once filled stays as large as long as its connection."""
+def test_many_connections_share_the_limit_of_receive_buffers() -> None:
+    """A buffer that a busy peer has filled once stays large as long as its connection."""
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         cache = bookie.bottle.storage.directories[0].cache
         frames = b"".join(v2.encode_request(Request(2, 0, add(7, n))) for n in range(10_000))
         peers = []
@@ -144,4 +146,4 @@ def test_many_connections_share_what_their_receive_buffers_may_take() -> None:
         for peer in peers:
             peer.close()
 
-    press(scenario, queued_bytes_max=64 << 20)
+    run_with_server(scenario, queued_bytes_max=64 << 20)

@@ -1,4 +1,4 @@
-"""What requests and back-pressure look like to who watches a bookie: each number by its name."""
+"""The statistics of requests and back-pressure: each number appears under its name."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ LEDGER, NOBODYS = 7, 99
 _WRONG = bytes(20)
 _LAC = DIGEST.encode_lac(LEDGER, 1)
 
-# Each operation once with success and once refused, as far as it can be.
+# Each operation once with success and once refused, where it can be refused.
 EXCHANGES: list[tuple[RequestBody, type[ResponseBody], int, tuple[str, str | None]]] = [
     (add(LEDGER, 0), AddResponse, 2, ("add", None)),
     (add(LEDGER, 1), AddResponse, 3, ("add", None)),
@@ -79,7 +79,7 @@ EXCHANGES: list[tuple[RequestBody, type[ResponseBody], int, tuple[str, str | Non
 ]
 
 
-async def test_each_operation_is_counted_and_so_is_each_refusal(tmp_path: Path) -> None:
+async def test_each_operation_and_each_refusal_is_counted(tmp_path: Path) -> None:
     requests: dict[str, int] = {}
     refused: dict[tuple[str, str], int] = {}
     async with measured(tmp_path) as (cluster, _, metrics), peer_of(cluster) as peer:
@@ -119,7 +119,7 @@ def test_a_fencing_batch_is_a_fence() -> None:
     assert operation_of(BatchReadRequest(7, 0, 1, 1, KEY, is_fencing=True)) == "fence"
 
 
-async def test_polls_that_wait_are_seen_until_they_are_answered(tmp_path: Path) -> None:
+async def test_polls_that_wait_are_counted_until_they_are_answered(tmp_path: Path) -> None:
     async with measured(tmp_path) as (cluster, _, metrics), peer_of(cluster) as peer:
         await peer.ask(AddResponse, add(LEDGER, 0), 2)
         assert (await scraped(metrics))["long_polls",] == 0
@@ -136,7 +136,7 @@ async def test_polls_that_wait_are_seen_until_they_are_answered(tmp_path: Path) 
     assert found["requests_total", "long_poll"] == 3
 
 
-# ---- numbers that are hard to bring about all at once: which of them has which name
+# ---- names of numbers that are hard to produce all at once
 
 
 def _times(count: int) -> Distribution:
@@ -231,8 +231,8 @@ async def test_each_number_has_its_own_name(tmp_path: Path) -> None:
     assert {name: found.get(name) for name in REPORTED} == REPORTED
 
 
-async def test_each_number_of_the_server_comes_from_what_it_counts(tmp_path: Path) -> None:
-    """One step before: what `Server.statistics` takes from where."""
+async def test_each_number_of_the_server_comes_from_its_own_counter(tmp_path: Path) -> None:
+    """`Server.statistics` takes each number from its source."""
     async with real_cluster(tmp_path, 1) as cluster:
         server = cluster.bookies[0].server
         assert server is not None

@@ -40,7 +40,7 @@ from ledger.wire.messages import (
 from tests.real_cluster import SMALL, RealCluster, real_cluster
 from tests.task_count import TaskCount
 
-# The ledgers of these tests are not in the metadata: a collector would rightly remove them.
+# The ledgers of these tests are not in the metadata, so a collector would remove them.
 SETTINGS = SMALL | {"garbage_interval_ms": 3_600_000}
 KEY = master_key(b"")
 DIGEST = Digest(DigestType.CRC32C)
@@ -58,7 +58,7 @@ def add(ledger_id: int, entry_id: int, **rest: bool) -> AddRequest:
 
 
 class Peer:
-    """Two connections to one bookie, as our client has them."""
+    """Two connections to one bookie, as our client uses them."""
 
     def __init__(self, connections: dict[int, BookieConnection]) -> None:
         self.connections = connections
@@ -86,7 +86,7 @@ async def peer_of(cluster: RealCluster, outbox_bytes_max: int = 1 << 20) -> Asyn
 
 @pytest.mark.parametrize("writes", [2, 3])
 @pytest.mark.parametrize("reads", [2, 3])
-async def test_either_version_reads_what_the_other_wrote(
+async def test_either_version_reads_entries_that_the_other_wrote(
     tmp_path: Path, writes: int, reads: int
 ) -> None:
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
@@ -104,7 +104,9 @@ async def test_either_version_reads_what_the_other_wrote(
 
 
 @pytest.mark.parametrize("version", [2, 3])
-async def test_what_is_absent_is_said_to_be_absent(tmp_path: Path, version: int) -> None:
+async def test_absent_ledgers_and_entries_are_reported_as_absent(
+    tmp_path: Path, version: int
+) -> None:
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
         answer = await peer.ask(ReadResponse, ReadRequest(7, 0), version)
         assert answer.status is Status.NO_SUCH_LEDGER
@@ -113,7 +115,7 @@ async def test_what_is_absent_is_said_to_be_absent(tmp_path: Path, version: int)
         assert answer.status is Status.NO_SUCH_ENTRY
 
 
-async def test_a_fence_refuses_the_writer_and_lets_recovery_in(tmp_path: Path) -> None:
+async def test_a_fence_refuses_the_writer_and_admits_recovery(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster:
         async with peer_of(cluster) as peer:
             await peer.ask(AddResponse, add(7, 0), 2)
@@ -130,7 +132,7 @@ async def test_a_fence_refuses_the_writer_and_lets_recovery_in(tmp_path: Path) -
             assert (await peer.ask(AddResponse, add(7, 2), 2)).status is Status.FENCED
 
 
-async def test_a_fence_of_an_unknown_ledger_holds(tmp_path: Path) -> None:
+async def test_a_fence_of_an_unknown_ledger_is_kept(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster:
         async with peer_of(cluster) as peer:
             fence = ReadRequest(9, -1, KEY, is_fencing=True)
@@ -142,7 +144,7 @@ async def test_a_fence_of_an_unknown_ledger_holds(tmp_path: Path) -> None:
             assert (await peer.ask(AddResponse, add(9, 0), 2)).status is Status.FENCED
 
 
-async def test_another_key_may_neither_add_nor_fence_nor_report_a_lac(tmp_path: Path) -> None:
+async def test_with_another_key_no_add_no_fence_and_no_lac_is_accepted(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
         await peer.ask(AddResponse, add(7, 0), 2)
         other = master_key(b"other")
@@ -191,7 +193,7 @@ async def test_a_long_poll_is_answered_by_the_next_add_with_the_entry(tmp_path: 
         assert bytes(answers[0].body) == entry_of(7, 0)
 
 
-async def test_a_long_poll_ends_by_time_with_nothing(tmp_path: Path) -> None:
+async def test_a_long_poll_ends_empty_after_its_timeout(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, 1, **SETTINGS) as cluster, peer_of(cluster) as peer:
         await peer.ask(AddResponse, add(7, 0), 2)
         request = ReadRequest(7, -1, previous_lac=5, timeout_ms=20, is_piggyback=True)
@@ -263,7 +265,7 @@ def read_frames(connected: socket.socket, count: int) -> list[bytes]:
 
 
 @pytest.mark.parametrize("takes_range_acks", [False, True])
-async def test_range_acks_go_only_to_who_asked(tmp_path: Path, takes_range_acks: bool) -> None:
+async def test_range_acks_are_sent_only_on_request(tmp_path: Path, takes_range_acks: bool) -> None:
     frames = b"".join(
         v2.encode_request(Request(2, 0, add(7, e, takes_range_acks=takes_range_acks)))
         for e in range(100)
@@ -315,7 +317,7 @@ async def test_any_split_of_the_bytes_is_understood(tmp_path: Path, pieces: int)
                 assert bytes(answer.body) == entry_of(ledger_id, 19)
 
 
-async def test_bad_frames_cost_only_their_own_connection(tmp_path: Path) -> None:
+async def test_bad_frames_end_only_their_own_connection(tmp_path: Path) -> None:
     rng = random.Random(1)
     valid = [
         v2.encode_request(Request(2, 0, add(7, 0))),
@@ -364,8 +366,8 @@ async def test_an_overlong_frame_is_refused_before_it_arrives(tmp_path: Path) ->
         assert server.statistics().protocol_errors == 1
 
 
-async def test_one_sync_serves_all_that_has_gathered(tmp_path: Path) -> None:
-    """Cost budget: per 1,000 adds few syncs, few chunks and sends, and no task of its own."""
+async def test_one_sync_serves_all_adds_that_gathered(tmp_path: Path) -> None:
+    """The cost of 1,000 adds: few syncs, few chunks and sends, and no tasks."""
     async with (
         real_cluster(tmp_path, 1) as cluster,
         cluster.client() as client,
@@ -385,7 +387,7 @@ async def test_one_sync_serves_all_that_has_gathered(tmp_path: Path) -> None:
             writer.append_nowait(bytes(100))
         await writer.flush()
         trio.lowlevel.remove_instrument(spawned)
-        assert spawned.count <= 4  # none per entry; the tasks of timers that came due meanwhile
+        assert spawned.count <= 4  # none per entry; only the tasks of timers that expired meanwhile
         assert storage.journals[0].statistics().syncs - syncs <= 4
         assert server.statistics().chunks - chunks <= 8
         assert client.pool.statistics()[cluster.bookies[0].bookie_id, 2].sends - sends <= 4

@@ -43,7 +43,7 @@ async def bookie_with(directory: Path, journals: int, ledgers: int) -> AsyncIter
 
 
 async def add_everywhere(peer: Peer, first: int, end: int) -> None:
-    """Entries of all ledgers in turn, so that each chunk holds some of every directory."""
+    """Adds entries of all ledgers in turn, so that each chunk contains some of every directory."""
     answers: list[AddResponse] = []
 
     async def add_one(ledger_id: int, entry_id: int) -> None:
@@ -87,7 +87,7 @@ async def test_entries_of_many_ledgers_on_one_connection(
                 assert journal.statistics().entries > ENTRIES
             for directory in storage.directories:
                 assert directory.statistics().entries_flushed > ENTRIES
-        # Only the journals know what came after the checkpoint.
+        # Entries after the checkpoint are only in the journals.
         await cluster.stop(0)
         await cluster.start(0)
         async with peer_of(cluster) as peer:
@@ -96,7 +96,7 @@ async def test_entries_of_many_ledgers_on_one_connection(
             assert (await peer.ask(AddResponse, add(6, 99), 2)).status is Status.OK
 
 
-async def test_segments_with_frames_of_all_directories_are_given_back(tmp_path: Path) -> None:
+async def test_segments_with_frames_of_all_directories_are_released(tmp_path: Path) -> None:
     async with bookie_with(tmp_path, 2, 3) as cluster:
         async with peer_of(cluster) as peer:
             for first in range(0, 10 * ENTRIES, ENTRIES):
@@ -120,7 +120,7 @@ async def test_adds_to_several_journals_start_no_task_each(tmp_path: Path) -> No
         trio.lowlevel.add_instrument(count)
         await add_everywhere(peer, 1, 5)
         trio.lowlevel.remove_instrument(count)
-        # One for each question of this test, and few more than none in the bookie.
+        # One for each request of this test, and hardly any in the bookie.
         assert count.count <= 4 * LEDGERS + 10
 
 
@@ -135,7 +135,7 @@ async def test_a_file_system_counts_once_in_the_free_space(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("change", ["added", "removed", "in another order"])
 @pytest.mark.parametrize("name", ["journal_directories", "ledger_directories"])
-async def test_other_directories_than_at_first_are_refused(
+async def test_other_directories_than_before_are_refused(
     tmp_path: Path, change: str, name: str
 ) -> None:
     async with bookie_with(tmp_path, 2, 2) as cluster:

@@ -1,4 +1,4 @@
-"""A journal that hangs, ledgers that are never stored: limits, and the requests that continue."""
+"""A journal that hangs and ledgers that are never stored: limits, and requests that still work."""
 
 from __future__ import annotations
 
@@ -20,8 +20,15 @@ from ledger.wire.messages import (
     ResponseBody,
     WriteLacRequest,
 )
-from tests.bookie.server.simulated_server import KIB, OPTIONS, Flood, PressedBookie, asked, press
-from tests.bookie.server.test_deferred_replies import connect, released, stuck
+from tests.bookie.server.simulated_server import (
+    KIB,
+    OPTIONS,
+    Flood,
+    SimulatedServer,
+    call,
+    run_with_server,
+)
+from tests.bookie.server.test_deferred_replies import block_journal, connect, released
 from tests.bookie.server.test_server import KEY, add
 
 DIGEST = Digest(DigestType.CRC32C)
@@ -34,13 +41,13 @@ def lac_frame(ledger_id: int, lac: int) -> bytes:
     return v3.encode_request(Request(3, 1, WriteLacRequest(ledger_id, lac, KEY, packet)))
 
 
-def test_a_stuck_journal_takes_a_bound_of_adds_and_a_fence_goes_before_those_outside() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+def test_a_stuck_journal_accepts_limited_adds_and_a_fence_precedes_the_others() -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         journal = bookie.bottle.storage.journals[0]
         async with bookie.peer("seeder") as peer:
-            await asked(peer, add(8, 0))
-            await asked(peer, add(9, 0))
-        goes_on = await stuck(bookie)
+            await call(peer, add(8, 0))
+            await call(peer, add(9, 0))
+        unblocked = await block_journal(bookie)
         floods = [Flood(bookie, f"writer-{n}", 8 + n, payload=2000) for n in range(2)]
         fenced: list[ResponseBody] = []
         async with trio.open_nursery() as nursery, released(bookie):
@@ -50,15 +57,15 @@ def test_a_stuck_journal_takes_a_bound_of_adds_and_a_fence_goes_before_those_out
             for _ in range(50):
                 await trio.sleep(0.1)
                 most = max(most, journal.queued_bytes)
-            # Each connection looks before each chunk of up to 64 KiB, when room is short.
+            # Each connection checks before each chunk of up to 64 KiB while capacity is short.
             assert QUEUE / 2 < most < QUEUE + 2 * 512 * KIB
-            held = bookie.server.statistics().held_add_bytes
-            assert held > 0, "no add waits outside"
+            waiting_bytes = bookie.server.statistics().held_add_bytes
+            assert waiting_bytes > 0, "no add is throttled"
 
             async def fence() -> None:
                 async with bookie.peer("recoverer") as peer:
                     request = ReadRequest(8, -1, KEY, is_fencing=True)
-                    fenced.append(await asked(peer, request))
+                    fenced.append(await call(peer, request))
 
             nursery.start_soon(fence)
             await trio.sleep(SOON_S)
@@ -67,33 +74,33 @@ def test_a_stuck_journal_takes_a_bound_of_adds_and_a_fence_goes_before_those_out
             assert state.is_fenced, "it waits in the next group, not outside"
             assert not state.is_fence_durable
             assert not fenced
-            goes_on.set()
+            unblocked.set()
             await trio.sleep(SOON_S)
             assert [answer.status for answer in fenced] == [Status.OK]
             await trio.sleep(0.3)
             nursery.cancel_scope.cancel()
-        # What waited outside came after the fence.
+        # Adds that were not received yet follow the fence.
         assert floods[0].statuses[Status.FENCED] > 0
         assert set(floods[0].statuses) <= {Status.OK, Status.FENCED, Status.TOO_MANY_REQUESTS}
         assert set(floods[1].statuses) <= {Status.OK, Status.TOO_MANY_REQUESTS}
 
-    press(scenario, queued_bytes_max=QUEUE)
+    run_with_server(scenario, queued_bytes_max=QUEUE)
 
 
-def test_explicit_lacs_and_forced_ledgers_of_a_stuck_journal_hold_up_only_who_sends_them() -> None:
-    """Two journals, one hangs. A peer floods it with what needs its frames, or its answers."""
+def test_explicit_lacs_and_forced_ledgers_of_a_stuck_journal_block_only_their_sender() -> None:
+    """One of two journals hangs. A peer floods it with requests that need its frames or replies."""
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         storage = bookie.bottle.storage
         async with bookie.peer("seeder") as peer:
             for ledger_id in (8, 9):
-                await asked(peer, add(ledger_id, 0))
-                await asked(peer, add(ledger_id, 1))
+                await call(peer, add(ledger_id, 0))
+                await call(peer, add(ledger_id, 1))
         stuck_journal, other = storage.journals
-        write, goes_on = stuck_journal._write, trio.Event()
+        write, unblocked = stuck_journal._write, trio.Event()
 
         async def hanging(group: object) -> None:
-            await goes_on.wait()
+            await unblocked.wait()
             await write(group)  # type: ignore[arg-type]
 
         stuck_journal._write = hanging  # type: ignore[method-assign]
@@ -103,43 +110,43 @@ def test_explicit_lacs_and_forced_ledgers_of_a_stuck_journal_hold_up_only_who_se
             await trio.sleep(5)
             assert QUEUE / 2 < storage.queued_bytes < 2 * QUEUE
             async with bookie.peer("peer") as peer:
-                assert (await asked(peer, add(9, 2), SOON_S)).status is Status.OK
-                assert (await asked(peer, ReadRequest(8, 0), SOON_S)).status is Status.OK
+                assert (await call(peer, add(9, 2), SOON_S)).status is Status.OK
+                assert (await call(peer, ReadRequest(8, 0), SOON_S)).status is Status.OK
                 waiting: list[ResponseBody] = []
 
                 async def fence() -> None:
                     request = ReadRequest(8, -1, KEY, is_fencing=True)
                     async with bookie.peer("recoverer") as recoverer:
-                        waiting.append(await asked(recoverer, request))
+                        waiting.append(await call(recoverer, request))
 
                 nursery.start_soon(fence)
                 await trio.sleep(SOON_S)
                 state = storage.state(8)
                 assert state is not None
                 assert state.is_fenced
-                goes_on.set()
+                unblocked.set()
                 await trio.sleep(1)
                 assert [answer.status for answer in waiting] == [Status.OK]
             assert other.is_idle
             nursery.cancel_scope.cancel()
         assert bookie.server.statistics().requests.waits[Wait.JOURNAL] > 0
 
-    press(scenario, journals=2, directories=2, queued_bytes_max=QUEUE)
+    run_with_server(scenario, journals=2, directories=2, queued_bytes_max=QUEUE)
 
 
-def test_ever_new_ledgers_are_bounded_and_hold_up_only_who_makes_them() -> None:
+def test_new_ledgers_are_limited_and_block_only_their_creator() -> None:
     """Fences and explicit LACs of random ledgers, while the disk takes no checkpoint."""
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         storage = bookie.bottle.storage
         directory = storage.directories[0]
         async with bookie.peer("seeder") as peer:
-            await asked(peer, add(7, 0))
-            await asked(peer, add(7, 1))
-        sync, goes_on = directory._logs.sync, trio.Event()
+            await call(peer, add(7, 0))
+            await call(peer, add(7, 1))
+        sync, unblocked = directory._logs.sync, trio.Event()
 
         async def hanging() -> None:
-            await goes_on.wait()
+            await unblocked.wait()
             await sync()
 
         directory._logs.sync = hanging  # type: ignore[method-assign]
@@ -152,57 +159,57 @@ def test_ever_new_ledgers_are_bounded_and_hold_up_only_who_makes_them() -> None:
             nursery.start_soon(connect, bookie, "fences", fences)
             nursery.start_soon(connect, bookie, "lacs", lacs)
             await trio.sleep(5)
-            # Those that the current checkpoint has taken, and twice as many more.
+            # Those in the current checkpoint, and up to twice as many more.
             assert 1000 < len(directory.states) < 6 * 1000
             known = len(directory.states)
             await trio.sleep(5)
             assert len(directory.states) == known, "they wait"
             async with bookie.peer("peer") as peer, bookie.peer("adder") as adder:
-                assert (await asked(peer, ReadRequest(7, 0), SOON_S)).status is Status.OK
+                assert (await call(peer, ReadRequest(7, 0), SOON_S)).status is Status.OK
                 added: list[ResponseBody] = []
 
                 async def add_later() -> None:
-                    added.append(await asked(adder, add(60_000, 0)))
+                    added.append(await call(adder, add(60_000, 0)))
 
                 nursery.start_soon(add_later)
                 await trio.sleep(SOON_S)
                 assert not added, "it would make one more"
-                goes_on.set()
+                unblocked.set()
                 await trio.sleep(3)
                 assert [type(one) for one in added] == [AddResponse]
                 assert added[0].status is Status.OK
             nursery.cancel_scope.cancel()
 
-    press(scenario, options=replace(OPTIONS, states_max=1000))
+    run_with_server(scenario, options=replace(OPTIONS, states_max=1000))
 
 
-def test_answers_that_wait_for_a_stuck_journal_are_bounded_and_fences_have_more_room(
+def test_replies_that_wait_for_a_stuck_journal_are_limited_and_fences_less_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(backpressure, "QUEUED_CALLBACKS_MAX", 1000)
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         storage = bookie.bottle.storage
         async with bookie.peer("writer") as writer, released(bookie):
-            await asked(writer, add(7, 0))
-            await asked(writer, add(7, 1))
-            goes_on = await stuck(bookie)
+            await call(writer, add(7, 0))
+            await call(writer, add(7, 1))
+            unblocked = await block_journal(bookie)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(asked, writer, add(8, 0))
+                nursery.start_soon(call, writer, add(8, 0))
                 await trio.sleep(SOON_S)
                 force = v3.encode_request(Request(3, 1, ForceLedgerRequest(7)))
                 nursery.start_soon(connect, bookie, "forces", force * 3000)
                 await trio.sleep(5)
                 assert 1000 < storage.queued_callbacks < 1600
                 fence = ReadRequest(7, -1, KEY, is_fencing=True)
-                nursery.start_soon(asked, writer, fence)
+                nursery.start_soon(call, writer, fence)
                 await trio.sleep(SOON_S)
                 state = storage.state(7)
                 assert state is not None
                 assert state.is_fenced
-                assert (await asked(writer, ReadRequest(7, 0), SOON_S)).status is Status.OK
-                goes_on.set()
+                assert (await call(writer, ReadRequest(7, 0), SOON_S)).status is Status.OK
+                unblocked.set()
                 await trio.sleep(1)
                 nursery.cancel_scope.cancel()
 
-    press(scenario)
+    run_with_server(scenario)

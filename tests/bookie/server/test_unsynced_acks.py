@@ -1,4 +1,4 @@
-"""A bookie with `journal_sync_data = false`, asked over the wire."""
+"""A bookie with `journal_sync_data = false`, used over the wire."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from tests.real_cluster import real_cluster
 
 
 async def test_a_bookie_may_acknowledge_before_it_syncs(tmp_path: Path) -> None:
-    """It syncs on request: for a fence, for a forced ledger. A process that ends loses nothing."""
+    """It syncs on request: for a fence and for a forced ledger. A process that ends loses
+    nothing."""
     late = SETTINGS | {
         "journal_sync_data": False,
         "journal_page_cache_flush_interval_ms": 3_600_000.0,

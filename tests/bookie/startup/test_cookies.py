@@ -27,7 +27,7 @@ def _write(path: str, data: bytes) -> None:
     Path(path).write_bytes(data)
 
 
-async def test_a_bookie_let_start_with_empty_disks_denies_nothing(tmp_path: Path) -> None:
+async def test_a_bookie_allowed_to_start_with_empty_disks_denies_no_entry(tmp_path: Path) -> None:
     settings = {**SMALL, "allow_empty_disk": True}
     async with real_cluster(tmp_path, **settings) as cluster, cluster.client() as client:
         async with client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2) as writer:
@@ -50,8 +50,8 @@ async def _empty(cluster: RealCluster, number: int) -> None:
         os.rename(f"{cluster.directory}/{number}/{kind}", f"{cluster.directory}/lost-{kind}")
 
 
-async def test_a_bookie_whose_cookie_was_deleted_denies_nothing(tmp_path: Path) -> None:
-    """To the cluster it is a new one. But the metadata of ledgers name it."""
+async def test_a_bookie_whose_cookie_was_deleted_denies_no_entry(tmp_path: Path) -> None:
+    """To the cluster it is new, but the metadata of ledgers refers to it."""
     async with real_cluster(tmp_path, **SMALL) as cluster, cluster.client() as client:
         writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3)
         await writer.append(b"zero")
@@ -68,7 +68,7 @@ async def test_a_bookie_whose_cookie_was_deleted_denies_nothing(tmp_path: Path) 
         writer.abandon()
 
 
-async def test_a_bookie_that_is_really_new_has_no_doubt(tmp_path: Path) -> None:
+async def test_a_bookie_that_is_really_new_has_no_unverified_directory(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, bookies=1, **SMALL) as cluster, cluster.client() as client:
         async with client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1) as writer:
             await writer.append(b"zero")
@@ -79,8 +79,8 @@ async def test_a_bookie_that_is_really_new_has_no_doubt(tmp_path: Path) -> None:
         assert read_if_there(f"{tmp_path}/1/journal/{UNSYNCED_FILE}") is None
 
 
-async def test_allow_empty_disk_takes_no_directory_that_holds_something(tmp_path: Path) -> None:
-    """Its cookies are gone, but what is there may be another bookie's."""
+async def test_allow_empty_disk_accepts_no_directory_with_data(tmp_path: Path) -> None:
+    """Its cookies are missing, but the data may be another bookie's."""
     settings = {**SMALL, "allow_empty_disk": True}
     async with real_cluster(tmp_path, bookies=1, **settings) as cluster:
         await cluster.stop(0)
@@ -112,10 +112,10 @@ async def test_the_cookie_of_another_cluster_is_refused(tmp_path: Path) -> None:
         said = str(reported.value)
         assert f"is of cluster {found.instance_id}, and at memory: there is cluster another" in said
         assert "Cure: point metadata_uri at the cluster the disks belong to" in said
-        assert "same order" not in said  # they are right as they are
+        assert "same order" not in said  # the cookies are right as they are
 
 
-async def test_disks_of_a_cluster_make_no_other_where_there_is_none(tmp_path: Path) -> None:
+async def test_disks_of_a_cluster_create_no_other_cluster(tmp_path: Path) -> None:
     """A mistyped address must not create a new, empty cluster."""
     async with real_cluster(tmp_path, bookies=1, **SMALL) as cluster:
         await cluster.stop(0)
@@ -144,7 +144,7 @@ async def test_another_id_in_the_right_cluster_is_reported_as_before(tmp_path: P
                 )
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # protobuf's, for unknown escapes
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # protobuf warns of unknown escapes
 async def test_every_flipped_bit_of_a_cookie_is_refused_with_a_cure_or_means_the_same(
     tmp_path: Path,
 ) -> None:

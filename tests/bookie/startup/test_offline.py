@@ -1,4 +1,4 @@
-"""What the files beside a journal say of it while the bookie does not run."""
+"""The report about the files beside a journal while the bookie does not run."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from bookie.storage.disk.real_disk import RealDisk
         (None, None),
     ],
 )
-async def test_a_journal_that_owed_the_disk_something_is_reported(
+async def test_a_journal_with_unsynced_entries_is_reported(
     tmp_path: Path, found: bytes | None, reason: str | None
 ) -> None:
     (tmp_path / "journal").mkdir()

@@ -1,4 +1,4 @@
-"""A start that cannot have its directories or its address names them, and the cure."""
+"""A start that cannot use its directories or its address names them, and the cure."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_a_file_in_the_place_of_a_directory_is_named(tmp_path: Path, place
     disk.close()
 
 
-async def test_a_directory_that_may_not_be_written_is_named(tmp_path: Path) -> None:
+async def test_a_directory_without_write_permission_is_named(tmp_path: Path) -> None:
     class Forbidden(RealDisk):
         async def make_directory(self, path: str) -> None:
             raise PermissionError(13, "Permission denied", path)
@@ -92,7 +92,7 @@ async def test_a_host_without_an_address_is_named(tmp_path: Path) -> None:
         await listen(_config(tmp_path, "nowhere"), Nameless())
 
 
-async def test_an_error_that_is_no_matter_of_the_address_stays_what_it_is(tmp_path: Path) -> None:
+async def test_an_error_without_relation_to_the_address_is_raised_as_it_is(tmp_path: Path) -> None:
     class Exhausted(TcpNetwork):
         async def listen(self, host: str, port: int) -> Listener:
             raise OSError(errno.EMFILE, "Too many open files")
@@ -101,7 +101,7 @@ async def test_an_error_that_is_no_matter_of_the_address_stays_what_it_is(tmp_pa
         await listen(_config(tmp_path), Exhausted())
 
 
-async def test_the_process_says_it_in_one_line_and_fails(tmp_path: Path) -> None:
+async def test_the_process_reports_it_in_one_line_and_fails(tmp_path: Path) -> None:
     with _taken_port() as port:
         file = tmp_path / "bookie.toml"
         file.write_text(
