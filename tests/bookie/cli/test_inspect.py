@@ -22,12 +22,12 @@ TEXT, JSON = OutputOption(), OutputOption(json=True)
 @pytest.fixture
 async def directory(tmp_path: Path) -> Path:
     """Of a stopped bookie with ledger 1."""
-    bottle = RealBottle(tmp_path, OPTIONS)
-    async with bottle.running():
+    simulated = RealBottle(tmp_path, OPTIONS)
+    async with simulated.running():
         for i in range(3):
-            bottle.add(1, i, b"x" * 100)
-            await bottle.settle()
-        await bottle.storage.checkpoint()
+            simulated.add(1, i, b"x" * 100)
+            await simulated.settle()
+        await simulated.storage.checkpoint()
     return tmp_path
 
 

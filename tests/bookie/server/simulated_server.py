@@ -23,7 +23,7 @@ from ledger.wire import v2
 from ledger.wire.messages import AddRequest, Buffer, Request, RequestBody, ResponseBody
 from tests.bookie.server.test_server import KEY, entry_of
 from tests.bookie.storage.memory_disk import MemoryDisk, MemoryFile
-from tests.bookie.storage.simulated_storage import Bottle
+from tests.bookie.storage.simulated_storage import SimulatedStorage
 
 ResultT = TypeVar("ResultT")
 KIB = 1024
@@ -64,15 +64,15 @@ class _SlowFile(MemoryFile):
         return await super().read(offset, size, drops_cache=drops_cache)
 
 
-class PressedBookie:
-    """Serves `bottle`; peers connect from nodes with names of their own."""
+class SimulatedServer:
+    """Serves `storage`; peers connect from nodes with names of their own."""
 
-    def __init__(self, simulation: Simulation, bottle: Bottle, server: Server) -> None:
+    def __init__(self, simulation: Simulation, simulated: SimulatedStorage, server: Server) -> None:
         self.simulation = simulation
-        self.bottle = bottle
+        self.simulated = simulated
         self.server = server
         self.network = SimNetwork(simulation)
-        self.disk = bottle.disk
+        self.disk = simulated.disk
         assert isinstance(self.disk, SlowDisk)
 
     @property
@@ -94,7 +94,7 @@ class PressedBookie:
 
     async def flush(self) -> None:
         """What is in memory goes to entry logs."""
-        await self.bottle.storage.checkpoint()
+        await self.simulated.storage.checkpoint()
 
 
 class Flood:
@@ -104,7 +104,7 @@ class Flood:
     WINDOW = 400
     PAUSE_S = 0.5
 
-    def __init__(self, bookie: PressedBookie, name: str, ledger_id: int, payload: int) -> None:
+    def __init__(self, bookie: SimulatedServer, name: str, ledger_id: int, payload: int) -> None:
         self.ledger_id = ledger_id
         self.statuses: Counter[Status] = Counter()
         self.acked: dict[int, None] = {}
@@ -190,8 +190,8 @@ async def asked(
     return answer
 
 
-def press(
-    scenario: Callable[[PressedBookie], Awaitable[ResultT]],
+def run_server(
+    scenario: Callable[[SimulatedServer], Awaitable[ResultT]],
     *,
     options: StorageOptions = OPTIONS,
     directories: int = 1,
@@ -205,17 +205,19 @@ def press(
     """Runs `story` with a bookie in virtual time."""
 
     async def main(simulation: Simulation) -> ResultT:
-        bottle = Bottle(SlowDisk(), options=options, journals=journals, directories=directories)
+        simulated = SimulatedStorage(
+            SlowDisk(), options=options, journals=journals, directories=directories
+        )
 
         async def space() -> tuple[int, int]:
-            return await bottle.disk.space("")
+            return await simulated.disk.space("")
 
-        async with bottle.running(), trio.open_nursery() as nursery:
+        async with simulated.running(), trio.open_nursery() as nursery:
             requests = Requests(
-                bottle.storage, long_polls_max=100, space=space, read_limits=read_limits
+                simulated.storage, long_polls_max=100, space=space, read_limits=read_limits
             )
             server = Server(
-                bottle.storage,
+                simulated.storage,
                 requests,
                 limits=BackpressureLimits(
                     queued_bytes_max=queued_bytes_max,
@@ -226,14 +228,14 @@ def press(
                 frame_bytes_max=64 * KIB,
                 connections_max=2000,
             )
-            bookie = PressedBookie(simulation, bottle, server)
+            bookie = SimulatedServer(simulation, simulated, server)
             network = bookie.network.options
             network.spike_probability = network.split_probability = 0.0
             listener = await bookie.network.of("bookie").listen("bookie", 3181)
             nursery.start_soon(requests.run)
             nursery.start_soon(server.run, listener)
             result = await scenario(bookie)
-            for gate in (bottle.disk.gate, bottle.disk.sync_gate):
+            for gate in (simulated.disk.gate, simulated.disk.sync_gate):
                 if gate is not None:
                     gate.set()
             nursery.cancel_scope.cancel()

@@ -23,7 +23,14 @@ from ledger.wire.messages import (
     WriteLacRequest,
     WriteLacResponse,
 )
-from tests.bookie.server.simulated_server import KIB, OPTIONS, Flood, PressedBookie, asked, press
+from tests.bookie.server.simulated_server import (
+    KIB,
+    OPTIONS,
+    Flood,
+    SimulatedServer,
+    asked,
+    run_server,
+)
 from tests.bookie.server.test_server import KEY, add, entry_of
 
 DIGEST = Digest(DigestType.CRC32C)
@@ -32,7 +39,7 @@ SOON_S = 0.1
 """A few round trips of the simulated network."""
 
 
-async def recover(bookie: PressedBookie, ledger_id: int, within_s: float = SOON_S) -> None:
+async def recover(bookie: SimulatedServer, ledger_id: int, within_s: float = SOON_S) -> None:
     """What another client does to take a ledger over: fence, read, write the end again."""
     async with bookie.peer("recoverer") as peer, bookie.peer("recoverer-3", 3) as peer_3:
         fence = ReadRequest(ledger_id, -1, KEY, is_fencing=True, is_high_priority=True)
@@ -56,7 +63,7 @@ async def recover(bookie: PressedBookie, ledger_id: int, within_s: float = SOON_
         assert reported.status is Status.OK
 
 
-async def seed(bookie: PressedBookie, *ledger_ids: int, entries: int = 1) -> None:
+async def seed(bookie: SimulatedServer, *ledger_ids: int, entries: int = 1) -> None:
     async with bookie.peer("seeder") as peer:
         for ledger_id in ledger_ids:
             for entry_id in range(entries):
@@ -64,14 +71,14 @@ async def seed(bookie: PressedBookie, *ledger_ids: int, entries: int = 1) -> Non
                 assert answer.status is Status.OK
 
 
-def directories_of(bookie: PressedBookie) -> int:
-    return len(bookie.bottle.storage.directories)
+def directories_of(bookie: SimulatedServer) -> int:
+    return len(bookie.simulated.storage.directories)
 
 
-async def fill(bookie: PressedBookie, flood: Flood, nursery: trio.Nursery) -> trio.Event:
+async def fill(bookie: SimulatedServer, flood: Flood, nursery: trio.Nursery) -> trio.Event:
     """Until the write cache is full: its other half is being flushed, and that hangs until the
     event that is returned."""
-    directory = bookie.bottle.storage.directories[flood.ledger_id % directories_of(bookie)]
+    directory = bookie.simulated.storage.directories[flood.ledger_id % directories_of(bookie)]
     sync, goes_on = directory._logs.sync, trio.Event()
 
     async def hanging() -> None:
@@ -87,8 +94,8 @@ async def fill(bookie: PressedBookie, flood: Flood, nursery: trio.Nursery) -> tr
 
 
 def test_a_full_write_cache_takes_recovery_and_refuses_the_rest_after_its_wait() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
-        storage = bookie.bottle.storage
+    async def scenario(bookie: SimulatedServer) -> None:
+        storage = bookie.simulated.storage
         await seed(bookie, 7)
         flood = Flood(bookie, "writer", 8, payload=2000)
         async with trio.open_nursery() as nursery:
@@ -126,11 +133,11 @@ def test_a_full_write_cache_takes_recovery_and_refuses_the_rest_after_its_wait()
                 answer = await asked(peer, ReadRequest(8, entry_id))
                 assert answer.status is Status.OK
 
-    press(scenario, options=SMALL_CACHE)
+    run_server(scenario, options=SMALL_CACHE)
 
 
 def test_adds_that_wait_take_no_more_memory_the_longer_they_wait() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         floods = [Flood(bookie, f"writer-{n}", 8 + n, payload=2000) for n in range(10)]
         held: list[int] = []
         async with trio.open_nursery() as nursery:
@@ -140,21 +147,21 @@ def test_adds_that_wait_take_no_more_memory_the_longer_they_wait() -> None:
             for _ in range(100):
                 await trio.sleep(0.2)
                 held.append(bookie.server.statistics().held_add_bytes)
-                assert bookie.bottle.storage.queued_bytes <= 256 * KIB
+                assert bookie.simulated.storage.queued_bytes <= 256 * KIB
             nursery.cancel_scope.cancel()
         assert 0 < max(held) <= 10 * 2 * THROTTLED_BYTES_MAX
         assert sum(flood.statuses[Status.TOO_MANY_REQUESTS] for flood in floods) > 1000
         await trio.sleep(1)
         assert bookie.server.statistics().held_add_bytes == 0, "their peers are gone"
 
-    press(scenario, options=SMALL_CACHE)
+    run_server(scenario, options=SMALL_CACHE)
 
 
 def test_a_full_group_of_ledgers_holds_up_no_other() -> None:
     """The checkpoint of one of two directories hangs. Adds to the other continue."""
 
-    async def scenario(bookie: PressedBookie) -> None:
-        storage = bookie.bottle.storage
+    async def scenario(bookie: SimulatedServer) -> None:
+        storage = bookie.simulated.storage
         await seed(bookie, 8, 9)
         _, other = storage.directories
         flood = Flood(bookie, "writer", 8, payload=2000)
@@ -179,11 +186,11 @@ def test_a_full_group_of_ledgers_holds_up_no_other() -> None:
             assert not other.is_full
             nursery.cancel_scope.cancel()
 
-    press(scenario, directories=2, options=replace(OPTIONS, write_cache_bytes=1024 * KIB))
+    run_server(scenario, directories=2, options=replace(OPTIONS, write_cache_bytes=1024 * KIB))
 
 
 def test_a_thousand_reads_of_a_slow_disk_hold_up_neither_fences_nor_tails_nor_others() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         ledgers = range(100, 1100)
         await seed(bookie, 7, *ledgers)
         await bookie.flush()
@@ -227,11 +234,11 @@ def test_a_thousand_reads_of_a_slow_disk_hold_up_neither_fences_nor_tails_nor_ot
         assert answered == 1000
         assert bookie.server.statistics().reads_waiting == 0
 
-    press(scenario)
+    run_server(scenario)
 
 
 def test_more_reads_than_may_wait_for_a_directory_are_refused_and_urgent_ones_are_not() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         await seed(bookie, *range(100, 200))
         await bookie.flush()
         bookie.slow_disk.read_s = 1.0
@@ -253,11 +260,11 @@ def test_more_reads_than_may_wait_for_a_directory_are_refused_and_urgent_ones_ar
         refused = bookie.server.statistics().requests.refused
         assert refused["read", "too_many_requests"] == 42
 
-    press(scenario, read_limits=ReadLimits(waiting_max=1000, directory_waiting_max=50))
+    run_server(scenario, read_limits=ReadLimits(waiting_max=1000, directory_waiting_max=50))
 
 
 def test_with_too_many_reads_in_all_their_connections_are_not_read() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         await seed(bookie, *range(100, 400))
         await bookie.flush()
         bookie.slow_disk.read_s = 1.0
@@ -286,11 +293,11 @@ def test_with_too_many_reads_in_all_their_connections_are_not_read() -> None:
         assert 100 <= most <= 100 + 5 * 40
         assert bookie.server.statistics().requests.waits[Wait.READS] > 0
 
-    press(scenario, read_limits=ReadLimits(waiting_max=100, directory_waiting_max=5000))
+    run_server(scenario, read_limits=ReadLimits(waiting_max=100, directory_waiting_max=5000))
 
 
 def test_a_peer_that_takes_no_replies_is_left_and_costs_others_nothing() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         payload = bytes(30_000)
         async with bookie.peer("seeder") as peer:
             for entry_id in range(3):
@@ -319,4 +326,4 @@ def test_a_peer_that_takes_no_replies_is_left_and_costs_others_nothing() -> None
         assert statistics.peers_dropped == 10
         assert (statistics.reply_bytes, statistics.connections) == (0, 0)
 
-    press(scenario, replies_bytes_max=500_000)
+    run_server(scenario, replies_bytes_max=500_000)

@@ -18,7 +18,7 @@ from ledger.wire.messages import (
     Request,
     RequestBody,
 )
-from tests.bookie.server.simulated_server import PressedBookie, asked, press, send_all
+from tests.bookie.server.simulated_server import SimulatedServer, asked, run_server, send_all
 from tests.bookie.server.test_server import KEY, add, entry_of
 
 LARGE = 60_000
@@ -26,7 +26,7 @@ REQUESTS = 2000
 
 
 @asynccontextmanager
-async def released(bookie: PressedBookie) -> AsyncIterator[None]:
+async def released(bookie: SimulatedServer) -> AsyncIterator[None]:
     """A test that fails must not leave a write that nothing can cancel."""
     try:
         yield
@@ -35,13 +35,13 @@ async def released(bookie: PressedBookie) -> AsyncIterator[None]:
             bookie.disk.gate.set()
 
 
-async def stuck(bookie: PressedBookie) -> trio.Event:
+async def stuck(bookie: SimulatedServer) -> trio.Event:
     """The journals' disk takes nothing until the event that is returned is set."""
     bookie.disk.gate = trio.Event()
     return bookie.disk.gate
 
 
-async def connect(bookie: PressedBookie, name: str, data: bytes) -> SimTransport:
+async def connect(bookie: SimulatedServer, name: str, data: bytes) -> SimTransport:
     """A peer that sends `data` and reads nothing."""
     transport = await bookie.network.of(name).connect("bookie", 3181)
     await send_all(transport, data)
@@ -52,7 +52,7 @@ def large(ledger_id: int, entry_id: int) -> AddRequest:
     return AddRequest(ledger_id, entry_id, KEY, entry_of(ledger_id, entry_id, payload=bytes(LARGE)))
 
 
-async def check_bounded(bookie: PressedBookie, request: bytes, wakes: RequestBody) -> None:
+async def check_bounded(bookie: SimulatedServer, request: bytes, wakes: RequestBody) -> None:
     """One peer requests a large entry this many times, and each reply must wait for `wakes`."""
     async with (
         bookie.peer("seeder") as peer,
@@ -76,31 +76,31 @@ async def check_bounded(bookie: PressedBookie, request: bytes, wakes: RequestBod
 
 
 def test_reads_beyond_the_lac_fill_no_memory_when_the_journal_goes_on() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         read = v2.encode_request(Request(2, 0, ReadRequest(7, 0)))
         await check_bounded(bookie, read, add(8, 0))
 
-    press(scenario, replies_bytes_max=2 * LARGE)
+    run_server(scenario, replies_bytes_max=2 * LARGE)
 
 
 def test_batches_beyond_the_lac_fill_no_memory_when_the_journal_goes_on() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         read = v2.encode_request(Request(2, 1, BatchReadRequest(7, 0, 5, 1 << 20)))
         await check_bounded(bookie, read, add(8, 0))
 
-    press(scenario, replies_bytes_max=2 * LARGE)
+    run_server(scenario, replies_bytes_max=2 * LARGE)
 
 
 def test_fencing_reads_fill_no_memory_when_the_journal_goes_on() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         fence = ReadRequest(7, -1, KEY, is_fencing=True)
         await check_bounded(bookie, v2.encode_request(Request(2, 0, fence)), add(8, 0))
 
-    press(scenario, replies_bytes_max=2 * LARGE)
+    run_server(scenario, replies_bytes_max=2 * LARGE)
 
 
 def test_parked_polls_fill_no_memory_when_the_lac_moves() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         poll = ReadRequest(7, -1, is_piggyback=True, previous_lac=-1, timeout_ms=60_000)
         request = v3.encode_request(Request(3, 1, poll))
         async with bookie.peer("writer") as peer:
@@ -112,10 +112,10 @@ def test_parked_polls_fill_no_memory_when_the_lac_moves() -> None:
             assert LARGE < bookie.server.statistics().reply_bytes < 20 * LARGE
             greedy.close()
 
-    press(scenario, replies_bytes_max=2 * LARGE)
+    run_server(scenario, replies_bytes_max=2 * LARGE)
 
 
-async def check_waits(bookie: PressedBookie, request: ReadRequest, version: int) -> None:
+async def check_waits(bookie: SimulatedServer, request: ReadRequest, version: int) -> None:
     """Entry 1 is the answer; it is in memory, and not on disk yet."""
     async with (
         bookie.peer("peer") as peer,
@@ -145,40 +145,40 @@ async def check_waits(bookie: PressedBookie, request: ReadRequest, version: int)
 
 
 def test_the_last_entry_is_reported_when_it_is_on_disk() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         async with bookie.peer("seeder") as peer:
             await asked(peer, add(7, 0))
         await check_waits(bookie, ReadRequest(7, -1), 2)
 
-    press(scenario)
+    run_server(scenario)
 
 
 def test_a_second_fence_reports_no_entry_that_is_not_on_disk() -> None:
     """Two clients recover one ledger: what the first writes again is not durable by the fence."""
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         fence = ReadRequest(7, -1, KEY, is_fencing=True)
         async with bookie.peer("seeder") as peer:
             await asked(peer, add(7, 0))
             await asked(peer, fence)
         await check_waits(bookie, fence, 2)
 
-    press(scenario)
+    run_server(scenario)
 
 
 def test_a_poll_without_piggyback_reports_no_entry_that_is_not_on_disk() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         async with bookie.peer("seeder") as peer:
             await asked(peer, add(7, 0))
         await check_waits(bookie, ReadRequest(7, 1, previous_lac=-1, timeout_ms=60_000), 3)
 
-    press(scenario)
+    run_server(scenario)
 
 
 def test_a_fence_waits_for_one_group_only() -> None:
     """The reported entry precedes the request, so it is durable with it."""
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         async with (
             bookie.peer("writer") as writer,
             bookie.peer("recoverer") as recoverer,
@@ -209,4 +209,4 @@ def test_a_fence_waits_for_one_group_only() -> None:
                 assert [answer.status for answer in answers] == [Status.OK]
                 third.set()
 
-    press(scenario)
+    run_server(scenario)

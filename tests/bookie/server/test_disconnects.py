@@ -12,7 +12,7 @@ from bookie.storage.journal.journal import CommitGroup
 from ledger.errors import Status
 from ledger.wire import v2
 from ledger.wire.messages import AddRequest, ReadRequest, Request
-from tests.bookie.server.simulated_server import PressedBookie, asked, press
+from tests.bookie.server.simulated_server import SimulatedServer, asked, run_server
 from tests.bookie.server.test_server import KEY, add, entry_of
 
 
@@ -53,8 +53,8 @@ def frame(body: AddRequest | ReadRequest) -> bytes:
 def test_a_peer_that_leaves_between_its_requests_leaves_no_memory_behind() -> None:
     """Replies are sent while the chunk is still being taken; that finds the peer gone."""
 
-    async def scenario(bookie: PressedBookie) -> None:
-        storage = bookie.bottle.storage
+    async def scenario(bookie: SimulatedServer) -> None:
+        storage = bookie.simulated.storage
         large = entry_of(7, 0, payload=bytes(60_000))
         async with bookie.peer("seeder") as peer:
             await asked(peer, AddRequest(7, 0, KEY, large))
@@ -74,13 +74,13 @@ def test_a_peer_that_leaves_between_its_requests_leaves_no_memory_behind() -> No
             read = await asked(peer, ReadRequest(8, 0))
             assert read.status is Status.OK
 
-    press(scenario, directories=2)
+    run_server(scenario, directories=2)
 
 
 def test_an_idle_connection_keeps_no_group_of_the_journal() -> None:
     """Its frames are those of everybody, and each lies in somebody's receive buffer."""
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         async with AsyncExitStack() as stack:
             for number in range(5):
                 peer = await stack.enter_async_context(bookie.peer(f"idle-{number}"))
@@ -89,4 +89,4 @@ def test_an_idle_connection_keeps_no_group_of_the_journal() -> None:
             kept = [one for one in gc.get_objects() if isinstance(one, CommitGroup) and one.views]
             assert len(kept) <= 1, "the journal's last one"
 
-    press(scenario)
+    run_server(scenario)

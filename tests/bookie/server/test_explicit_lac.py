@@ -15,7 +15,7 @@ from ledger.wire.messages import (
     WriteLacRequest,
     WriteLacResponse,
 )
-from tests.bookie.server.simulated_server import PressedBookie, asked, press
+from tests.bookie.server.simulated_server import SimulatedServer, asked, run_server
 from tests.bookie.server.test_deferred_replies import released, stuck
 from tests.bookie.server.test_server import KEY, add
 
@@ -33,7 +33,7 @@ async def reported(peer: BookieConnection, ledger_id: int, lac: int) -> None:
 
 
 def test_it_is_answered_when_it_is_durable_and_known_at_once() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         async with (
             bookie.peer("writer", 3) as writer,
             bookie.peer("reader", 3) as reader,
@@ -59,27 +59,27 @@ def test_it_is_answered_when_it_is_durable_and_known_at_once() -> None:
             await trio.sleep(1)
             assert is_reported
 
-    press(scenario)
+    run_server(scenario)
 
 
 def test_what_was_answered_outlives_the_process() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         async with bookie.peer("writer", 3) as writer:
             await asked(writer, add(7, 0))
             await reported(writer, 7, 0)
-            survivor = bookie.bottle.reopened()
+            survivor = bookie.simulated.reopened()
         async with survivor.running():
             state = survivor.storage.state(7)
             assert state is not None
             assert state.explicit_lac == DIGEST.encode_lac(7, 0)
             assert state.lac == 0
 
-    press(scenario)
+    run_server(scenario)
 
 
 def test_many_share_a_sync_and_those_before_an_add_cost_none() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
-        journal = bookie.bottle.storage.journals[0]
+    async def scenario(bookie: SimulatedServer) -> None:
+        journal = bookie.simulated.storage.journals[0]
         async with bookie.peer("writer", 3) as writer, bookie.peer("adder") as adder:
             for ledger_id in range(7, 57):
                 await asked(adder, add(ledger_id, 0))
@@ -99,4 +99,4 @@ def test_many_share_a_sync_and_those_before_an_add_cost_none() -> None:
                 await trio.sleep(3 * LINGER_S)
                 assert journal.statistics().groups == before + 1
 
-    press(scenario)
+    run_server(scenario)

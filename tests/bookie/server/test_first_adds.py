@@ -18,7 +18,7 @@ from ledger.core.entry import master_key
 from ledger.errors import Status
 from ledger.wire import v2
 from ledger.wire.messages import AddRequest, AddResponse, ReadRequest, ReadResponse, Request
-from tests.bookie.server.simulated_server import KIB, PressedBookie, asked, press, send_all
+from tests.bookie.server.simulated_server import KIB, SimulatedServer, asked, run_server, send_all
 from tests.bookie.server.test_server import KEY, entry_of
 
 OTHER_KEY = master_key(b"other")
@@ -55,7 +55,7 @@ async def _answers(transport: SimTransport, count: int) -> dict[Sent, Status]:
 
 
 async def _ask_in_chunks(
-    bookie: PressedBookie, frames: Sequence[bytes], cuts: Sequence[int]
+    bookie: SimulatedServer, frames: Sequence[bytes], cuts: Sequence[int]
 ) -> dict[Sent, Status]:
     """Sends the frames in pieces that end anywhere; the answers, each of which must come."""
     transport = await bookie.network.of("writer").connect("bookie", 3181)
@@ -97,7 +97,7 @@ def test_each_gets_the_answer_it_would_get_alone(seed: int) -> None:
     size = sum(map(len, frames))
     cuts = sorted(rng.sample(range(1, size), rng.randrange(min(size - 1, 6))))
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         async with bookie.peer("others") as peer:
             other = AddRequest(OTHERS, 0, OTHER_KEY, entry_of(OTHERS, 0))
             assert (await asked(peer, other)).status is Status.OK
@@ -115,7 +115,7 @@ def test_each_gets_the_answer_it_would_get_alone(seed: int) -> None:
                 if not is_flushed:
                     await bookie.flush()
 
-    press(scenario, directories=directories, journals=journals, queued_bytes_max=8 << 20)
+    run_server(scenario, directories=directories, journals=journals, queued_bytes_max=8 << 20)
 
 
 @pytest.mark.parametrize(("highest", "looks_each"), [(9, 0), (10**9, 2)])
@@ -134,7 +134,7 @@ def test_a_new_ledger_costs_few_looks_into_the_index(
     monkeypatch.setattr(MemoryKeyValue, "get", counted)
     frames = [_frame(ledger_id, 0) for ledger_id in range(10, 1010)]
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         nonlocal looks
         await _ask_in_chunks(bookie, [_frame(highest, 0)], ())
         await bookie.flush()
@@ -142,7 +142,7 @@ def test_a_new_ledger_costs_few_looks_into_the_index(
         answers = await _ask_in_chunks(bookie, frames, ())
         assert set(answers.values()) == {Status.OK}
 
-    press(scenario, queued_bytes_max=8 << 20)
+    run_server(scenario, queued_bytes_max=8 << 20)
     assert looks == looks_each * len(frames)
 
 
@@ -164,12 +164,12 @@ def test_a_chunk_of_new_ledgers_lets_others_run(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(LedgerStates, "create", counted)
     frames = [_frame(ledger_id, 0) for ledger_id in range(10, 5010)]
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         trio.lowlevel.add_instrument(Steps())
         answers = await _ask_in_chunks(bookie, frames, ())
         assert set(answers.values()) == {Status.OK}
 
-    press(scenario, queued_bytes_max=8 << 20)
+    run_server(scenario, queued_bytes_max=8 << 20)
     assert 100 < longest <= 700
 
 
@@ -187,10 +187,10 @@ def test_a_new_ledger_now_and_then_does_not_have_everything_looked_at_twice(
     monkeypatch.setattr("bookie.server.add_intake.frames_ahead", counted)
     frames = [_frame(7, n) if n % 100 else _frame(1000 + n, n) for n in range(1, 3001)]
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         await _ask_in_chunks(bookie, [_frame(7, 0)], ())
         answers = await _ask_in_chunks(bookie, frames, ())
         assert set(answers.values()) == {Status.OK}
 
-    press(scenario, queued_bytes_max=8 << 20)
+    run_server(scenario, queued_bytes_max=8 << 20)
     assert 30 <= looked_at <= 30 * 20

@@ -11,7 +11,7 @@ import trio
 from ledger.errors import Status
 from ledger.wire import v2, v3
 from ledger.wire.messages import AddResponse, Request
-from tests.bookie.server.simulated_server import KIB, PressedBookie, asked, press, send_all
+from tests.bookie.server.simulated_server import KIB, SimulatedServer, asked, run_server, send_all
 from tests.bookie.server.test_deferred_replies import released, stuck
 from tests.bookie.server.test_server import add
 from tests.effort import scaled
@@ -27,10 +27,10 @@ def test_a_read_only_bookie_takes_what_recovers_or_has_priority(
 ) -> None:
     """As long as its disks have room for that. Apache's takes what has priority."""
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         async with bookie.peer("writer", version) as writer:
             await asked(writer, add(7, 0))
-            gate = bookie.bottle.storage.gate
+            gate = bookie.simulated.storage.gate
             gate.set(is_read_only=True, takes_recovery=takes_recovery)
             urgent = Status.OK if takes_recovery else Status.READ_ONLY
             for request, status in (
@@ -44,7 +44,7 @@ def test_a_read_only_bookie_takes_what_recovers_or_has_priority(
                 assert isinstance(answer, AddResponse)
                 assert answer.status is status, request
 
-    press(scenario)
+    run_server(scenario)
 
 
 def _memory_taken(version: int) -> int:
@@ -56,7 +56,7 @@ def _memory_taken(version: int) -> int:
     ]
     taken = 0
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         nonlocal taken
         async with bookie.peer("seeder") as peer:
             for i in range(10):
@@ -72,11 +72,11 @@ def _memory_taken(version: int) -> int:
             gc.collect()
             taken = tracemalloc.get_traced_memory()[0]
             tracemalloc.stop()
-            assert bookie.bottle.storage.journals[0].queued_bytes > QUEUE_BYTES
+            assert bookie.simulated.storage.journals[0].queued_bytes > QUEUE_BYTES
             goes_on.set()
             nursery.cancel_scope.cancel()
 
-    press(scenario, queued_bytes_max=QUEUE_BYTES)
+    run_server(scenario, queued_bytes_max=QUEUE_BYTES)
     return taken
 
 

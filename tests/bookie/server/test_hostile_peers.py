@@ -34,7 +34,7 @@ from ledger.wire.messages import (
     WriteLacResponse,
 )
 from tests.bookie.server.test_server import DIGEST, KEY, SETTINGS, add, entry_of, peer_of
-from tests.bookie.storage.simulated_storage import Bottle
+from tests.bookie.storage.simulated_storage import SimulatedStorage
 from tests.real_cluster import real_cluster
 
 
@@ -125,9 +125,9 @@ async def test_a_damaged_entry_is_an_io_error_and_no_more(tmp_path: Path) -> Non
 @pytest.mark.parametrize("kind", ["batch", "read"])
 async def test_what_came_while_waiting_is_not_served_before_it_is_durable(kind: str) -> None:
     """A late frame of a dead writer, between the wait for the journal and the reading."""
-    bottle = Bottle()
-    async with bottle.running():
-        journal = bottle.storage.journals[0]
+    simulated = SimulatedStorage()
+    async with simulated.running():
+        journal = simulated.storage.journals[0]
         write, written = journal._write, 0
 
         async def slow(group: object) -> None:
@@ -137,12 +137,12 @@ async def test_what_came_while_waiting_is_not_served_before_it_is_durable(kind: 
             await write(group)  # type: ignore[arg-type]
 
         journal._write = slow  # type: ignore[method-assign]
-        reads = Reads(bottle.storage, long_polls_max=10)
-        bottle.add(7, 0)
+        reads = Reads(simulated.storage, long_polls_max=10)
+        simulated.add(7, 0)
         answers: list[tuple[ResponseBody, list[tuple[int, int]]]] = []
 
         def reply(answer: ResponseBody) -> None:
-            answers.append((answer, list(bottle.acked)))
+            answers.append((answer, list(simulated.acked)))
 
         target = ReplyTarget(reply, lambda: False, Unbounded())
 
@@ -158,7 +158,7 @@ async def test_what_came_while_waiting_is_not_served_before_it_is_durable(kind: 
             nursery.start_soon(reads.run)
             nursery.start_soon(ask)
             await trio.testing.wait_all_tasks_blocked()
-            bottle.add(7, 1)
+            simulated.add(7, 1)
             with trio.fail_after(5):
                 while not answers:  # noqa: ASYNC110
                     await trio.sleep(0.01)

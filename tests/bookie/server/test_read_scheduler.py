@@ -17,7 +17,7 @@ from bookie.storage.disk.real_disk import RealDisk
 from bookie.storage.disk.threads import READ_THREADS_MAX
 from ledger.wire import v2
 from ledger.wire.messages import ReadRequest, Request
-from tests.bookie.server.simulated_server import KIB, PressedBookie, asked, press
+from tests.bookie.server.simulated_server import KIB, SimulatedServer, asked, run_server
 from tests.bookie.server.test_deferred_replies import connect
 from tests.bookie.server.test_server import add
 
@@ -108,7 +108,7 @@ def test_a_chunk_of_many_small_requests_lets_others_run(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Requests, "answer_nowait", counted)
 
-    async def scenario(bookie: PressedBookie) -> None:
+    async def scenario(bookie: SimulatedServer) -> None:
         async with bookie.peer("seeder") as peer:
             await asked(peer, add(7, 0))
             await asked(peer, add(7, 1))
@@ -118,15 +118,15 @@ def test_a_chunk_of_many_small_requests_lets_others_run(monkeypatch: pytest.Monk
         await trio.sleep(1)
         greedy.close()
 
-    press(scenario, replies_bytes_max=64 << 20)
+    run_server(scenario, replies_bytes_max=64 << 20)
     assert 100 < longest <= 500
 
 
 def test_many_connections_share_what_their_receive_buffers_may_take() -> None:
     """A buffer that a busy peer once filled stays as large as long as its connection."""
 
-    async def scenario(bookie: PressedBookie) -> None:
-        cache = bookie.bottle.storage.directories[0].cache
+    async def scenario(bookie: SimulatedServer) -> None:
+        cache = bookie.simulated.storage.directories[0].cache
         frames = b"".join(v2.encode_request(Request(2, 0, add(7, n))) for n in range(10_000))
         peers = []
         for number in range(40):
@@ -144,4 +144,4 @@ def test_many_connections_share_what_their_receive_buffers_may_take() -> None:
         for peer in peers:
             peer.close()
 
-    press(scenario, queued_bytes_max=64 << 20)
+    run_server(scenario, queued_bytes_max=64 << 20)

@@ -20,7 +20,14 @@ from ledger.wire.messages import (
     ResponseBody,
     WriteLacRequest,
 )
-from tests.bookie.server.simulated_server import KIB, OPTIONS, Flood, PressedBookie, asked, press
+from tests.bookie.server.simulated_server import (
+    KIB,
+    OPTIONS,
+    Flood,
+    SimulatedServer,
+    asked,
+    run_server,
+)
 from tests.bookie.server.test_deferred_replies import connect, released, stuck
 from tests.bookie.server.test_server import KEY, add
 
@@ -35,8 +42,8 @@ def lac_frame(ledger_id: int, lac: int) -> bytes:
 
 
 def test_a_stuck_journal_takes_a_bound_of_adds_and_a_fence_goes_before_those_outside() -> None:
-    async def scenario(bookie: PressedBookie) -> None:
-        journal = bookie.bottle.storage.journals[0]
+    async def scenario(bookie: SimulatedServer) -> None:
+        journal = bookie.simulated.storage.journals[0]
         async with bookie.peer("seeder") as peer:
             await asked(peer, add(8, 0))
             await asked(peer, add(9, 0))
@@ -62,7 +69,7 @@ def test_a_stuck_journal_takes_a_bound_of_adds_and_a_fence_goes_before_those_out
 
             nursery.start_soon(fence)
             await trio.sleep(SOON_S)
-            state = bookie.bottle.storage.state(8)
+            state = bookie.simulated.storage.state(8)
             assert state is not None
             assert state.is_fenced, "it waits in the next group, not outside"
             assert not state.is_fence_durable
@@ -77,14 +84,14 @@ def test_a_stuck_journal_takes_a_bound_of_adds_and_a_fence_goes_before_those_out
         assert set(floods[0].statuses) <= {Status.OK, Status.FENCED, Status.TOO_MANY_REQUESTS}
         assert set(floods[1].statuses) <= {Status.OK, Status.TOO_MANY_REQUESTS}
 
-    press(scenario, queued_bytes_max=QUEUE)
+    run_server(scenario, queued_bytes_max=QUEUE)
 
 
 def test_explicit_lacs_and_forced_ledgers_of_a_stuck_journal_hold_up_only_who_sends_them() -> None:
     """Two journals, one hangs. A peer floods it with what needs its frames, or its answers."""
 
-    async def scenario(bookie: PressedBookie) -> None:
-        storage = bookie.bottle.storage
+    async def scenario(bookie: SimulatedServer) -> None:
+        storage = bookie.simulated.storage
         async with bookie.peer("seeder") as peer:
             for ledger_id in (8, 9):
                 await asked(peer, add(ledger_id, 0))
@@ -124,14 +131,14 @@ def test_explicit_lacs_and_forced_ledgers_of_a_stuck_journal_hold_up_only_who_se
             nursery.cancel_scope.cancel()
         assert bookie.server.statistics().requests.waits[Wait.JOURNAL] > 0
 
-    press(scenario, journals=2, directories=2, queued_bytes_max=QUEUE)
+    run_server(scenario, journals=2, directories=2, queued_bytes_max=QUEUE)
 
 
 def test_ever_new_ledgers_are_bounded_and_hold_up_only_who_makes_them() -> None:
     """Fences and explicit LACs of random ledgers, while the disk takes no checkpoint."""
 
-    async def scenario(bookie: PressedBookie) -> None:
-        storage = bookie.bottle.storage
+    async def scenario(bookie: SimulatedServer) -> None:
+        storage = bookie.simulated.storage
         directory = storage.directories[0]
         async with bookie.peer("seeder") as peer:
             await asked(peer, add(7, 0))
@@ -173,7 +180,7 @@ def test_ever_new_ledgers_are_bounded_and_hold_up_only_who_makes_them() -> None:
                 assert added[0].status is Status.OK
             nursery.cancel_scope.cancel()
 
-    press(scenario, options=replace(OPTIONS, states_max=1000))
+    run_server(scenario, options=replace(OPTIONS, states_max=1000))
 
 
 def test_answers_that_wait_for_a_stuck_journal_are_bounded_and_fences_have_more_room(
@@ -181,8 +188,8 @@ def test_answers_that_wait_for_a_stuck_journal_are_bounded_and_fences_have_more_
 ) -> None:
     monkeypatch.setattr(backpressure, "QUEUED_CALLBACKS_MAX", 1000)
 
-    async def scenario(bookie: PressedBookie) -> None:
-        storage = bookie.bottle.storage
+    async def scenario(bookie: SimulatedServer) -> None:
+        storage = bookie.simulated.storage
         async with bookie.peer("writer") as writer, released(bookie):
             await asked(writer, add(7, 0))
             await asked(writer, add(7, 1))
@@ -205,4 +212,4 @@ def test_answers_that_wait_for_a_stuck_journal_are_bounded_and_fences_have_more_
                 await trio.sleep(1)
                 nursery.cancel_scope.cancel()
 
-    press(scenario)
+    run_server(scenario)
