@@ -60,43 +60,43 @@ async def put_in_limbo(storage: BookieStorage, ledgers: LedgerStore, bookie_id: 
     Raises MetadataUnavailable: nothing may be served, and the caller must try again. Also raises
     the errors of storage.
     """
-    doubtful = {
+    unverified = {
         number: directory
         for number, directory in enumerate(storage.directories)
-        if (doubt := directory.integrity.state) is not None
-        and doubt.stage is IntegrityStage.LEDGERS_UNKNOWN
+        if (state := directory.integrity.state) is not None
+        and state.stage is IntegrityStage.LEDGERS_UNKNOWN
     }
-    if not doubtful:
+    if not unverified:
         return 0
-    found = dict.fromkeys(doubtful, 0)
+    found = dict.fromkeys(unverified, 0)
     count = len(storage.directories)
-    ids = iter([one for one in await ledgers.list() if one % count in doubtful])
+    ids = iter([one for one in await ledgers.list() if one % count in unverified])
     while step := list(islice(ids, _LEDGERS_AT_ONCE)):
         for ledger_id, metadata in (await _read_all(ledgers, step)).items():
             number = ledger_id % count
-            found[number] += _settle(storage, doubtful[number], metadata, ledger_id, bookie_id)
-        for directory in doubtful.values():
+            found[number] += _settle(storage, unverified[number], metadata, ledger_id, bookie_id)
+        for directory in unverified.values():
             if directory.task.is_due:
                 await directory.checkpoint()
-    for number, directory in doubtful.items():
+    for number, directory in unverified.items():
         await directory.checkpoint()  # stores the states before the record that all have one
         await _ledgers_known(directory, found[number])
     return sum(found.values())
 
 
 async def _ledgers_known(directory: LedgerStorage, found: int) -> None:
-    doubt = directory.integrity.state
-    assert doubt is not None
+    state = directory.integrity.state
+    assert state is not None
     if not found and not await directory.integrity.ledgers_in_limbo(-1, 1):
         await directory.integrity.set_state(None)  # the bookie really is new
         return
     directory.integrity.statistics.ledgers = found
-    await directory.integrity.set_state(doubt._replace(stage=IntegrityStage.LEDGERS_IN_LIMBO))
+    await directory.integrity.set_state(state._replace(stage=IntegrityStage.LEDGERS_IN_LIMBO))
     _log.warning(
         "ledgers in limbo directory=%s ledgers=%d cause=%s",
         directory.directory,
         found,
-        doubt.reason,
+        state.reason,
     )
 
 

@@ -46,7 +46,7 @@ async def standalone(
     restart: bool = True,
     janitor_interval_s: float = 60.0,
 ) -> None:
-    """Run a cluster on this machine until Ctrl-C, a process per bookie.
+    """Run a cluster on this machine until Ctrl-C, with a process per bookie.
 
     Prints "ready CLUSTER-URI" once all bookies serve. A restart on the same directory keeps all
     data.
@@ -54,16 +54,17 @@ async def standalone(
     Parameters
     ----------
     directory
-        Where everything is kept; made if missing.
+        Directory of the cluster; created if missing.
     bookies
-        How many (default 3); fixed when the directory is made.
+        Number of bookies (default 3); fixed when the directory is created.
     metadata
         "sqlite" (the default: a file in the directory), "zookeeper" (a server of its own; needs
-        Java and PySpark), or the address of a store, like zk://host:2181/ledgers. Kept.
+        Java and PySpark), or the address of a store, like zk://host:2181/ledgers; fixed when the
+        directory is created.
     restart
-        Start a process again that died.
+        Restart a process that ended.
     janitor_interval_s
-        How often retention is applied; 0 leaves it to you (`ledgerstream janitor`).
+        Interval at which retention is applied; 0 leaves it to you (`ledgerstream janitor`).
     """
     require_extra("bookie")
     layout = StandaloneLayout.open(directory, bookies, metadata)
@@ -157,7 +158,7 @@ async def show_bookie(
     Parameters
     ----------
     bookie
-        Its id; without one all that are registered, and answer, are shown.
+        Id of the bookie; without it, all registered bookies that answer are shown.
     """
     from bookie.cli.http_client import ask
     from ledger.client import LedgerClient
@@ -204,9 +205,9 @@ async def collect_garbage(
     Parameters
     ----------
     bookie
-        Its id.
+        Id of the bookie.
     minor
-        Only a minor compaction.
+        Run only a minor compaction.
     """
     from bookie.cli.http_client import ask
     from ledger.client import LedgerClient
@@ -237,16 +238,16 @@ async def check_bookie(config: Path, /, *, output: OutputOption = _OUTPUT) -> in
 async def rebuild_index(
     config: Path, /, *, directory: str | None = None, output: OutputOption = _OUTPUT
 ) -> int:
-    """Make the index of a stopped bookie again from its entry logs. The old one is kept as
-    index.old-N beside it. What the new one does not have is unknown to the bookie, not absent,
-    until its ledgers were compared with the other copies. Exit code 1: something was left out.
+    """Rebuild the index of a stopped bookie from its entry logs. The old index is kept as
+    index.old-N beside it. Entries that the new index lacks are unknown to the bookie, not absent,
+    until its ledgers were compared with the other copies. Exit code 1: records were left out.
 
     Parameters
     ----------
     config
         The bookie's TOML file.
     directory
-        One of its ledger directories, as it stands there; without it all of them.
+        One of its ledger directories, written as in that file; without it, all of them.
     """
     from bookie.cli import check as cli_disk
 
@@ -258,12 +259,12 @@ async def inspect_journal(
     path: Path, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
 ) -> int:
     """Show groups and frames of a journal file, or of all files of a journal directory. Exit
-    code 1: something is damaged, after what could be read.
+    code 1: there is damage; what precedes it is shown.
 
     Parameters
     ----------
     lines_max
-        More are not shown.
+        Largest number of lines to show.
     """
     from bookie.cli import check as cli_disk
 
@@ -274,8 +275,8 @@ async def inspect_journal(
 async def inspect_entry_log(
     path: Path, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
 ) -> int:
-    """Show the records of an entry log, and verify their checksums. Exit code 1: something is
-    damaged, after what could be read."""
+    """Show the records of an entry log, and verify their checksums. Exit code 1: there is damage;
+    what precedes it is shown."""
     from bookie.cli import check as cli_disk
 
     return await cli_disk.inspect_entry_log(path, lines_max, output)
@@ -285,7 +286,7 @@ async def inspect_entry_log(
 def inspect_index(
     directory: Path, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
 ) -> None:
-    """Show what the index of a ledger directory says of entry logs and ledgers."""
+    """Show the entry logs and ledgers in the index of a ledger directory."""
     from bookie.cli import check as cli_disk
 
     cli_disk.inspect_index(directory, None, lines_max, output)
@@ -295,7 +296,7 @@ def inspect_index(
 def inspect_ledger(
     directory: Path, ledger_id: int, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
 ) -> None:
-    """Show what the index of a ledger directory says of one ledger: state, places of entries."""
+    """Show one ledger in the index of a ledger directory: its state, and where its entries are."""
     from bookie.cli import check as cli_disk
 
     cli_disk.inspect_index(directory, ledger_id, lines_max, output)

@@ -133,7 +133,7 @@ class _Shown:
         """Prints the line; at the limit it prints that there are more, and ends the output."""
         self.is_any = True
         if not self._left:
-            remark("there is more: give a larger --lines-max")
+            remark("there are more lines: give a larger --lines-max")
             return True
         self._left -= 1
         self.has_problem = self.has_problem or bool(line.get("problem"))
@@ -176,8 +176,9 @@ async def inspect_journal(path: Path, lines_max: int, output: OutputOption) -> i
         files = [f"{path}/{name}" for name in names if file_id_of(name) is not None]
         if not files:
             raise InvalidArgument(
-                f"there is no journal file in {path}: their names are 0000000000000001.journal, "
-                "and a bookie without entries has none. Cure: name one of its journal_directories"
+                f"there is no journal file in {path}: they have names like "
+                "0000000000000001.journal, and a bookie without entries has none. Cure: name one "
+                "of its journal_directories"
             )
     shown = _Shown(lines_max, output)
     for file in files:
@@ -187,7 +188,7 @@ async def inspect_journal(path: Path, lines_max: int, output: OutputOption) -> i
 
 
 async def inspect_entry_log(path: Path, lines_max: int, output: OutputOption) -> int:
-    """Prints the index; returns the exit code: 0 if no printed line reports a problem."""
+    """Prints an entry log; returns the exit code: 0 if no printed line reports a problem."""
     await _check_is_there(path)
     shown = _Shown(lines_max, output)
     await shown.show_all(entry_log_lines(ReadOnlyDisk(), str(path)))
@@ -208,7 +209,7 @@ def inspect_index(path: Path, ledger_id: int | None, lines_max: int, output: Out
         shown.show(lines)
     if not shown.is_any:
         raise InvalidArgument(
-            f"the index in {path} does not know ledger {ledger_id}: the bookie has nothing of it, "
-            "or only in its journal, or it lies in another of its ledger directories. Cure: of "
-            f"n of them, look into number {ledger_id} modulo n, counted from 0; or inspect journal"
+            f"ledger {ledger_id} is not in the index in {path}: the bookie has none of its "
+            "entries, or only in its journal, or in another of its ledger directories. Cure: of n "
+            f"of them, inspect number {ledger_id} modulo n, counted from 0; or inspect the journal"
         )

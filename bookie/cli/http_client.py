@@ -47,7 +47,7 @@ async def ask(
         answer = json.loads(data)
     except ValueError as error:
         raise BookieUnavailable(
-            f"what answers at {host}:{port} is no bookie of this software: {data[:100]!r}"
+            f"the server at {host}:{port} is no bookie of this software: {data[:100]!r}"
         ) from error
     if status != 200:
         cause = answer.get("error", answer) if isinstance(answer, dict) else answer

@@ -36,7 +36,7 @@ async def journal_lines(disk: Disk, path: str) -> AsyncIterator[Line]:
     file_id = file_id_of(name)
     if file_id is None:
         raise InvalidArgument(
-            f"{path} is no journal file: their names are 0000000000000001.journal"
+            f"{path} is no journal file: they have names like 0000000000000001.journal"
         )
     file = await disk.open(path)
     try:
@@ -132,11 +132,11 @@ def _run_line(run: PlacedRun) -> Line:
 def index_lines(pairs: KeyValue) -> Iterator[Line]:
     """Yields lines for the index as a whole, its entry logs and ledgers. Raises BookieIoError."""
     index = Index(pairs)
-    doubt = read_integrity_state(pairs)
+    state = read_integrity_state(pairs)
     yield {
         "kind": "index",
         "checkpoint": index.checkpoint_no,
-        "doubt": None if doubt is None else f"{doubt.stage.name.lower()}: {doubt.reason}",
+        "doubt": None if state is None else f"{state.stage.name.lower()}: {state.reason}",
         "tombstones": len(index.tombstones()),
     }
     aside = index.logs_set_aside()

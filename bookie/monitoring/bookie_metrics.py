@@ -1,8 +1,7 @@
 """The metrics of a bookie and its journals; `directory_metrics` has those of its directories.
 
-`bookie.monitoring.prometheus` exports the tables, docs/metrics.md is written from them. Each number
-comes from plain statistics when somebody looks; nothing is pushed, and nothing here is on a hot
-path.
+`bookie.monitoring.prometheus` exports the tables, and docs/metrics.md is generated from them. The
+numbers are read from plain statistics on request; no code here may run on a hot path.
 """
 
 from __future__ import annotations
@@ -31,31 +30,35 @@ BOOKIE: Final[tuple[Metric[Snapshot], ...]] = (
     gauge("uptime_seconds", "Since the process began to start.", "", lambda b: b.started_s_ago),
     counter(
         "adds",
-        "Entries taken; each is acknowledged when it is durable.",
+        "Entries accepted; each is acknowledged when it is durable.",
         "bookkeeper_server_ADD_ENTRY_count, bookie_BOOKIE_ADD_ENTRY_count",
         lambda b: b.server.requests.adds,
     ),
     counter(
         "add_bytes",
-        "Bytes of their frames.",
+        "Bytes of the frames of accepted entries.",
         "bookie_WRITE_BYTES",
         lambda b: b.server.requests.add_bytes,
     ),
     counter(
         "reads",
-        "Entries given out.",
+        "Entries returned to readers.",
         "bookkeeper_server_READ_ENTRY_count, bookie_BOOKIE_READ_ENTRY_count",
         lambda b: b.server.requests.reads,
     ),
     counter(
-        "read_bytes", "Bytes of them.", "bookie_READ_BYTES", lambda b: b.server.requests.read_bytes
+        "read_bytes",
+        "Bytes of these entries.",
+        "bookie_READ_BYTES",
+        lambda b: b.server.requests.read_bytes,
     ),
     counter("read_batches", "Batch reads answered.", "", lambda b: b.server.requests.read_batches),
     Metric(
         "requests_total",
         Kind.COUNTER,
-        "Requests that were answered, OK or not; an add that is not refused counts when it is"
-        " taken. A read that fences is a `fence`, one that names the LAC it knows a `long_poll`.",
+        "Requests that were answered, with any status; an add that is not refused is counted"
+        " when it is accepted. A read that fences is a `fence`, one that names the LAC it knows"
+        " a `long_poll`.",
         "bookkeeper_server_READ_ENTRY_FENCE_REQUEST, READ_ENTRY_LONG_POLL_REQUEST,"
         " WRITE_LAC_REQUEST, READ_LAC_REQUEST, FORCE_LEDGER_REQUEST, GET_BOOKIE_INFO_REQUEST,"
         " GET_LIST_OF_ENTRIES_OF_LEDGER_REQUEST",
@@ -65,8 +68,8 @@ BOOKIE: Final[tuple[Metric[Snapshot], ...]] = (
     Metric(
         "refused_total",
         Kind.COUNTER,
-        "Those answered with another status than OK; `no_such_entry` is normal at the end of a"
-        " ledger, `io_error` never.",
+        "Requests that were answered with another status than OK; `no_such_entry` is normal at"
+        " the end of a ledger, `io_error` never.",
         "bookkeeper_server_ADD_ENTRY, READ_ENTRY (success=false)",
         lambda b: b.server.requests.refused,
         ("operation", "status"),
@@ -74,45 +77,46 @@ BOOKIE: Final[tuple[Metric[Snapshot], ...]] = (
     Metric(
         "waits_total",
         Kind.COUNTER,
-        "How often a connection was not read for a while, by what it waited for: the write cache,"
-        " the journal, replies the peer does not take, reads that wait for a disk.",
+        "How often a connection was not read for a while, by what it waited for: the write"
+        " cache, the journal, replies that the peer does not take, reads that wait for a disk.",
         "bookkeeper_server_ADD_ENTRY_BLOCKED, READ_ENTRY_BLOCKED",
         lambda b: {(wait.value,): count for wait, count in b.server.requests.waits.items()},
         ("reason",),
     ),
     gauge(
         "reads_waiting",
-        "Requests that wait for a disk now, in all ledger directories; bound: `reads_waiting_max`.",
+        "Requests that wait for a disk now, in all ledger directories; limit: `reads_waiting_max`.",
         "bookkeeper_server_READ_ENTRY_IN_PROGRESS",
         lambda b: b.server.reads_waiting,
     ),
     histogram(
         "read_wait_seconds",
-        "How long a request took that had to ask a disk, from asking on; `_count` is how many.",
+        "Durations of requests that needed a disk, from the request on; `_count` is their number.",
         "bookkeeper_server_READ_ENTRY_REQUEST, bookkeeper_server_BookieReadThreadPool_total_tasks",
         lambda b: b.server.reads_waited_seconds,
     ),
     histogram(
         "read_work_seconds",
-        "How long it took once it was its turn; what `read_wait_seconds` has more is the queue.",
+        "Durations of the same requests from their turn on; the difference to"
+        " `read_wait_seconds` is the time in the queue.",
         "bookie_read_entry",
         lambda b: b.server.reads_worked_seconds,
     ),
     gauge(
         "long_polls",
-        "Tailing reads that wait for news now; bound: `long_polls_max`.",
+        "Tailing reads that wait for a newer LAC now; limit: `long_polls_max`.",
         "",
         lambda b: b.server.long_polls,
     ),
     gauge(
         "held_add_bytes",
-        "Adds that were received and wait for room in write cache or journal.",
+        "Adds that were received and wait for capacity in write cache or journal.",
         "bookkeeper_server_BookieWriteThreadPool_queue",
         lambda b: b.server.held_add_bytes,
     ),
     gauge(
         "reply_bytes",
-        "Replies that peers have not taken yet; bound: `replies_bytes_max`.",
+        "Replies that peers have not taken yet; limit: `replies_bytes_max`.",
         "",
         lambda b: b.server.reply_bytes,
     ),
@@ -125,7 +129,7 @@ BOOKIE: Final[tuple[Metric[Snapshot], ...]] = (
     Metric(
         "reads_queued",
         Kind.GAUGE,
-        "Requests in the queue of each ledger directory, without those in progress; bound:"
+        "Requests in the queue of each ledger directory, without those in progress; limit:"
         " `reads_waiting_per_directory_max`.",
         "bookkeeper_server_BookieReadThreadPool_queue",
         lambda b: {
@@ -152,19 +156,19 @@ BOOKIE: Final[tuple[Metric[Snapshot], ...]] = (
     ),
     counter(
         "chunks",
-        "Pieces received; adds divided by chunks is how well clients batch.",
+        "Pieces received; adds divided by chunks shows how well clients batch.",
         "",
         lambda b: b.server.chunks,
     ),
     counter(
         "garbage_rounds_put_off",
-        "Rounds of garbage collection broken off because metadata was out of reach.",
+        "Rounds of garbage collection that were aborted because the metadata was unavailable.",
         "",
         lambda b: b.collections_put_off,
     ),
     gauge(
         "journal_sync_data",
-        "1: an add is acknowledged after its sync; 0: from the page cache.",
+        "1: adds are acknowledged after their sync; 0: from the page cache.",
         "",
         lambda b: b.syncs_data,
     ),
@@ -192,14 +196,14 @@ JOURNAL: Final[tuple[Metric[JournalDirectory], ...]] = (
     ),
     histogram(
         "journal_add_seconds",
-        "From the first frame of a group until the group is acknowledged: the add latency as the"
-        " bookie sees it, once per group.",
+        "Time from the first frame of a group to its acknowledgement: the latency of adds in"
+        " the bookie, once per group.",
         "bookie_journal_JOURNAL_ADD_ENTRY, bookkeeper_server_ADD_ENTRY_REQUEST",
         _journal(lambda j: j.add_seconds),
     ),
     histogram(
         "journal_sync_seconds",
-        "Of one write and its sync.",
+        "Durations of one write and its sync.",
         "bookie_journal_JOURNAL_SYNC, JOURNAL_FLUSH_LATENCY",
         _journal(lambda j: j.sync_seconds),
     ),
@@ -218,7 +222,7 @@ JOURNAL: Final[tuple[Metric[JournalDirectory], ...]] = (
     Metric(
         "journal_flushes_total",
         Kind.COUNTER,
-        "Groups by what sent them to the disk.",
+        "Groups by the trigger of their write.",
         "bookie_journal_JOURNAL_NUM_FLUSH_MAX_WAIT, _MAX_OUTSTANDING_BYTES, _EMPTY_QUEUE",
         lambda j: {(why.value,): count for why, count in j.statistics.flushes.items()},
         ("trigger",),
@@ -231,13 +235,13 @@ JOURNAL: Final[tuple[Metric[JournalDirectory], ...]] = (
     ),
     counter(
         "journal_written_bytes",
-        "Written, with headers and padding.",
+        "Bytes written, with headers and padding.",
         "bookie_journal_JOURNAL_WRITE_BYTES",
         _journal(lambda j: j.bytes),
     ),
     counter(
         "journal_syncs",
-        "Syncs of journal files, also when one is begun.",
+        "Syncs of journal files, those at the start of a file included.",
         "bookie_journal_JOURNAL_SYNC_count",
         _journal(lambda j: j.syncs),
     ),
@@ -249,14 +253,14 @@ JOURNAL: Final[tuple[Metric[JournalDirectory], ...]] = (
     ),
     gauge(
         "journal_unsynced_bytes",
-        "Bytes that were written but not synced: losing power could lose them.",
+        "Bytes that were written but not synced: a power loss could lose them.",
         "",
         _journal(lambda j: j.unsynced_bytes),
     ),
     counter("journal_rolls", "Journal files that were full.", "", _journal(lambda j: j.rolls)),
     histogram(
         "journal_file_creation_seconds",
-        "How long a group waited for the next journal file.",
+        "Time that a group waited for the next journal file.",
         "bookie_journal_JOURNAL_CREATION_LATENCY",
         _journal(lambda j: j.file_creation_seconds),
     ),
@@ -268,14 +272,14 @@ JOURNAL: Final[tuple[Metric[JournalDirectory], ...]] = (
     ),
     gauge(
         "journal_directory_free_bytes",
-        "Free there.",
+        "Free bytes of that file system.",
         "",
         lambda j: j.space.free_bytes,
     ),
     gauge(
         "journal_directory_state",
-        "Of that file system: 0 has room, 1 nearly full, 2 full. One that is full makes the whole"
-        " bookie read-only.",
+        "State of that file system: 0 enough space, 1 nearly full, 2 full. A full one makes the"
+        " whole bookie read-only.",
         "",
         lambda j: j.space.state,
     ),

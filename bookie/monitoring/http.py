@@ -1,8 +1,8 @@
 """The HTTP server of a bookie: Hypercorn serves `bookie.monitoring.http_app` within limits.
 
-A few connections at once, one request on each, 20 s for all of it; what goes wrong in one
-is logged and harms nothing else. The libraries are loaded when the first connection comes: who
-never looks pays nothing, and nobody waits for them when a bookie starts.
+It serves up to 32 connections at a time, one request on each, within 20 s; an error of one
+connection is logged and must never affect another one or the bookie. The libraries are loaded with
+the first connection, so that a bookie without one starts sooner and takes less memory.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ async def open_http(host: str, port: int) -> list[trio.SocketListener]:
         return await trio.open_tcp_listeners(port, host=host)
     except OSError as error:
         raise InvalidArgument(
-            f"cannot listen for HTTP on {host}:{port}: {error}. Cure: end what listens there, or"
-            " change http_port"
+            f"cannot listen for HTTP on {host}:{port}: {error}. Cure: stop the process that listens"
+            " there, or change http_port"
         ) from error
 
 

@@ -1,8 +1,7 @@
 """The HTTP interface of a bookie: metrics, health, Apache's admin paths, `bookie show`.
 
-Answers are small, bodies are bounded, errors are JSON with a cause. Nothing here can be asked
-to change what is stored; a PUT starts garbage collection, holds compaction back or has entries
-refused, no more.
+Replies are small, request bodies are limited, errors are JSON with a cause. No request may change
+stored entries: a PUT starts garbage collection, suspends compaction or makes the bookie read-only.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ class BookieHttp:
         )
         return _OwnHostsOnly(app) if is_loopback else app
 
-    # ---- is it there?
+    # ---- health
 
     async def _heartbeat(self, _: Request) -> Response:
         return PlainTextResponse("OK\n")
@@ -98,7 +97,7 @@ class BookieHttp:
 
         return when_ready
 
-    # ---- looking
+    # ---- state
 
     async def _show_metrics(self, request: Request) -> Response:
         text, content_type = await self._metrics.exposition(request.headers.get("accept", ""))
@@ -128,14 +127,14 @@ class BookieHttp:
         if not isinstance(is_read_only, bool) or len(found) != 1:
             raise HTTPException(400, "the body must be an object with readOnly, true or false")
         self._bookie.force_read_only(is_read_only)
-        # What requests meet from now on; a full disk is read-only whatever is wished.
+        # The state from now on: with a full disk the bookie is read-only in any case.
         return JSONResponse({"readOnly": self._bookie.disk_monitor.gate.is_read_only})
 
     async def _info(self, _: Request) -> Response:
         try:
             total, free = await self._bookie.space()
         except OSError as error:
-            raise HTTPException(500, f"the disk cannot be asked for its space: {error}") from error
+            raise HTTPException(500, f"the space of the disk cannot be read: {error}") from error
         return JSONResponse({"freeSpace": free, "totalSpace": total})
 
     async def _last_log_mark(self, _: Request) -> Response:

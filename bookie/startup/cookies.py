@@ -130,8 +130,8 @@ async def _check_may_begin(
     ):
         raise CookieMismatch(
             f"bookie {bookie_id} is known to the cluster, but there is no cookie in "
-            f"{', '.join(missing)}: a disk is not mounted, or was emptied and what the "
-            "bookie acknowledged is gone. Cure: mount the right disks; or, if they are lost, "
+            f"{', '.join(missing)}: a disk is not mounted, or was emptied and the entries that the "
+            "bookie acknowledged are lost. Cure: mount the right disks; or, if they are lost, "
             "start a bookie under a new bookie_id, or this one with all its directories empty and "
             'allow_empty_disk, which makes it answer "unknown" for what it forgot'
         )

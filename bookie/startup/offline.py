@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from bookie.config import BookieConfig
 from bookie.core.integrity import CheckReport, Finding, Severity
 from bookie.startup.cookies import COOKIE_FILE, LOCK_FILE, UNSYNCED_FILE
-from bookie.startup.power_loss import doubt_of
+from bookie.startup.power_loss import reason_unverified
 from bookie.storage.disk.disk import Disk
 from ledger.errors import FinalError, InvalidArgument, MetadataCorrupt
 from ledger.metastore.cookie import Cookie, decode_cookie
@@ -74,7 +74,7 @@ async def check_unsynced(config: BookieConfig, disk: Disk, boot: str, report: Ch
     for directory in config.journal_directories:
         path = f"{directory}/{UNSYNCED_FILE}"
         try:
-            reason = doubt_of(await disk.read_file(path), boot)
+            reason = reason_unverified(await disk.read_file(path), boot)
         except FileNotFoundError:
             continue
         except OSError as error:

@@ -44,7 +44,7 @@ _REASONS = {EMPTIED: REASON_EMPTIED, SYNC_FAILED: REASON_SYNC_FAILED}
 _SYNC_S_MAX = 20.0
 
 
-def doubt_of(found: bytes | None, boot: str) -> str | None:
+def reason_unverified(found: bytes | None, boot: str) -> str | None:
     """Returns why entries may be lost, given the content of the file (None: no file), or None if
     they are not."""
     return None if found in (None, boot.encode()) else _REASONS.get(found or b"", REASON)
@@ -66,7 +66,7 @@ async def noticing_power_loss(
             found = await disk.read_file(path)
         except FileNotFoundError:
             found = None
-        if (reason := doubt_of(found, boot)) is not None:
+        if (reason := reason_unverified(found, boot)) is not None:
             for ledger_directory in storage.layout.directories_of(number):
                 integrity = storage.directories[ledger_directory].integrity
                 await integrity.set_state(IntegrityState(IntegrityStage.LEDGERS_UNKNOWN, reason))
@@ -86,12 +86,12 @@ async def noticing_power_loss(
                     config.journal_directories, storage.journals, strict=True
                 ):
                     if journal.failure is not None:
-                        await _note_failure(directory, disk)
+                        await _record_failure(directory, disk)
                     elif storage.failure is None:
-                        await _pay_debts(directory, disk)
+                        await _sync_and_remove_file(directory, disk)
 
 
-async def _pay_debts(directory: str, disk: Disk) -> None:
+async def _sync_and_remove_file(directory: str, disk: Disk) -> None:
     """Syncs the journal after its last write and removes the file. A journal file is synced before
     the next one is begun, so only the newest can be unsynced."""
     is_synced = False
@@ -109,19 +109,21 @@ async def _pay_debts(directory: str, disk: Disk) -> None:
         await disk.sync_directory(directory)
     except OSError as error:
         # The file stays, or reappears after a crash: then the next start counts entries as lost.
-        _log.warning("journal not synced at the end directory=%s cause=%s", directory, error)
+        _log.warning(
+            "the last writes of a journal are not synced directory=%s cause=%s", directory, error
+        )
     if not is_synced:
-        await _note_failure(directory, disk)
+        await _record_failure(directory, disk)
 
 
-async def _note_failure(directory: str, disk: Disk) -> None:
+async def _record_failure(directory: str, disk: Disk) -> None:
     try:
         await disk.replace_file(f"{directory}/{UNSYNCED_FILE}", SYNC_FAILED)
     except OSError as error:
         _log.warning(
-            "a journal failed that had acknowledged entries before syncing them, and that could "
-            "not be recorded directory=%s cause=%s. Cure: unless the machine is restarted before "
-            "the bookie is, write '%s' to %s there, so that lost entries are not denied",
+            "the failed sync of a journal that acknowledges entries before syncing them could not "
+            "be recorded directory=%s cause=%s. Cure: unless the machine is restarted before the "
+            "bookie, write '%s' to %s there, so that lost entries are not denied",
             directory,
             error,
             SYNC_FAILED.decode(),
