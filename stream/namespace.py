@@ -16,7 +16,7 @@ from ledger.errors import InvalidArgument
 from ledger.options import ClientOptions
 from stream.consuming import groups
 from stream.consuming.consumer import Consumer
-from stream.consuming.cursor import COMMIT_INTERVAL_MS, Cursor, lag_of, open_cursor
+from stream.consuming.cursor import COMMIT_INTERVAL_MS, Cursor, open_cursor
 from stream.consuming.groups import HAND_OVER_S, GroupInfo
 from stream.core.entry.records import Record
 from stream.core.metadata.cursors import CursorMetadata
@@ -34,7 +34,7 @@ from stream.partitions import partitions as partitioning
 from stream.partitions.partitions import PartitionedInfo
 from stream.partitions.writer import PartitionedWriter, open_partitioned_writer
 from stream.reading.backward import BackwardBatches, read_last
-from stream.reading.lag import CursorLag
+from stream.reading.lag import CursorLag, lag_of
 from stream.reading.merge_options import MergeOptions, OrderBy
 from stream.reading.merged_reader import MergedReader, open_merged_reader
 from stream.reading.reader import OnTruncated, StreamReader

@@ -1,9 +1,9 @@
 """Parking: how a task waits until another task or a callback wakes it.
 
 `ParkingSlot` holds one task; a task that serves others (a sender, a journal) sleeps in one.
-`ThresholdWaiters` holds any number, each until a counter reaches a number of its own. For any
-number of tasks that are woken together use `trio.lowlevel.ParkingLot`. A wait is one of trio's
-checkpoints, may be cancelled, and leaves no task behind that could be woken twice.
+`ParkedTasks` holds any number that are woken together. `ThresholdWaiters` holds any number, each
+until a counter reaches a number of its own. A wait is one of trio's checkpoints, may be cancelled,
+and leaves no task behind that could be woken twice.
 """
 
 from __future__ import annotations
@@ -50,6 +50,47 @@ class ParkingSlot:
                 trio.lowlevel.reschedule(task)
             else:
                 trio.lowlevel.reschedule(task, result)
+
+
+class ParkedTasks:
+    """Any number of waiting tasks, each with a mark that others can read."""
+
+    __slots__ = ("_marks",)
+
+    def __init__(self) -> None:
+        self._marks: dict[trio.lowlevel.Task, bool] = {}
+
+    def __len__(self) -> int:
+        return len(self._marks)
+
+    @property
+    def has_mark(self) -> bool:
+        """Whether one of the waiting tasks has a mark."""
+        return any(self._marks.values())
+
+    async def park(self, mark: bool = False) -> None:
+        """Waits until it is woken."""
+        task, marks = trio.lowlevel.current_task(), self._marks
+        marks[task] = mark
+
+        def abort(_raise_cancel: object) -> trio.lowlevel.Abort:
+            del marks[task]
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
+
+    def unpark(self, task: trio.lowlevel.Task | None) -> None:
+        """Wakes this task, if it waits."""
+        if task in self._marks:
+            del self._marks[task]
+            trio.lowlevel.reschedule(task)
+
+    def unpark_all(self) -> None:
+        """Wakes all that wait now."""
+        reschedule = trio.lowlevel.reschedule
+        for task in self._marks:
+            reschedule(task)
+        self._marks.clear()
 
 
 class ThresholdWaiters:

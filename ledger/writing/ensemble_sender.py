@@ -304,7 +304,7 @@ class EnsembleSender:
             self.bookie_failed(index, error)
 
     def _index_of(self, bookie: str) -> int | None:
-        bookies = self.metadata.last_fragment.bookies
+        bookies = self.metadata.fragments[-1].bookies  # hot: one call per ack less
         return bookies.index(bookie) if bookie in bookies else None
 
     # ---- bookies

@@ -19,7 +19,6 @@ from ledger.errors import (
     LedgerClosed,
     LedgerError,
     MetadataConflict,
-    NoSuchLedger,
     RetryableError,
 )
 from ledger.runtime.background import open_background
@@ -27,8 +26,8 @@ from stream.core.entry.records import Record, RecordBatch
 from stream.core.metadata.cursors import CursorMetadata, CursorMoved
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import EARLIEST, Position, Start
-from stream.errors import NoSuchCursor, NoSuchStream
-from stream.reading.lag import CursorLag, measure_lag
+from stream.errors import NoSuchCursor
+from stream.reading.lag import CursorLag, lag_of
 from stream.reading.seek import find
 from stream.store.cursors import CursorStore, new_cursor
 from stream.store.streams import UPDATE_TRIES_MAX, StreamStore
@@ -283,22 +282,3 @@ def check_interval_ms(commit_interval_ms: int) -> int:
     if not 0 <= commit_interval_ms <= 3_600_000:
         raise InvalidArgument(f"commit_interval_ms is {commit_interval_ms}, legal is 0 to 3600000")
     return commit_interval_ms
-
-
-async def lag_of(
-    client: LedgerClient, namespace: str, stream: StreamMetadata, position: Position
-) -> CursorLag:
-    """Returns the lag in exactly this stream. Raises NoSuchStream if it was deleted, even if its
-    name is in use again."""
-    store = StreamStore(client.store)
-    for is_last in (False, False, True):
-        present = await store.read_living_stream(namespace, stream.name)
-        if present.created_ms != stream.created_ms:
-            raise NoSuchStream(f"stream {stream.name!r} was deleted and created again")
-        try:
-            return await measure_lag(client, present, position, client.now_ms())
-        except NoSuchLedger:
-            if is_last:
-                raise
-            # Retention deleted the segment between the two reads.
-    raise AssertionError("the last try returns or raises")

@@ -15,12 +15,12 @@ from ledger.runtime.background import open_background
 from stream.consuming.assigned_partition import MemberContext
 from stream.consuming.consumer import Consumer
 from stream.consuming.coordinator import Coordinator
-from stream.consuming.cursor import COMMIT_INTERVAL_MS, check_interval_ms, lag_of
+from stream.consuming.cursor import COMMIT_INTERVAL_MS, check_interval_ms
 from stream.consuming.membership import Membership
 from stream.core.names import check_name, parse_partition
 from stream.core.position import Position, Start
 from stream.errors import NoSuchCursor
-from stream.reading.lag import CursorLag
+from stream.reading.lag import CursorLag, lag_of
 from stream.reading.reader import StreamReader
 from stream.store.cursors import CursorStore
 from stream.store.groups import GroupStore, list_groups, no_such_group

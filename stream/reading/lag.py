@@ -8,9 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ledger.client import LedgerClient
+from ledger.errors import NoSuchLedger
 from stream.core.entry.format import EntryHeader, read_header
 from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.core.position import Position
+from stream.errors import NoSuchStream
+from stream.store.streams import StreamStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,25 @@ async def measure_lag(
         bytes=nbytes + reach.nbytes - bytes_before,
         seconds=_age_s(first, header, now_ms),
     )
+
+
+async def lag_of(
+    client: LedgerClient, namespace: str, stream: StreamMetadata, position: Position
+) -> CursorLag:
+    """Returns the lag in exactly this stream. Raises NoSuchStream if it was deleted, even if its
+    name is in use again."""
+    store = StreamStore(client.store)
+    for is_last in (False, False, True):
+        present = await store.read_living_stream(namespace, stream.name)
+        if present.created_ms != stream.created_ms:
+            raise NoSuchStream(f"stream {stream.name!r} was deleted and created again")
+        try:
+            return await measure_lag(client, present, position, client.now_ms())
+        except NoSuchLedger:
+            if is_last:
+                raise
+            # Retention deleted the segment between the two reads.
+    raise AssertionError("the last try returns or raises")
 
 
 async def _reach(client: LedgerClient, segment: Segment) -> _Reach:

@@ -19,6 +19,7 @@ import trio
 
 from ledger.client import LedgerClient
 from ledger.errors import LedgerClosed, LedgerError
+from ledger.runtime.parking import ParkedTasks, ParkingSlot
 from stream.core.entry.records import RecordBatch
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import Position
@@ -77,8 +78,8 @@ class SharedTail:
         self._begin = feed.position
         """Where the first kept batch begins."""
         self._followers: dict[ReaderFeed, None] = {}
-        self._waiting: dict[trio.lowlevel.Task, None] = {}
-        self._fetcher: trio.lowlevel.Task | None = None
+        self._waiting = ParkedTasks()
+        self._fetcher = ParkingSlot()
         self._scope = trio.CancelScope()
 
     # Followers
@@ -113,10 +114,7 @@ class SharedTail:
     def leave(self, follower: ReaderFeed) -> None:
         """Removes a follower."""
         self._followers.pop(follower, None)
-        task = follower.task
-        if task is not None and task in self._waiting:
-            del self._waiting[task]
-            trio.lowlevel.reschedule(task)
+        self._waiting.unpark(follower.task)
         if not self._followers:
             self.end()
 
@@ -124,7 +122,7 @@ class SharedTail:
         """Ends the tail: no follower gets anything more from it."""
         self.is_over = True
         self._scope.cancel()
-        self._wake_all()
+        self._waiting.unpark_all()
 
     def take(self, follower: ReaderFeed) -> tuple[Position, RecordBatch] | None:
         """Returns the next batch and where it ends; None if there is none for this follower now."""
@@ -143,26 +141,10 @@ class SharedTail:
             return False
         if self.is_over:
             return False
-        await self._wait(follower)
+        follower.task = trio.lowlevel.current_task()
+        self._fetcher.unpark()
+        await self._waiting.park()
         return True
-
-    async def _wait(self, follower: ReaderFeed) -> None:
-        task = follower.task = trio.lowlevel.current_task()
-        self._waiting[task] = None
-        fetcher, self._fetcher = self._fetcher, None
-        if fetcher is not None:
-            trio.lowlevel.reschedule(fetcher)
-
-        def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
-            del self._waiting[task]
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(forget)
-
-    def _wake_all(self) -> None:
-        waiting, self._waiting = self._waiting, {}
-        for task in waiting:
-            trio.lowlevel.reschedule(task)
 
     # The feed
 
@@ -172,10 +154,10 @@ class SharedTail:
             with self._scope:
                 while not self.is_over:
                     if not self._waiting:
-                        await self._wait_follower()
+                        await self._fetcher.park()
                         continue
                     await self._fetch()
-                    self._wake_all()
+                    self._waiting.unpark_all()
         except LedgerError as error:
             # Each follower meets the error in a call of its own.
             _log.info("stream=%s: its readers continue one by one: %r", self._feed.stream, error)
@@ -202,15 +184,6 @@ class SharedTail:
                 return  # the last one left at the moment the answer arrived
             self._keep(batch)
             is_first = False
-
-    async def _wait_follower(self) -> None:
-        self._fetcher = trio.lowlevel.current_task()
-
-        def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
-            self._fetcher = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(forget)
 
     def _keep(self, batch: RecordBatch) -> None:
         """Keeps a batch for followers that have not taken it, as far as the bytes allow."""

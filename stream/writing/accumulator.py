@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from ledger.errors import LedgerError
+from ledger.runtime.parking import ParkedTasks, ParkingSlot
 from stream.core.entry.compression import Compression, require
 from stream.core.entry.encoder import Headers
 from stream.core.entry.sizes import RECORD_OVERHEAD_BYTES, first_to_fill, record_bytes
@@ -40,7 +41,7 @@ class RecordAccumulator:
     # Slots: with more than 29 attributes in a dict each access to one costs more.
     __slots__ = (
         "_batch_bytes", "_closing", "_compression", "_linger", "_linger_s",
-        "_linger_task", "_next_sequence", "_now_ms", "_open", "_plain_bytes_max", "_room_waiters",
+        "_linger_slot", "_next_sequence", "_now_ms", "_open", "_plain_bytes_max", "_room_waiters",
         "_sent", "_throttle", "error", "has_room", "last_time_ms", "nursery", "pending_bytes_max",
         "record_bytes_max", "sender", "stream",
     )  # fmt: skip
@@ -71,8 +72,8 @@ class RecordAccumulator:
         self._open = Batch()
         self._closing: LedgerError | None = None
         """Why new records are refused while those taken before are not all durable yet."""
-        self._room_waiters: dict[trio.lowlevel.Task, None] = {}
-        self._linger_task: trio.lowlevel.Task | None = None
+        self._room_waiters = ParkedTasks()
+        self._linger_slot = ParkingSlot()
         """The task of `run_linger`, while it waits for a batch to begin."""
         self._linger = trio.CancelScope()
         """Around the wait for the deadline of the open batch."""
@@ -222,14 +223,7 @@ class RecordAccumulator:
             if self.has_room:
                 await trio.lowlevel.checkpoint()
                 return
-            task = trio.lowlevel.current_task()
-            self._room_waiters[task] = None
-
-            def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
-                del self._room_waiters[task]
-                return trio.lowlevel.Abort.SUCCEEDED
-
-            await trio.lowlevel.wait_task_rescheduled(forget)
+            await self._room_waiters.park()
         if self.error is not None or self._closing is not None:
             raise self.refusal()
 
@@ -257,7 +251,7 @@ class RecordAccumulator:
         if self._closing is None:
             self._closing = reason
         self.has_room = False
-        self._wake_room_waiters()
+        self._room_waiters.unpark_all()
         await self.drain()
 
     # Batches
@@ -312,22 +306,14 @@ class RecordAccumulator:
             batch.deadline = trio.current_time() + self._linger_s
         elif len(self._sent) >= BUSY_ENTRIES:
             return  # the next confirmation sends it
-        if self._linger_task is not None:
-            task, self._linger_task = self._linger_task, None
-            trio.lowlevel.reschedule(task)
+        self._linger_slot.unpark()
 
     async def run_linger(self) -> None:
         """Sends the open batch at its deadline; one task for the life of the writer."""
-
-        def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
-            self._linger_task = None
-            return trio.lowlevel.Abort.SUCCEEDED
-
         while True:
             is_busy = not self._linger_s and len(self._sent) >= BUSY_ENTRIES
             if is_busy or not self._open.values:
-                self._linger_task = trio.lowlevel.current_task()
-                await trio.lowlevel.wait_task_rescheduled(forget)
+                await self._linger_slot.park()
             while self._linger_s and self._open.values:
                 remaining_s = self._open.deadline - trio.current_time()
                 if remaining_s <= 0:
@@ -357,7 +343,7 @@ class RecordAccumulator:
             return
         self.has_room = self.sender.unconfirmed_bytes < self.pending_bytes_max
         if self.has_room:
-            self._wake_room_waiters()
+            self._room_waiters.unpark_all()
 
     def fail(self, error: LedgerError) -> None:
         """Ends the writer: every record that is not confirmed gets this error, and so does every
@@ -370,12 +356,7 @@ class RecordAccumulator:
         self.sender.fail(error)
         self._open.fail(error)
         self._open = Batch()
-        self._wake_room_waiters()
-
-    def _wake_room_waiters(self) -> None:
-        for task in self._room_waiters:
-            trio.lowlevel.reschedule(task)
-        self._room_waiters.clear()
+        self._room_waiters.unpark_all()
 
     def refusal(self) -> Exception:
         """Returns the error to raise while there is no room."""

@@ -14,6 +14,7 @@ from typing import TypeVar
 import trio
 
 from ledger.errors import LedgerError
+from ledger.runtime.parking import ParkedTasks
 from ledger.writing.receipts import EntryAcks
 from stream.core.entry.compression import Compression
 from stream.core.entry.encoder import Headers, encode
@@ -68,7 +69,7 @@ class Batch:
         self.entry = -1
         self.is_confirmed = False
         self.error: LedgerError | None = None
-        self.waiters: dict[trio.lowlevel.Task, bool] = {}
+        self.waiters = ParkedTasks()
         """Tasks that wait for its end. True: for a record of it; False: a flush, for its end."""
         self.is_watched = False
         """A receipt was requested: `acks` is set when the batch is sent."""
@@ -153,40 +154,24 @@ class Batch:
         """Its entry is durable: wakes all tasks that wait for one of its records."""
         self.is_confirmed = True
         self.payload = b""
-        reschedule = trio.lowlevel.reschedule
-        for task in self.waiters:
-            reschedule(task)
-        self.waiters.clear()
+        self.waiters.unpark_all()
 
     def fail(self, error: LedgerError) -> None:
         """This writer will never confirm the batch: wakes its waiters with this error."""
         self.error = error
-        for task in self.waiters:
-            trio.lowlevel.reschedule(task)
-        self.waiters.clear()
+        self.waiters.unpark_all()
 
     @property
     def has_record_waiter(self) -> bool:
         """Whether a task waits for one of its records, and so receives its outcome."""
-        return any(self.waiters.values())
-
-    async def wait_ended(self, *, for_record: bool) -> None:
-        """Returns when the batch is confirmed or failed. Cancelling the wait withdraws nothing."""
-        if self.is_confirmed or self.error is not None:
-            await trio.lowlevel.checkpoint()
-            return
-        task = trio.lowlevel.current_task()
-        self.waiters[task] = for_record
-
-        def forget(_raise_cancel: object) -> trio.lowlevel.Abort:
-            del self.waiters[task]
-            return trio.lowlevel.Abort.SUCCEEDED
-
-        await trio.lowlevel.wait_task_rescheduled(forget)
+        return self.waiters.has_mark
 
     async def wait_settled(self) -> None:
         """Returns when the batch is confirmed, or refused on its own. Raises the writer's error."""
-        await self.wait_ended(for_record=False)
+        if self.is_confirmed or self.error is not None:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self.waiters.park()
         if self.error is not None and not isinstance(self.error, SequenceMismatch):
             raise copy.copy(self.error)
 
@@ -234,7 +219,10 @@ class Ticket:
         then. Cancelling the wait does not withdraw the record.
         """
         batch = self._batch
-        await batch.wait_ended(for_record=True)
+        if batch.is_confirmed or batch.error is not None:
+            await trio.lowlevel.checkpoint()
+        else:
+            await batch.waiters.park(mark=True)
         if batch.error is not None:
             # A new exception each time: one instance raised in many tasks mixes tracebacks.
             raise copy.copy(batch.error)

@@ -247,7 +247,7 @@ class PoolDouble(BookiePool):
 
 
 @dataclass
-class World:
+class FaultyBookies:
     """Some bookies, a metadata store, an opener, and entries put there as a writer would."""
 
     bookies: dict[str, BookieDouble]
@@ -304,9 +304,9 @@ class World:
 
 
 @asynccontextmanager
-async def make_world(
+async def make_faulty_bookies(
     *, bookies: int = 4, seed: int = 1, options: ClientOptions | None = None
-) -> AsyncIterator[World]:
+) -> AsyncIterator[FaultyBookies]:
     rng = random.Random(seed)
     doubles = {f"b{i}": BookieDouble(f"b{i}") for i in range(bookies)}
     pool = PoolDouble(doubles, rng)
@@ -319,8 +319,15 @@ async def make_world(
             opener = Opener(pool, ledgers, registry, options=options or ClientOptions(), rng=rng)
             opener.start(nursery)
             pool.nursery = nursery
-            yield World(doubles, store, ledgers, registry, pool, opener, rng)
+            yield FaultyBookies(doubles, store, ledgers, registry, pool, opener, rng)
             nursery.cancel_scope.cancel()
 
 
-__all__ = ["DIGEST", "PASSWORD", "BookieDouble", "LedgerState", "World", "make_world"]
+__all__ = [
+    "DIGEST",
+    "PASSWORD",
+    "BookieDouble",
+    "FaultyBookies",
+    "LedgerState",
+    "make_faulty_bookies",
+]

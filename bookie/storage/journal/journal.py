@@ -384,14 +384,12 @@ class Journal:
             self._files.ask_spare()
         if flush is None:
             self.mark = end
-            self._metrics.synced(ended - started)
         else:
             flush.written(end, self._sequence, size)
         waited_s = ended - (started if group.queued_at is None else group.queued_at)
         trigger = self._policy.trigger(group.nbytes, group.entries)
-        self._metrics.group_written(
-            group.entries, size, waited_s, trigger=trigger, is_late=flush is not None
-        )
+        sync_s = ended - started if flush is None else None
+        self._metrics.group_written(group.entries, size, waited_s, sync_s, trigger)
 
     async def _acknowledge(self) -> None:
         """Runs callbacks while the journal task waits for the disk with the next group."""

@@ -53,21 +53,26 @@ class JournalMetrics:
         self._flushes = dict.fromkeys(Trigger, 0)
 
     def synced(self, seconds: float) -> None:
-        """Counts a write or a sync after which everything written before is durable."""
+        """Counts a sync that came after the acknowledgements, or the one of a whole file."""
         self.syncs += 1
         self._sync_seconds_max = max(self._sync_seconds_max, seconds)
         self._sync_seconds.observe(seconds)
 
     def group_written(
-        self, entries: int, nbytes: int, add_s: float, *, trigger: Trigger, is_late: bool
+        self, entries: int, nbytes: int, add_s: float, sync_s: float | None, trigger: Trigger
     ) -> None:
-        """Counts a group that is acknowledged now, `add_s` after its first frame. `trigger`: why it
-        was committed. `is_late`: it is acknowledged before its sync."""
+        """Counts a group that is acknowledged now, `add_s` after its first frame, because of
+        `trigger`. Its write and sync took `sync_s`; None: it is synced later."""
         self._flushes[trigger] += 1
+        if sync_s is None:
+            self._late_groups += 1
+        else:
+            self.syncs += 1
+            self._sync_seconds_max = max(self._sync_seconds_max, sync_s)
+            self._sync_seconds.observe(sync_s)
         self._groups += 1
         self._entries += entries
         self._bytes += nbytes
-        self._late_groups += is_late
         self._add_seconds.observe(add_s)
         self._group_entries.observe(entries)
         self._group_bytes.observe(nbytes)

@@ -25,9 +25,9 @@ async def directory(tmp_path: Path) -> Path:
     bottle = RealBottle(tmp_path, OPTIONS)
     async with bottle.running():
         for i in range(3):
-            bottle.add(1, i, b"x" * 100)
-            await bottle.settle()
-        await bottle.storage.checkpoint()
+            simulated.add(1, i, b"x" * 100)
+            await simulated.settle()
+        await simulated.storage.checkpoint()
     return tmp_path
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from bookie.core.read_ahead import ReadAhead
 from tests.bookie.server.simulated_server import KIB, OPTIONS, SlowDisk
-from tests.bookie.storage.simulated_storage import Bottle
+from tests.bookie.storage.simulated_storage import SimulatedStorage
 
 MIB = 1024 * KIB
 ENTRIES = 500
@@ -16,17 +16,17 @@ async def blocks_read(readers: int) -> int:
     """Parts of entry logs that are read while this number of readers read one ledger each, in turn.
     The cache holds two pieces of full size."""
     options = replace(OPTIONS, read_cache_bytes=200 * KIB, read_ahead_bytes=90 * KIB)
-    bottle = Bottle(SlowDisk(), options=options)
-    async with bottle.running():
+    simulated = SimulatedStorage(SlowDisk(), options=options)
+    async with simulated.running():
         for ledger_id in range(readers):
             for entry_id in range(ENTRIES):
-                bottle.add(ledger_id, entry_id, bytes(1000))
-        await bottle.settle()
-        await bottle.storage.checkpoint()
+                simulated.add(ledger_id, entry_id, bytes(1000))
+        await simulated.settle()
+        await simulated.storage.checkpoint()
         for entry_id in range(ENTRIES):
             for ledger_id in range(readers):
-                await bottle.storage.read(ledger_id, entry_id)
-        return bottle.storage.directories[0].details().reads.read_cache_misses
+                await simulated.storage.read(ledger_id, entry_id)
+        return simulated.storage.directories[0].details().reads.read_cache_misses
 
 
 async def test_three_readers_in_turn_find_theirs_in_a_cache_of_two_pieces() -> None:

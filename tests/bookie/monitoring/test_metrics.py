@@ -24,7 +24,7 @@ from ledger.client import LedgerClient
 from ledger.metastore.memory import MemoryStore, MemoryTree
 from ledger.wire.messages import ReadRequest, ReadResponse
 from tests.bookie.server.test_server import peer_of
-from tests.bookie.storage.simulated_storage import Bottle
+from tests.bookie.storage.simulated_storage import SimulatedStorage
 from tests.real_cluster import SMALL, RealCluster, bookie_of, now_ms, real_cluster
 
 Samples = dict[tuple[str, ...], float]
@@ -194,9 +194,9 @@ def test_names_follow_prometheus() -> None:
 async def test_ledgers_are_counted_again_only_when_some_were_stored(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    bottle = Bottle()
-    async with bottle.running():
-        directory = bottle.storage.directories[0]
+    simulated = SimulatedStorage()
+    async with simulated.running():
+        directory = simulated.storage.directories[0]
         asked: list[int] = []
         ask = directory.ledger_ids
 
@@ -209,11 +209,11 @@ async def test_ledgers_are_counted_again_only_when_some_were_stored(
         assert [await count.get(), await count.get()] == [0, 0]
         assert asked == [-1]
         for ledger_id in range(450):
-            bottle.add(ledger_id, 0)
-            while bottle.storage.is_full:
-                await bottle.storage.wait_capacity()
-        await bottle.settle()
-        await bottle.storage.checkpoint()
+            simulated.add(ledger_id, 0)
+            while simulated.storage.is_full:
+                await simulated.storage.wait_capacity()
+        await simulated.settle()
+        await simulated.storage.checkpoint()
         await trio.sleep(1)
         assert [await count.get(), await count.get()] == [450, 450]
         assert asked == [-1, -1, 199, 399, 449]

@@ -23,7 +23,7 @@ from ledger.wire import v2
 from ledger.wire.messages import AddRequest, Buffer, Request, RequestBody, ResponseBody
 from tests.bookie.server.test_server import KEY, entry_of
 from tests.bookie.storage.memory_disk import MemoryDisk, MemoryFile
-from tests.bookie.storage.simulated_storage import Bottle
+from tests.bookie.storage.simulated_storage import SimulatedStorage
 
 ResultT = TypeVar("ResultT")
 KIB = 1024
@@ -67,12 +67,12 @@ class _SlowFile(MemoryFile):
 class SimulatedServer:
     """A server over the storage of `bottle`; peers connect from nodes with names of their own."""
 
-    def __init__(self, simulation: Simulation, bottle: Bottle, server: Server) -> None:
+    def __init__(self, simulation: Simulation, simulated: SimulatedStorage, server: Server) -> None:
         self.simulation = simulation
-        self.bottle = bottle
+        self.simulated = simulated
         self.server = server
         self.network = SimNetwork(simulation)
-        self.disk = bottle.disk
+        self.disk = simulated.disk
         assert isinstance(self.disk, SlowDisk)
 
     @property
@@ -205,17 +205,19 @@ def run_with_server(
     """Runs `scenario` with a bookie in virtual time, and returns its result."""
 
     async def main(simulation: Simulation) -> ResultT:
-        bottle = Bottle(SlowDisk(), options=options, journals=journals, directories=directories)
+        simulated = SimulatedStorage(
+            SlowDisk(), options=options, journals=journals, directories=directories
+        )
 
         async def space() -> tuple[int, int]:
-            return await bottle.disk.space("")
+            return await simulated.disk.space("")
 
-        async with bottle.running(), trio.open_nursery() as nursery:
+        async with simulated.running(), trio.open_nursery() as nursery:
             requests = Requests(
-                bottle.storage, long_polls_max=100, space=space, read_limits=read_limits
+                simulated.storage, long_polls_max=100, space=space, read_limits=read_limits
             )
             server = Server(
-                bottle.storage,
+                simulated.storage,
                 requests,
                 limits=BackpressureLimits(
                     queued_bytes_max=queued_bytes_max,
@@ -233,7 +235,7 @@ def run_with_server(
             nursery.start_soon(requests.run)
             nursery.start_soon(server.run, listener)
             result = await scenario(bookie)
-            for gate in (bottle.disk.gate, bottle.disk.sync_gate):
+            for gate in (simulated.disk.gate, simulated.disk.sync_gate):
                 if gate is not None:
                     gate.set()
             nursery.cancel_scope.cancel()

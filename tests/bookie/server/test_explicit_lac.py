@@ -67,7 +67,7 @@ def test_a_confirmed_lac_survives_the_process() -> None:
         async with bookie.peer("writer", 3) as writer:
             await call(writer, add(7, 0))
             await reported(writer, 7, 0)
-            survivor = bookie.bottle.reopened()
+            survivor = bookie.simulated.reopened()
         async with survivor.running():
             state = survivor.storage.state(7)
             assert state is not None

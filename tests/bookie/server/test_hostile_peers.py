@@ -34,7 +34,7 @@ from ledger.wire.messages import (
     WriteLacResponse,
 )
 from tests.bookie.server.test_server import DIGEST, KEY, SETTINGS, add, entry_of, peer_of
-from tests.bookie.storage.simulated_storage import Bottle
+from tests.bookie.storage.simulated_storage import SimulatedStorage
 from tests.real_cluster import real_cluster
 
 
@@ -137,12 +137,12 @@ async def test_an_entry_added_during_a_wait_is_not_served_before_it_is_durable(k
             await write(group)  # type: ignore[arg-type]
 
         journal._write = slow  # type: ignore[method-assign]
-        reads = Reads(bottle.storage, long_polls_max=10)
-        bottle.add(7, 0)
+        reads = Reads(simulated.storage, long_polls_max=10)
+        simulated.add(7, 0)
         answers: list[tuple[ResponseBody, list[tuple[int, int]]]] = []
 
         def reply(answer: ResponseBody) -> None:
-            answers.append((answer, list(bottle.acked)))
+            answers.append((answer, list(simulated.acked)))
 
         target = ReplyTarget(reply, lambda: False, Unbounded())
 
@@ -158,7 +158,7 @@ async def test_an_entry_added_during_a_wait_is_not_served_before_it_is_durable(k
             nursery.start_soon(reads.run)
             nursery.start_soon(ask)
             await trio.testing.wait_all_tasks_blocked()
-            bottle.add(7, 1)
+            simulated.add(7, 1)
             with trio.fail_after(5):
                 while not answers:  # noqa: ASYNC110
                     await trio.sleep(0.01)

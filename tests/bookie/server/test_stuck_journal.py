@@ -69,7 +69,7 @@ def test_a_stuck_journal_accepts_limited_adds_and_a_fence_precedes_the_others() 
 
             nursery.start_soon(fence)
             await trio.sleep(SOON_S)
-            state = bookie.bottle.storage.state(8)
+            state = bookie.simulated.storage.state(8)
             assert state is not None
             assert state.is_fenced, "it waits in the next group, not outside"
             assert not state.is_fence_durable

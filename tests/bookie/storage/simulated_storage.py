@@ -41,7 +41,7 @@ def numbered(name: str, count: int) -> list[str]:
     return [name, *(f"{name}{number}" for number in range(1, count))]
 
 
-class Bottle:
+class SimulatedStorage:
     """What outlives a crash (`disk`, `pairs`) and what was promised (`acked`, `fenced`, `lacs`)."""
 
     def __init__(
@@ -169,11 +169,11 @@ class Bottle:
                 state is not None and state.explicit_lac_id >= lac and state.lac >= lac
             )
 
-    def reopened(self) -> Bottle:
+    def reopened(self) -> SimulatedStorage:
         """A new process on the same disk, after an orderly or a sudden end."""
         journals, directories = self.counts
         return self.promised_by(
-            Bottle(
+            SimulatedStorage(
                 self.disk,
                 self.pairs,
                 options=self.options,
@@ -183,7 +183,7 @@ class Bottle:
             )
         )
 
-    def promised_by(self, successor: Bottle) -> Bottle:
+    def promised_by(self, successor: SimulatedStorage) -> SimulatedStorage:
         """`successor` must now keep the promises of this process."""
         successor.acked, successor.fenced = dict(self.acked), dict(self.fenced)
         successor.lacs, successor.deleted = dict(self.lacs), dict(self.deleted)
@@ -203,11 +203,13 @@ class Bottle:
             nursery.cancel_scope.cancel()
 
 
-async def is_crashing(run: Callable[[Bottle], Awaitable[None]], bottle: Bottle) -> bool:
+async def is_crashing(
+    run: Callable[[SimulatedStorage], Awaitable[None]], simulated: SimulatedStorage
+) -> bool:
     """False if `run` came to its end before the crash was due."""
     was_crash = False
     try:
-        await run(bottle)
+        await run(simulated)
     except* PowerLost:
         was_crash = True
     except* StorageFailed:  # what others see of a checkpoint that the crash broke off

@@ -16,7 +16,7 @@ from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.options import StorageFailed
 from tests.bookie.core.test_caches import make_frame
-from tests.bookie.storage.simulated_storage import Bottle
+from tests.bookie.storage.simulated_storage import SimulatedStorage
 from tests.effort import scaled, seeds
 
 BYTES_MAX = 1500
@@ -108,8 +108,10 @@ class Comparison(trio.abc.Instrument):
 class Load:
     """One random change after the other, of all kinds that fill or free."""
 
-    def __init__(self, bottle: Bottle, rng: random.Random, nursery: trio.Nursery) -> None:
-        self.bottle, self.rng, self.nursery = bottle, rng, nursery
+    def __init__(
+        self, simulated: SimulatedStorage, rng: random.Random, nursery: trio.Nursery
+    ) -> None:
+        self.simulated, self.rng, self.nursery = simulated, rng, nursery
         self.has_space = True
 
     async def grants(self, _: int) -> bool:
@@ -127,11 +129,11 @@ class Load:
     async def add(self) -> None:
         for _ in range(self.rng.randrange(8)):
             size = self.rng.choice([0, 100, 900])
-            self.bottle.add(self.rng.randrange(12), self.rng.randrange(1000), bytes(size))
+            self.simulated.add(self.rng.randrange(12), self.rng.randrange(1000), bytes(size))
 
     async def add_as_received(self) -> None:
         """As `AddIntake` does it: straight from a receive buffer, which is then released."""
-        storage, ledger_id = self.bottle.storage, self.rng.randrange(12)
+        storage, ledger_id = self.simulated.storage, self.rng.randrange(12)
         state = storage.state(ledger_id) or storage.create(ledger_id, b"key")
         if state.is_fenced:
             return
@@ -146,17 +148,17 @@ class Load:
         cache.release_segment(number)
 
     async def share_a_segment(self) -> None:
-        shared, caches = SharedSegment(3000), [d.cache for d in self.bottle.storage.directories]
+        shared, caches = SharedSegment(3000), [d.cache for d in self.simulated.storage.directories]
         numbers = [cache.add_segment(memoryview(bytearray(3000))) for cache in caches]
         for cache, number in zip(caches, numbers, strict=True):
             cache.release_segment(number, shared=shared)
 
     async def fence(self) -> None:
-        self.bottle.fence(self.rng.randrange(12, 60))
+        self.simulated.fence(self.rng.randrange(12, 60))
 
     async def delete(self) -> None:
         """As garbage collection does, of ledgers that were fenced and have no entries."""
-        storage, first = self.bottle.storage, self.rng.randrange(12, 50)
+        storage, first = self.simulated.storage, self.rng.randrange(12, 50)
         for ledger_id in range(first, first + 10):
             state, directory = storage.state(ledger_id), storage.directory_of(ledger_id)
             if state is not None and not state.is_deleted:
@@ -165,23 +167,23 @@ class Load:
 
     async def write_lac(self) -> None:
         for ledger_id in range(first := self.rng.randrange(60, 90), first + 4):
-            self.bottle.write_lac(ledger_id, self.rng.randrange(100))
+            self.simulated.write_lac(ledger_id, self.rng.randrange(100))
 
     async def wait(self) -> None:
         for _ in range(self.rng.randrange(20)):
-            self.rng.choice(self.bottle.storage.journals).when_durable(lambda: None)
+            self.rng.choice(self.simulated.storage.journals).when_durable(lambda: None)
 
     async def wait_for_group(self) -> None:
-        journal = self.rng.choice(self.bottle.storage.journals)
+        journal = self.rng.choice(self.simulated.storage.journals)
         for _ in range(self.rng.randrange(20)):
             journal.with_group(on_accepted=lambda: None, on_durable=lambda: None)
 
     async def checkpoint(self) -> None:
-        self.nursery.start_soon(self.rng.choice(self.bottle.storage.directories).checkpoint)
+        self.nursery.start_soon(self.rng.choice(self.simulated.storage.directories).checkpoint)
 
     async def change_gate(self) -> None:
         is_read_only, takes_recovery = self.rng.random() < 0.5, self.rng.random() < 0.5
-        self.bottle.storage.gate.set(is_read_only=is_read_only, takes_recovery=takes_recovery)
+        self.simulated.storage.gate.set(is_read_only=is_read_only, takes_recovery=takes_recovery)
 
     async def change_disk(self) -> None:
         self.has_space = self.rng.random() < 0.3
@@ -192,9 +194,9 @@ class Load:
 
 async def _compared(seed: int, flush: FlushPolicy | None, *, fails: bool) -> Comparison:
     rng = random.Random(seed)
-    options = replace(Bottle().options, write_cache_bytes=12_000, states_max=24)
-    bottle = Bottle(options=options, journals=2, directories=3, flush=flush)
-    storage = bottle.storage
+    options = replace(SimulatedStorage().options, write_cache_bytes=12_000, states_max=24)
+    simulated = SimulatedStorage(options=options, journals=2, directories=3, flush=flush)
+    storage = simulated.storage
     for journal in storage.journals:
         journal.capacity.bound(
             bytes_max=BYTES_MAX,
@@ -204,8 +206,8 @@ async def _compared(seed: int, flush: FlushPolicy | None, *, fails: bool) -> Com
     comparison = Comparison(storage)
     trio.lowlevel.add_instrument(comparison)
     try:
-        async with bottle.running(), trio.open_nursery() as nursery:
-            load = Load(bottle, rng, nursery)
+        async with simulated.running(), trio.open_nursery() as nursery:
+            load = Load(simulated, rng, nursery)
             for directory in storage.directories:
                 directory.task.has_space = load.grants
             for _ in range(STEPS):

@@ -11,7 +11,7 @@ import trio.testing
 from bookie.core.duty_cycle import BACKGROUND, FOREGROUND, DutyCycle, checkpoint_duty_cycle
 from bookie.storage import checkpoint
 from bookie.storage.options import StorageOptions
-from tests.bookie.storage.simulated_storage import Bottle
+from tests.bookie.storage.simulated_storage import SimulatedStorage
 
 
 @pytest.mark.parametrize(
@@ -57,19 +57,19 @@ def watch_paces(
 async def test_one_at_its_time_is_leisurely_and_hurries_when_adds_come(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    bottle = Bottle(options=OPTIONS)
+    simulated = SimulatedStorage(options=OPTIONS)
 
     def add_at_20(steps: int) -> None:
         if steps == 20:
             for i in range(300):
-                bottle.add(1, i, bytes(1000))
+                simulated.add(1, i, bytes(1000))
 
-    async with bottle.running():
+    async with simulated.running():
         for ledger_id in range(10, 3000):
-            bottle.add(ledger_id, 0)
-        await bottle.settle()
+            simulated.add(ledger_id, 0)
+        await simulated.settle()
         paces = watch_paces(monkeypatch, add_at_20)
-        await bottle.storage.directories[0].task.made()
+        await simulated.storage.directories[0].task.made()
         assert paces[:20] == [BACKGROUND] * 20
         assert set(paces[20:]) == {FOREGROUND}
 
@@ -77,11 +77,11 @@ async def test_one_at_its_time_is_leisurely_and_hurries_when_adds_come(
 async def test_one_that_is_waited_for_is_brisk(
     monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
 ) -> None:
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
         for ledger_id in range(100):
-            bottle.add(ledger_id, 0)
-        await bottle.settle()
+            simulated.add(ledger_id, 0)
+        await simulated.settle()
         paces = watch_paces(monkeypatch)
-        await bottle.storage.checkpoint()
+        await simulated.storage.checkpoint()
         assert set(paces) == {FOREGROUND}

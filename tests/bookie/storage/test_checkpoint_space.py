@@ -21,7 +21,7 @@ from ledger.core.entry import DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
 from tests.bookie.core.test_caches import KEY
 from tests.bookie.storage.index.test_damage import RealBottle
-from tests.bookie.storage.simulated_storage import Bottle
+from tests.bookie.storage.simulated_storage import SimulatedStorage
 
 ENTRIES = 10
 
@@ -48,23 +48,23 @@ async def _open_client() -> AsyncIterator[_Client]:
     yield _Client()
 
 
-def _repair(bottle: Bottle) -> LimboRepair:
+def _repair(simulated: SimulatedStorage) -> LimboRepair:
     async def space() -> tuple[int, int]:
         return 0, 0
 
-    requests = Requests(bottle.storage, long_polls_max=1, space=space)
+    requests = Requests(simulated.storage, long_polls_max=1, space=space)
 
     def open_client() -> LedgerClient:
         return cast("LedgerClient", _open_client())
 
-    return LimboRepair(bottle.storage, requests, "here", open_client)
+    return LimboRepair(simulated.storage, requests, "here", open_client)
 
 
-async def _in_doubt(bottle: Bottle) -> None:
+async def _in_doubt(simulated: SimulatedStorage) -> None:
     """Ledger 1 is in limbo, and all that is missing in the index is in memory."""
-    directory = bottle.storage.directories[0]
-    bottle.add(1, 0)
-    await bottle.settle()
+    directory = simulated.storage.directories[0]
+    simulated.add(1, 0)
+    await simulated.settle()
     state = directory.state(1)
     assert state is not None
     state.is_limbo = True
@@ -72,13 +72,13 @@ async def _in_doubt(bottle: Bottle) -> None:
     await directory.checkpoint()
     await directory.integrity.set_state(IntegrityState(IntegrityStage.LEDGERS_IN_LIMBO, "for once"))
     for entry_id in range(1, ENTRIES):
-        bottle.add(1, entry_id)
-    await bottle.settle()
+        simulated.add(1, entry_id)
+    await simulated.settle()
 
 
 async def test_limbo_waits_for_room_and_then_ends(autojump_clock: trio.abc.Clock) -> None:
-    bottle = Bottle()
-    directory = bottle.storage.directories[0]
+    simulated = SimulatedStorage()
+    directory = simulated.storage.directories[0]
     is_full = False
 
     async def has_space(_: int) -> bool:
@@ -86,62 +86,62 @@ async def test_limbo_waits_for_room_and_then_ends(autojump_clock: trio.abc.Clock
         return not is_full
 
     directory.task.has_space = has_space
-    async with bottle.running():
-        await _in_doubt(bottle)
+    async with simulated.running():
+        await _in_doubt(simulated)
         is_full = True
-        bottle.disk.full_after["write_at"] = 0
+        simulated.disk.full_after["write_at"] = 0
         async with trio.open_nursery() as nursery:
             nursery.cancel_scope.deadline = trio.current_time() + 2000
-            nursery.start_soon(_repair(bottle).run)
+            nursery.start_soon(_repair(simulated).run)
             await trio.sleep(1000)
             assert directory.task.is_waiting_for_disk
-            assert bottle.storage.failure is None
-            bottle.fence(7)
-            await bottle.settle()
-            await bottle.check()
+            assert simulated.storage.failure is None
+            simulated.fence(7)
+            await simulated.settle()
+            await simulated.check()
             is_full = False
-            del bottle.disk.full_after["write_at"]
+            del simulated.disk.full_after["write_at"]
             # The repair ends when there is no doubt.
         assert directory.integrity.state is None
-        state = bottle.storage.state(1)
+        state = simulated.storage.state(1)
         assert state is not None
         assert not state.is_limbo
-        await bottle.check()
+        await simulated.check()
 
 
 async def test_who_waits_for_a_checkpoint_gets_one_begun_afterwards() -> None:
-    bottle = Bottle()
-    task = bottle.storage.directories[0].task
-    async with bottle.running():
-        bottle.disk.sync_gate = trio.Event()
-        bottle.add(1, 0)
+    simulated = SimulatedStorage()
+    task = simulated.storage.directories[0].task
+    async with simulated.running():
+        simulated.disk.sync_gate = trio.Event()
+        simulated.add(1, 0)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(task.made)
             await trio.testing.wait_all_tasks_blocked()
-            bottle.add(1, 1)  # after the current checkpoint
+            simulated.add(1, 1)  # after the current checkpoint
             nursery.start_soon(task.made)
             await trio.testing.wait_all_tasks_blocked()
-            bottle.disk.sync_gate.set()
-        assert bottle.storage.directories[0]._index.last_entry_id(1) == 1
+            simulated.disk.sync_gate.set()
+        assert simulated.storage.directories[0]._index.last_entry_id(1) == 1
 
 
 async def test_who_waits_for_a_checkpoint_learns_of_its_failure() -> None:
-    bottle = Bottle()
-    await bottle.storage.start()
-    bottle.add(1, 0)
-    bottle.disk.errors["write_at"] = OSError(5, "Input/output error")
+    simulated = SimulatedStorage()
+    await simulated.storage.start()
+    simulated.add(1, 0)
+    simulated.disk.errors["write_at"] = OSError(5, "Input/output error")
     reported: list[StorageFailed] = []
 
     async def wait() -> None:
         try:
-            await bottle.storage.directories[0].task.made()
+            await simulated.storage.directories[0].task.made()
         except StorageFailed as error:
             reported.append(error)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
         with pytest.raises(StorageFailed):
-            await bottle.storage.run()
+            await simulated.storage.run()
     assert reported
 
 
@@ -153,14 +153,14 @@ def _bytes_of(directory: Path) -> int:
 async def test_a_checkpoint_takes_no_more_than_was_asked_for(kind: str, tmp_path: Path) -> None:
     rng = random.Random(5)
     options = StorageOptions(write_cache_bytes=8 << 20, checkpoint_interval_s=1e9)
-    bottle = RealBottle(tmp_path, options)
+    simulated = RealBottle(tmp_path, options)
     ledgers = 20_000
-    async with bottle.running():
-        storage = bottle.storage
+    async with simulated.running():
+        storage = simulated.storage
         await storage.checkpoint()
         if kind == "entries of few bytes":
             for entry_id in range(ledgers):
-                bottle.add(1, entry_id)
+                simulated.add(1, entry_id)
         else:
             for _ in range(ledgers):
                 ledger_id = rng.getrandbits(62)
@@ -172,8 +172,8 @@ async def test_a_checkpoint_takes_no_more_than_was_asked_for(kind: str, tmp_path
                     storage.set_explicit_lac(state, 0, packet, None)
                 else:
                     state.master_key = KEY
-                    bottle.add(ledger_id, 0)
-        await bottle.settle()
+                    simulated.add(ledger_id, 0)
+        await simulated.settle()
         before = _bytes_of(tmp_path / "ledgers")
         asked = storage.directories[0]._checkpointer.bytes_to_write
         await storage.checkpoint()
@@ -183,11 +183,11 @@ async def test_a_checkpoint_takes_no_more_than_was_asked_for(kind: str, tmp_path
 
 
 async def test_the_record_of_the_current_log_counts() -> None:
-    bottle = Bottle(options=StorageOptions(checkpoint_interval_s=1e9))
-    async with bottle.running():
+    simulated = SimulatedStorage(options=StorageOptions(checkpoint_interval_s=1e9))
+    async with simulated.running():
         for ledger_id in range(2000):
-            bottle.add(ledger_id, 0)
-        await bottle.settle()
-        await bottle.storage.checkpoint()
-        checkpointer = bottle.storage.directories[0]._checkpointer
+            simulated.add(ledger_id, 0)
+        await simulated.settle()
+        await simulated.storage.checkpoint()
+        checkpointer = simulated.storage.directories[0]._checkpointer
         assert checkpointer.bytes_to_write >= 2000 * 16 + 64 * 1024

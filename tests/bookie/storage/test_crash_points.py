@@ -21,7 +21,12 @@ from bookie.storage.options import StorageOptions
 from ledger.errors import NoSuchLedger, Status
 from tests.bookie.storage.crash_disk import CrashDisk
 from tests.bookie.storage.memory_disk import MemoryDisk
-from tests.bookie.storage.simulated_storage import Bottle, CrashingKeyValue, is_crashing, numbered
+from tests.bookie.storage.simulated_storage import (
+    CrashingKeyValue,
+    SimulatedStorage,
+    is_crashing,
+    numbered,
+)
 from tests.crash_counts import Aftermath
 from tests.effort import stride
 
@@ -41,7 +46,7 @@ Counts = tuple[int, int]
 Pairs = dict[str, CrashingKeyValue]
 
 
-def _bottle(disk: MemoryDisk, counts: Counts, pairs: Pairs | None = None) -> Bottle:
+def _simulated(disk: MemoryDisk, counts: Counts, pairs: Pairs | None = None) -> SimulatedStorage:
     journals, directories = counts
     if pairs is None:
         pairs = {f"{path}/index": CrashingKeyValue() for path in numbered("ledgers", directories)}
@@ -54,7 +59,7 @@ def _bottle(disk: MemoryDisk, counts: Counts, pairs: Pairs | None = None) -> Bot
         read_cache_bytes=OPTIONS.read_cache_bytes * directories,
         states_max=OPTIONS.states_max * directories,
     )
-    return Bottle(
+    return SimulatedStorage(
         disk,
         pairs,
         options=options,
@@ -64,52 +69,52 @@ def _bottle(disk: MemoryDisk, counts: Counts, pairs: Pairs | None = None) -> Bot
     )
 
 
-async def _workload(bottle: Bottle) -> None:
+async def _workload(simulated: SimulatedStorage) -> None:
     async def is_deleted(ledger_id: int) -> bool:
         await trio.lowlevel.checkpoint()
         return ledger_id == 3
 
-    async with bottle.running():
+    async with simulated.running():
         for i in range(12):
             for ledger in (1, 2, 3):
-                bottle.add(ledger, i, b"%d" % ledger * (i * 5), lac=i - 1)
-            await bottle.settle()
+                simulated.add(ledger, i, b"%d" % ledger * (i * 5), lac=i - 1)
+            await simulated.settle()
             if i == 5:
-                await bottle.storage.checkpoint()
-        bottle.write_lac(2, 11)
-        bottle.fence(1)
-        await bottle.settle()
-        await bottle.storage.checkpoint()
+                await simulated.storage.checkpoint()
+        simulated.write_lac(2, 11)
+        simulated.fence(1)
+        await simulated.settle()
+        await simulated.storage.checkpoint()
         for i in (9, 10, 11, 12):
-            bottle.add(1, i, b"again", is_recovery=True)
+            simulated.add(1, i, b"again", is_recovery=True)
         for i in range(12, 20):
-            bottle.add(2, i, b"z" * 60, lac=i - 1)
-            await bottle.settle()
-        await bottle.storage.checkpoint()
-        bottle.deleted[3] = None  # from here on nothing is promised about it
-        await bottle.storage.collect_garbage(is_deleted)
-        assert bottle.add(3, 12) is Status.FENCED
-        bottle.fence(5)  # the first word of this ledger
-        bottle.write_lac(1, 30)
-        await bottle.settle()
+            simulated.add(2, i, b"z" * 60, lac=i - 1)
+            await simulated.settle()
+        await simulated.storage.checkpoint()
+        simulated.deleted[3] = None  # from here on nothing is promised about it
+        await simulated.storage.collect_garbage(is_deleted)
+        assert simulated.add(3, 12) is Status.FENCED
+        simulated.fence(5)  # the first word of this ledger
+        simulated.write_lac(1, 30)
+        await simulated.settle()
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(bottle.storage.checkpoint)
+            nursery.start_soon(simulated.storage.checkpoint)
             for i in range(20):  # journaled while the checkpoint runs
-                bottle.add(4, i, b"meanwhile")
-                await bottle.settle()
-        await bottle.storage.checkpoint()
-        bottle.is_superseded = True
-        bottle.add(4, 20, b"at last")
-        await bottle.settle()
-        await bottle.check()
+                simulated.add(4, i, b"meanwhile")
+                await simulated.settle()
+        await simulated.storage.checkpoint()
+        simulated.is_superseded = True
+        simulated.add(4, 20, b"at last")
+        await simulated.settle()
+        await simulated.check()
 
 
 def _after_crash(
-    crashed: Bottle,
+    crashed: SimulatedStorage,
     rng: random.Random,
     crash_at: int | None = None,
     aftermath: Aftermath | None = None,
-) -> Bottle:
+) -> SimulatedStorage:
     pairs: Pairs = {}
     for path, one in crashed.pairs.items():
         # A process that dies takes with it what its index had not flushed, too.
@@ -119,10 +124,10 @@ def _after_crash(
     found = disk.after_crash(aftermath) if isinstance(disk, CrashDisk) else disk.after_crash()
     found.crash_at = crash_at
     # What may have become durable without anyone knowing is not checked: only promises are.
-    return crashed.promised_by(_bottle(found, crashed.counts, pairs))
+    return crashed.promised_by(_simulated(found, crashed.counts, pairs))
 
 
-async def _check_after(successor: Bottle) -> None:
+async def _check_after(successor: SimulatedStorage) -> None:
     async with successor.running():
         await successor.check()
         assert successor.storage.statistics().entry_logs_missing == 0
@@ -150,21 +155,21 @@ async def test_promises_hold_after_power_loss_at_any_point(
     capsys: pytest.CaptureFixture[str],
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    whole = _bottle(CrashDisk(), counts)
+    whole = _simulated(CrashDisk(), counts)
     assert not await is_crashing(_workload, whole)
     steps = whole.disk.steps
     step = stride(ci=11)
     crash_at, crashes, double_crashes = 1 + seed % step, 0, 0
     while True:
         rng = random.Random(seed << 20 | crash_at)
-        bottle = _bottle(CrashDisk(rng=rng, crash_at=crash_at), counts)
-        if not await is_crashing(_workload, bottle):
+        simulated = _simulated(CrashDisk(rng=rng, crash_at=crash_at), counts)
+        if not await is_crashing(_workload, simulated):
             break
         crashes += 1
         for aftermath in Aftermath:
-            await _check_after(_after_crash(bottle, rng, aftermath=aftermath))
+            await _check_after(_after_crash(simulated, rng, aftermath=aftermath))
         # Then while the next process starts, once, and then no more.
-        again = _after_crash(bottle, rng, crash_at=rng.randint(1, 25))
+        again = _after_crash(simulated, rng, crash_at=rng.randint(1, 25))
         double_crashes += await is_crashing(_check_after, again)
         await _check_after(_after_crash(again, rng))
         crash_at += step

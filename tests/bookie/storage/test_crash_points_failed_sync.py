@@ -19,8 +19,8 @@ from tests.bookie.storage.simulated_storage import is_crashing
 from tests.bookie.storage.test_crash_points import (
     Counts,
     _after_crash,
-    _bottle,
     _check_after,
+    _simulated,
     _workload,
 )
 from tests.crash_counts import Aftermath
@@ -37,20 +37,20 @@ async def test_a_failed_sync_of_anything_loses_nothing_acknowledged(
         rng = random.Random(sync)
         disk = CrashDisk(rng=rng)
         disk.sync_fails_at = sync + 1
-        bottle = _bottle(disk, counts)
+        simulated = _simulated(disk, counts)
         try:
-            await _workload(bottle)
+            await _workload(simulated)
         except* (JournalFailed, StorageFailed, OSError):
             stopped += 1
         if disk.syncs_tried < disk.sync_fails_at:
             break
         tried += 1
         for aftermath in Aftermath:
-            successor = _after_crash(bottle, rng, aftermath=aftermath)
+            successor = _after_crash(simulated, rng, aftermath=aftermath)
             await _check_after(successor)
             await _check_after(_after_crash(successor, rng, aftermath=Aftermath.DROPPED))
             # Or soon after the start, when the marks are still where the replay ended.
-            successor = _after_crash(bottle, rng, rng.randint(1, 25), aftermath)
+            successor = _after_crash(simulated, rng, rng.randint(1, 25), aftermath)
             await is_crashing(_check_after, successor)
             await _check_after(_after_crash(successor, rng, aftermath=Aftermath.DROPPED))
     with capsys.disabled():

@@ -20,7 +20,7 @@ from ledger.errors import NoSuchEntry, NoSuchLedger
 from tests.bookie.core.test_caches import KEY, make_entry, make_frame
 from tests.bookie.storage.crash_disk import CrashDisk
 from tests.bookie.storage.memory_disk import MemoryDisk, PowerLost
-from tests.bookie.storage.simulated_storage import Bottle, CrashingKeyValue
+from tests.bookie.storage.simulated_storage import CrashingKeyValue, SimulatedStorage
 from tests.crash_counts import Aftermath
 from tests.effort import stride
 
@@ -47,9 +47,9 @@ class Promises:
     fenced: list[int] = field(default_factory=list)
 
 
-def bottle_on(disk: MemoryDisk, pairs: CrashingKeyValue) -> Bottle:
+def storage_on(disk: MemoryDisk, pairs: CrashingKeyValue) -> SimulatedStorage:
     pairs.disk = disk
-    return Bottle(
+    return SimulatedStorage(
         disk, {"ledgers/index": pairs}, options=OPTIONS, flush=FLUSH, checkpoints_when_due=False
     )
 
@@ -58,9 +58,9 @@ def payload_of(key: Key) -> bytes:
     return b"%d/%d" % key * (1 + key[1] % 9)
 
 
-def add(bottle: Bottle, key: Key, promises: Promises) -> None:
+def add(simulated: SimulatedStorage, key: Key, promises: Promises) -> None:
     """As the add path does it: acknowledged when the journal accepts it."""
-    storage, (ledger_id, entry_id) = bottle.storage, key
+    storage, (ledger_id, entry_id) = simulated.storage, key
     if storage.state(ledger_id) is None:
         storage.create(ledger_id, KEY)
     frame = make_frame(ledger_id, entry_id, payload_of(key), entry_id - 1)
@@ -74,17 +74,17 @@ def add(bottle: Bottle, key: Key, promises: Promises) -> None:
     journal.queue(frame, on_accepted=accepted)
 
 
-async def workload(bottle: Bottle, promises: Promises) -> None:
-    storage = bottle.storage
-    async with bottle.running():
+async def workload(simulated: SimulatedStorage, promises: Promises) -> None:
+    storage = simulated.storage
+    async with simulated.running():
         for i in range(14):
             for ledger in (1, 2, 3):
-                add(bottle, (ledger, i), promises)
+                add(simulated, (ledger, i), promises)
             await trio.testing.wait_all_tasks_blocked()
             assert promises.accepted == len(promises.queued)
             if i % 5 == 2:
                 count = len(promises.queued)
-                await bottle.settle()
+                await simulated.settle()
                 promises.forced = count
             if i in (4, 9):
                 await storage.checkpoint()
@@ -94,19 +94,19 @@ async def workload(bottle: Bottle, promises: Promises) -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(storage.checkpoint)
             for i in range(14, 26):
-                add(bottle, (2, i), promises)
+                add(simulated, (2, i), promises)
                 await trio.lowlevel.checkpoint()
         await storage.checkpoint()
-        add(bottle, (3, 14), promises)
+        add(simulated, (3, 14), promises)
         await trio.testing.wait_all_tasks_blocked()
 
 
-async def survivors(bottle: Bottle, promises: Promises) -> int:
+async def survivors(simulated: SimulatedStorage, promises: Promises) -> int:
     """How many of what was queued are there, all before all others; bytes are right."""
     found = []
     for key in promises.queued:
         try:
-            entry = bytes(await bottle.storage.read(*key))
+            entry = bytes(await simulated.storage.read(*key))
         except (NoSuchEntry, NoSuchLedger):
             found.append(False)
         else:
@@ -121,7 +121,7 @@ async def survivors(bottle: Bottle, promises: Promises) -> int:
 async def test_after_a_crash_at_any_point_a_prefix_is_left(
     aftermath: Aftermath, autojump_clock: trio.testing.MockClock
 ) -> None:
-    whole = bottle_on(CrashDisk(), CrashingKeyValue())
+    whole = storage_on(CrashDisk(), CrashingKeyValue())
     await workload(whole, Promises())
     assert whole.disk.steps > 60
     lost = 0
@@ -132,15 +132,15 @@ async def test_after_a_crash_at_any_point_a_prefix_is_left(
             CrashingKeyValue(),
             Promises(),
         )
-        bottle = bottle_on(disk, pairs)
+        simulated = storage_on(disk, pairs)
         try:
-            await workload(bottle, promises)
+            await workload(simulated, promises)
         except* PowerLost:
             pass
         kept = CrashingKeyValue(
             pairs.after_crash(rng.randint(0, pairs.unflushed)).items(b"", b"\xff" * 20)
         )
-        successor = bottle_on(disk.after_crash(aftermath), kept)
+        successor = storage_on(disk.after_crash(aftermath), kept)
         async with successor.running():
             count = await survivors(successor, promises)
             assert count >= promises.forced, crash_at

@@ -25,7 +25,7 @@ from ledger.errors import (
 from tests.bookie.storage.check.test_bookie import bad, checked, payload_of
 from tests.bookie.storage.garbage.test_compactor import OPTIONS
 from tests.bookie.storage.memory_disk import MemoryDisk
-from tests.bookie.storage.simulated_storage import Bottle
+from tests.bookie.storage.simulated_storage import SimulatedStorage
 
 BLOCK = 4096
 INDEX, MARK = "ledgers/index", "ledgers/lastmark"
@@ -46,20 +46,20 @@ class Kept(NamedTuple):
         return Kept(self.files, {INDEX: pairs})
 
 
-def kept_of(bottle: Bottle) -> Kept:
+def kept_of(simulated: SimulatedStorage) -> Kept:
     return Kept(
-        {name: bytes(inode.data) for name, inode in bottle.disk.names.items()},
-        {path: dict(pairs.items(b"", b"\xff")) for path, pairs in bottle.pairs.items()},
+        {name: bytes(inode.data) for name, inode in simulated.disk.names.items()},
+        {path: dict(pairs.items(b"", b"\xff")) for path, pairs in simulated.pairs.items()},
     )
 
 
-async def begun(kept: Kept, promised: Bottle) -> Bottle:
+async def begun(kept: Kept, promised: SimulatedStorage) -> SimulatedStorage:
     """A process that finds `kept`, and must keep the promises; not started."""
     disk = MemoryDisk()
     for name, data in kept.files.items():
         await disk.replace_file(name, data)
     pairs = {path: MemoryKeyValue(found.items()) for path, found in kept.pairs.items()}
-    return promised.promised_by(Bottle(disk, pairs, options=OPTIONS))
+    return promised.promised_by(SimulatedStorage(disk, pairs, options=OPTIONS))
 
 
 class Outcome(NamedTuple):
@@ -71,48 +71,48 @@ class Outcome(NamedTuple):
     """A check of the stopped bookie told of damage."""
 
 
-async def outcome(kept: Kept, promised: Bottle) -> Outcome:
-    bottle = await begun(kept, promised)
-    is_seen = bool(bad(await checked(bottle)))
+async def outcome(kept: Kept, promised: SimulatedStorage) -> Outcome:
+    simulated = await begun(kept, promised)
+    is_seen = bool(bad(await checked(simulated)))
     try:
-        await bottle.storage.start()
+        await simulated.storage.start()
     except LedgerError as error:
-        return Outcome(str(error), frozenset(), kept_of(bottle), is_seen)
-    if any(one.integrity.state is not None for one in bottle.storage.directories):
+        return Outcome(str(error), frozenset(), kept_of(simulated), is_seen)
+    if any(one.integrity.state is not None for one in simulated.storage.directories):
         return Outcome(
-            "", frozenset(), kept_of(bottle), is_seen
+            "", frozenset(), kept_of(simulated), is_seen
         )  # it serves nothing before it asked
     denied = set()
-    for key in bottle.acked:
+    for key in simulated.acked:
         try:
-            await bottle.storage.read(*key)  # readers look at digests themselves
+            await simulated.storage.read(*key)  # readers look at digests themselves
         except (NoSuchEntry, NoSuchLedger):
             denied.add(key)
         except (BookieIoError, UnknownLedgerState):
             pass
-    return Outcome("", frozenset(denied), kept_of(bottle), is_seen)
+    return Outcome("", frozenset(denied), kept_of(simulated), is_seen)
 
 
 class Scenario(NamedTuple):
     """`ages`: as it was at each checkpoint."""
 
-    bottle: Bottle
+    simulated: SimulatedStorage
     now: Kept
     ages: list[Kept]
 
 
 async def _scenario() -> Scenario:
     """Two files of the journal are left: the mark lies in the first, with groups behind it."""
-    bottle, ages = Bottle(options=OPTIONS), []
-    async with bottle.running():
+    simulated, ages = SimulatedStorage(options=OPTIONS), []
+    async with simulated.running():
         for i in range(19):
             for ledger in (1, 2):
-                bottle.add(ledger, i, payload_of(ledger, i))
-            await bottle.settle()
+                simulated.add(ledger, i, payload_of(ledger, i))
+            await simulated.settle()
             if i in (3, 9):
-                await bottle.storage.checkpoint()
-                ages.append(kept_of(bottle))
-    return Scenario(bottle, kept_of(bottle), ages)
+                await simulated.storage.checkpoint()
+                ages.append(kept_of(simulated))
+    return Scenario(simulated, kept_of(simulated), ages)
 
 
 def journals(kept: Kept) -> list[str]:
@@ -163,7 +163,7 @@ async def test_it_starts_or_refuses_with_a_cure_and_denies_and_destroys_nothing(
     scenario = await _scenario()
     refused = reported = 0
     for what, name, kept in itertools.islice(_damaged(scenario), 0, None, every):
-        found = await outcome(kept, scenario.bottle)
+        found = await outcome(kept, scenario.simulated)
         reported += found.is_seen
         assert not found.denied, (what, name, sorted(found.denied)[:3])
         if found.refusal:
@@ -181,7 +181,7 @@ async def _mended(scenario: Scenario, damaged: Kept, left: Kept) -> None:
         name: data for name, data in scenario.now.files.items() if damaged.files.get(name) != data
     }
     pairs = left.pairs if damaged.pairs == scenario.now.pairs else scenario.now.pairs
-    again = await begun(Kept(left.files | put_right, pairs), scenario.bottle)
+    again = await begun(Kept(left.files | put_right, pairs), scenario.simulated)
     await again.storage.start()
     await again.check()
 
@@ -196,6 +196,6 @@ async def test_a_journal_whose_end_is_lost_from_before_the_mark_on_is_refused(
     first = journals(scenario.now)[0]
     data = scenario.now.files[first]
     zeroed = data[: begins_at * BLOCK] + bytes(len(data) - begins_at * BLOCK)
-    found = await outcome(scenario.now.having(first, zeroed), scenario.bottle)
+    found = await outcome(scenario.now.having(first, zeroed), scenario.simulated)
     assert "its end may be lost" in found.refusal
     assert found.is_seen

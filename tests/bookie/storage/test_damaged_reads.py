@@ -11,7 +11,7 @@ from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.options import StorageOptions
 from ledger.errors import BookieIoError
 from tests.bookie.storage.memory_disk import MemoryDisk, MemoryFile
-from tests.bookie.storage.simulated_storage import Bottle
+from tests.bookie.storage.simulated_storage import SimulatedStorage
 
 ENTRIES = 1000
 OPTIONS = StorageOptions(write_cache_bytes=1 << 22, checkpoint_interval_s=1e9)
@@ -50,16 +50,16 @@ class _BadFile(MemoryFile):
             raise OSError(errno.EIO, "Input/output error")
 
 
-async def _filled(disk: MemoryDisk) -> tuple[Bottle, str]:
+async def _filled(disk: MemoryDisk) -> tuple[SimulatedStorage, str]:
     """A storage to be reopened, and the path of the log that holds ledger 1."""
-    bottle = Bottle(disk, options=OPTIONS)
-    async with bottle.running():
+    simulated = SimulatedStorage(disk, options=OPTIONS)
+    async with simulated.running():
         for entry_id in range(ENTRIES):
-            bottle.add(1, entry_id, bytes(100))
-        await bottle.settle()
-        await bottle.storage.checkpoint()
+            simulated.add(1, entry_id, bytes(100))
+        await simulated.settle()
+        await simulated.storage.checkpoint()
     [path] = [name for name in disk.names if name.endswith(".log")]
-    return bottle, path
+    return simulated, path
 
 
 async def _readable(storage: BookieStorage) -> list[int]:
@@ -94,9 +94,9 @@ HURTS = [_cut, _spoil(0), _spoil(1), _spoil(500), _spoil(ENTRIES - 1)]
 @pytest.mark.parametrize("hurt", HURTS)
 async def test_one_damaged_entry_costs_only_itself(hurt: Callable[[BadSector, str], int]) -> None:
     disk = BadSector()
-    bottle, path = await _filled(disk)
+    simulated, path = await _filled(disk)
     damaged = hurt(disk, path)
-    again = bottle.reopened()
+    again = simulated.reopened()
     async with again.running():
         others = [entry_id for entry_id in range(ENTRIES) if entry_id != damaged]
         assert await _readable(again.storage) == others
@@ -107,9 +107,9 @@ async def test_one_damaged_entry_costs_only_itself(hurt: Callable[[BadSector, st
 @pytest.mark.parametrize("hurt", HURTS)
 async def test_a_batch_goes_up_to_the_damaged_entry(hurt: Callable[[BadSector, str], int]) -> None:
     disk = BadSector()
-    bottle, path = await _filled(disk)
+    simulated, path = await _filled(disk)
     damaged = hurt(disk, path)
-    again = bottle.reopened()
+    again = simulated.reopened()
     async with again.running():
         if damaged:
             found = await again.storage.read_batch(1, 0, ENTRIES, 1 << 20)

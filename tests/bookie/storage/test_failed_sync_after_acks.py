@@ -18,7 +18,7 @@ from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import NoSuchEntry
 from tests.bookie.core.test_caches import KEY, make_frame
 from tests.bookie.storage.crash_disk import CrashDisk
-from tests.bookie.storage.simulated_storage import Bottle
+from tests.bookie.storage.simulated_storage import SimulatedStorage
 from tests.crash_counts import Aftermath
 
 FLUSH = FlushPolicy(flush_interval_ms=1e9)
@@ -30,14 +30,14 @@ CONFIG = dataclasses.replace(
 )
 
 
-def _bottle(disk: CrashDisk, bottle: Bottle | None = None) -> Bottle:
+def _simulated(disk: CrashDisk, simulated: SimulatedStorage | None = None) -> SimulatedStorage:
     pairs = {"ledgers/index": MemoryKeyValue()}
-    return Bottle(disk, bottle.pairs if bottle is not None else pairs, flush=FLUSH)
+    return SimulatedStorage(disk, simulated.pairs if simulated is not None else pairs, flush=FLUSH)
 
 
-async def _acknowledge(bottle: Bottle, count: int) -> int:
+async def _acknowledge(simulated: SimulatedStorage, count: int) -> int:
     """Adds to a ledger as a connection does; how many were acknowledged."""
-    storage, acknowledged = bottle.storage, 0
+    storage, acknowledged = simulated.storage, 0
 
     def accepted() -> None:
         nonlocal acknowledged
@@ -53,20 +53,23 @@ async def _acknowledge(bottle: Bottle, count: int) -> int:
     return acknowledged
 
 
-async def _is_in_doubt(bottle: Bottle) -> bool:
+async def _is_in_doubt(simulated: SimulatedStorage) -> bool:
     """Starts again on the machine that is still up."""
-    async with bottle.running(), noticing_power_loss(CONFIG, bottle.disk, bottle.storage, "boot"):
-        doubt = bottle.storage.directories[0].integrity.state
+    async with (
+        simulated.running(),
+        noticing_power_loss(CONFIG, simulated.disk, simulated.storage, "boot"),
+    ):
+        doubt = simulated.storage.directories[0].integrity.state
         assert doubt is None or doubt.stage is IntegrityStage.LEDGERS_UNKNOWN
         assert doubt is None or "sync" in doubt.reason
         return doubt is not None
 
 
-async def _lost(bottle: Bottle, count: int) -> int:
+async def _lost(simulated: SimulatedStorage, count: int) -> int:
     lost = 0
     for entry_id in range(count):
         try:
-            await bottle.storage.read(1, entry_id)
+            await simulated.storage.read(1, entry_id)
         except NoSuchEntry:
             lost += 1
     return lost
@@ -76,40 +79,40 @@ async def test_what_a_failed_sync_may_have_lost_is_in_doubt() -> None:
     lost = 0
     for seed in range(10):
         disk = CrashDisk(rng=random.Random(seed))
-        bottle = _bottle(disk)
+        simulated = _simulated(disk)
         with pytest.RaisesGroup(JournalFailed, flatten_subgroups=True):
             async with (
-                bottle.running(),
-                noticing_power_loss(CONFIG, disk, bottle.storage, "boot"),
+                simulated.running(),
+                noticing_power_loss(CONFIG, disk, simulated.storage, "boot"),
             ):
-                assert await _acknowledge(bottle, 8) == 8
+                assert await _acknowledge(simulated, 8) == 8
                 disk.sync_fails_at = disk.syncs_tried + 1
-                bottle.storage.journals[0].when_durable(lambda: pytest.fail("it is not"))
+                simulated.storage.journals[0].when_durable(lambda: pytest.fail("it is not"))
                 await trio.sleep_forever()
-        successor = _bottle(disk.after_crash(Aftermath.KEPT), bottle)
+        successor = _simulated(disk.after_crash(Aftermath.KEPT), simulated)
         async with successor.running():
             lost += await _lost(successor, 8)
-        assert await _is_in_doubt(_bottle(disk.after_crash(Aftermath.KEPT), bottle))
+        assert await _is_in_doubt(_simulated(disk.after_crash(Aftermath.KEPT), simulated))
     assert lost, "nothing was ever lost: nothing was tested"
 
 
 async def test_a_sync_that_fails_at_an_orderly_end_is_a_doubt() -> None:
     disk = CrashDisk()
-    bottle = _bottle(disk)
-    async with bottle.running(), noticing_power_loss(CONFIG, disk, bottle.storage, "boot"):
-        assert await _acknowledge(bottle, 8) == 8
+    simulated = _simulated(disk)
+    async with simulated.running(), noticing_power_loss(CONFIG, disk, simulated.storage, "boot"):
+        assert await _acknowledge(simulated, 8) == 8
         disk.sync_fails_at = disk.syncs_tried + 1
-    assert await _is_in_doubt(_bottle(disk.after_crash(Aftermath.KEPT), bottle))
+    assert await _is_in_doubt(_simulated(disk.after_crash(Aftermath.KEPT), simulated))
 
 
 @pytest.mark.parametrize("is_orderly", [False, True])
 async def test_without_a_failure_there_is_no_doubt(is_orderly: bool) -> None:
     disk = CrashDisk()
-    bottle = _bottle(disk)
-    async with bottle.running(), noticing_power_loss(CONFIG, disk, bottle.storage, "boot"):
-        assert await _acknowledge(bottle, 8) == 8
+    simulated = _simulated(disk)
+    async with simulated.running(), noticing_power_loss(CONFIG, disk, simulated.storage, "boot"):
+        assert await _acknowledge(simulated, 8) == 8
         if not is_orderly:
             found = disk.after_crash(Aftermath.KEPT)
     if is_orderly:
         found = disk.after_crash(Aftermath.KEPT)
-    assert not await _is_in_doubt(_bottle(found, bottle))
+    assert not await _is_in_doubt(_simulated(found, simulated))

@@ -10,26 +10,26 @@ from bookie.core.caches import WriteCache
 from bookie.storage.index.index import Index
 from bookie.storage.ledger_states import LedgerStates
 from bookie.testing.memory_key_value import MemoryKeyValue
-from tests.bookie.storage.simulated_storage import Bottle
+from tests.bookie.storage.simulated_storage import SimulatedStorage
 
 
 async def test_fences_and_lacs_of_ever_new_ledgers_wait_for_a_checkpoint() -> None:
     """They fill no cache, but each is a ledger that memory must hold until it is in the index."""
-    bottle = Bottle()
+    simulated = SimulatedStorage()
     most = 0
-    async with bottle.running():
+    async with simulated.running():
         for ledger_id in range(300):
-            while bottle.storage.is_full:
-                await bottle.storage.wait_capacity()
+            while simulated.storage.is_full:
+                await simulated.storage.wait_capacity()
             if ledger_id % 2:
-                bottle.fence(ledger_id)
+                simulated.fence(ledger_id)
             else:
-                bottle.write_lac(ledger_id, 5)
+                simulated.write_lac(ledger_id, 5)
             await trio.testing.wait_all_tasks_blocked()
-            most = max(most, bottle.storage.statistics().states)
-        await bottle.settle()
-        await bottle.check()
-    assert most <= 4 * bottle.options.states_max
+            most = max(most, simulated.storage.statistics().states)
+        await simulated.settle()
+        await simulated.check()
+    assert most <= 4 * simulated.options.states_max
 
 
 def test_a_new_ledger_costs_as_much_however_many_wait_for_a_checkpoint() -> None:

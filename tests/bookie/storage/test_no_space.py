@@ -21,8 +21,8 @@ from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.disk.reserved_space import Reserve, ReservedDisk
 from bookie.storage.options import StorageFailed
 from tests.bookie.storage.memory_disk import MemoryDisk
-from tests.bookie.storage.simulated_storage import Bottle
-from tests.bookie.storage.test_crash_points import _after_crash, _bottle, _check_after, _workload
+from tests.bookie.storage.simulated_storage import SimulatedStorage
+from tests.bookie.storage.test_crash_points import _after_crash, _check_after, _simulated, _workload
 
 WRITES = ("write_at", "allocate", "open", "rename")
 """What may be done again when there is room."""
@@ -32,13 +32,13 @@ _PATIENCE_S = 30.0
 """Of a mock clock. A journal without a next file waits; the workload has no other reason to."""
 
 
-async def _is_stopped(bottle: Bottle) -> bool:
+async def _is_stopped(simulated: SimulatedStorage) -> bool:
     """False if the workload came to its end. A bookie may only stop by saying that its disk
     failed, or wait for room."""
     is_stopped = False
     try:
         with trio.move_on_after(_PATIENCE_S) as waiting:
-            await _workload(bottle)
+            await _workload(simulated)
         is_stopped = waiting.cancelled_caught
     except* (JournalFailed, StorageFailed):
         is_stopped = True
@@ -53,13 +53,13 @@ async def test_a_disk_that_is_full_at_any_step_loses_nothing_acknowledged(
     while True:
         rng = random.Random(steps)
         disk = MemoryDisk(rng=rng)
-        bottle = _bottle(disk, (1, 1))
+        simulated = _simulated(disk, (1, 1))
         disk.full_after[operation] = steps
-        if not await _is_stopped(bottle):
+        if not await _is_stopped(simulated):
             break
         steps += 1
         # Somebody makes room; power may have been lost meanwhile.
-        await _check_after(_after_crash(bottle, rng))
+        await _check_after(_after_crash(simulated, rng))
     with capsys.disabled():
         print(f" {operation}: full at {steps} steps ", end="")
     assert steps >= 3
@@ -89,9 +89,9 @@ async def test_with_a_reserve_a_write_that_finds_no_room_is_done_again(
         full: list[str] = []
         directories = ("journal", "ledgers")
         reserved = ReservedDisk(disk, dict.fromkeys(directories, reserve), full.append)
-        bottle = _bottle(cast(MemoryDisk, _Door(disk, reserved)), (1, 1))
+        simulated = _simulated(cast(MemoryDisk, _Door(disk, reserved)), (1, 1))
         disk.full_after[operation] = steps
-        assert not await _is_stopped(bottle)
+        assert not await _is_stopped(simulated)
         if not full:
             break
         assert disk.given_up == 1
@@ -164,8 +164,8 @@ async def test_a_reserve_that_finds_no_room_leaves_no_file() -> None:
 async def test_a_checkpoint_waits_for_room_serves_reads_meanwhile_and_is_then_made(
     autojump_clock: trio.abc.Clock,
 ) -> None:
-    bottle = Bottle()
-    storage: BookieStorage = bottle.storage
+    simulated = SimulatedStorage()
+    storage: BookieStorage = simulated.storage
     asked: list[int] = []
     room = trio.Event()
 
@@ -180,17 +180,17 @@ async def test_a_checkpoint_waits_for_room_serves_reads_meanwhile_and_is_then_ma
     def state() -> tuple[bool, bool]:
         return task.is_waiting_for_disk, storage.is_full
 
-    async with bottle.running():
+    async with simulated.running():
         before = task.checkpoints
         number = 0
         while not storage.is_full:
-            bottle.add(1, number, b"x" * 400)
+            simulated.add(1, number, b"x" * 400)
             number += 1
-            await bottle.settle()
+            await simulated.settle()
         assert asked[0] > 4000
         assert state() == (True, True)
         assert task.checkpoints == before
-        await bottle.check()
+        await simulated.check()
         # Nobody need wait once no add is taken: else reads would wait behind adds.
         storage.gate.set(is_read_only=True, takes_recovery=False)
         assert state() == (True, False)
@@ -207,7 +207,7 @@ async def test_a_checkpoint_waits_for_room_serves_reads_meanwhile_and_is_then_ma
             await storage.wait_capacity()
         assert state() == (False, False)
         await storage.checkpoint()
-        await bottle.check()
+        await simulated.check()
 
 
 async def test_two_writes_that_find_no_room_at_once_share_one_reserve() -> None:

@@ -17,46 +17,46 @@ from bookie.storage.index.index import Index, PlacedRun
 from tests.bookie.storage.check.test_bookie import filled
 from tests.bookie.storage.garbage.test_compactor import OPTIONS, collect, logs, statistics
 from tests.bookie.storage.memory_disk import MemoryFile
-from tests.bookie.storage.simulated_storage import Bottle
+from tests.bookie.storage.simulated_storage import SimulatedStorage
 
 SCRUBBED = replace(OPTIONS, scrub_bytes_per_s=1e12)
 
 
-async def _sealed(bottle: Bottle) -> list[str]:
-    current = bottle.storage.directories[0]._logs.current_id
-    return [name for name in logs(bottle) if int(name[8:24], 16) != current]
+async def _sealed(simulated: SimulatedStorage) -> list[str]:
+    current = simulated.storage.directories[0]._logs.current_id
+    return [name for name in logs(simulated) if int(name[8:24], 16) != current]
 
 
 async def test_whole_logs_are_read_and_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    bottle = Bottle(options=SCRUBBED)
-    async with bottle.running():
-        await filled(bottle)
-        bottle.deleted[2] = None
-        await collect(bottle)
-        found = bottle.storage.directories[0].scrubber
+    simulated = SimulatedStorage(options=SCRUBBED)
+    async with simulated.running():
+        await filled(simulated)
+        simulated.deleted[2] = None
+        await collect(simulated)
+        found = simulated.storage.directories[0].scrubber
         await found.round()
         assert found.statistics.damaged_logs == 0
-        assert found.statistics.logs == len(await _sealed(bottle))
+        assert found.statistics.logs == len(await _sealed(simulated))
         assert found.statistics.bytes_read > 0
     assert "damaged" not in caplog.text
 
 
 async def test_each_round_reads_the_logs_there_are_then(caplog: pytest.LogCaptureFixture) -> None:
-    bottle = Bottle(options=SCRUBBED)
-    async with bottle.running():
-        await filled(bottle)
-        scrubbing = bottle.storage.directories[0].scrubber
+    simulated = SimulatedStorage(options=SCRUBBED)
+    async with simulated.running():
+        await filled(simulated)
+        scrubbing = simulated.storage.directories[0].scrubber
         await scrubbing.round()
-        before = await _sealed(bottle)
-        bottle.deleted[2] = None
-        await collect(bottle)  # logs go, and others come
-        await filled(bottle)
-        after = await _sealed(bottle)
+        before = await _sealed(simulated)
+        simulated.deleted[2] = None
+        await collect(simulated)  # logs go, and others come
+        await filled(simulated)
+        after = await _sealed(simulated)
         assert before != after
         seen = scrubbing.statistics.logs
         await scrubbing.round()
         assert scrubbing.statistics.logs - seen == len(after)
-        assert scrubbing.statistics.damaged_logs == statistics(bottle).logs_set_aside == 0
+        assert scrubbing.statistics.damaged_logs == statistics(simulated).logs_set_aside == 0
     assert "damaged" not in caplog.text
 
 
@@ -64,12 +64,12 @@ async def test_a_log_that_a_compaction_still_writes_is_whole(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its last records are written and indexed just when the scrubber has come to its end."""
-    bottle = Bottle(options=SCRUBBED)
-    async with bottle.running():
-        await filled(bottle)
-        victim = (await _sealed(bottle))[0]
-        inode = bottle.disk.names[victim]
-        whole, index = bytes(inode.data), Index(bottle.pairs["ledgers/index"])
+    simulated = SimulatedStorage(options=SCRUBBED)
+    async with simulated.running():
+        await filled(simulated)
+        victim = (await _sealed(simulated))[0]
+        inode = simulated.disk.names[victim]
+        whole, index = bytes(inode.data), Index(simulated.pairs["ledgers/index"])
         runs = [run for ledger in range(1, 6) for run in index.runs(ledger)]
         first = min(run.offset + sum(run.lengths) for run in runs if run.log_id == 1)
         del inode.data[first:]
@@ -82,7 +82,7 @@ async def test_a_log_that_a_compaction_still_writes_is_whole(
             return data
 
         monkeypatch.setattr(MemoryFile, "read", read_then_grow)
-        scrubbing = bottle.storage.directories[0].scrubber
+        scrubbing = simulated.storage.directories[0].scrubber
         await scrubbing.round()
         assert bytes(inode.data) == whole
         assert scrubbing.statistics.damaged_logs == 0
@@ -93,71 +93,71 @@ async def test_every_flip_in_a_needed_record_is_found_and_reported_once(
     seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     rng = random.Random(seed)
-    bottle = Bottle(options=SCRUBBED)
-    async with bottle.running():
-        await filled(bottle)
-        victim = rng.choice(await _sealed(bottle))
-        data = bottle.disk.names[victim].data
+    simulated = SimulatedStorage(options=SCRUBBED)
+    async with simulated.running():
+        await filled(simulated)
+        victim = rng.choice(await _sealed(simulated))
+        data = simulated.disk.names[victim].data
         data[rng.randrange(32, len(data))] ^= 1 << rng.randrange(8)
-        scrubbing = bottle.storage.directories[0].scrubber
+        scrubbing = simulated.storage.directories[0].scrubber
         with caplog.at_level(logging.ERROR):
             await scrubbing.round()
             await scrubbing.round()
         assert [record for record in caplog.messages if victim in record] == caplog.messages
         assert len(caplog.messages) == 1
         assert scrubbing.statistics.damaged_logs == 1
-        assert statistics(bottle).logs_set_aside == 1
-        bottle.add(9, 0, b"the bookie is well")
-        await bottle.settle()
+        assert statistics(simulated).logs_set_aside == 1
+        simulated.add(9, 0, b"the bookie is well")
+        await simulated.settle()
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated"])
 async def test_lost_and_shortened_logs_are_found(damage: str) -> None:
-    bottle = Bottle(options=SCRUBBED)
-    async with bottle.running():
-        await filled(bottle)
-        [victim, *_] = await _sealed(bottle)
+    simulated = SimulatedStorage(options=SCRUBBED)
+    async with simulated.running():
+        await filled(simulated)
+        [victim, *_] = await _sealed(simulated)
         if damage == "missing":
-            del bottle.disk.names[victim]
+            del simulated.disk.names[victim]
         else:
-            del bottle.disk.names[victim].data[100:]
-        await bottle.storage.directories[0].scrubber.round()
-        [reason] = Index(bottle.pairs["ledgers/index"]).logs_set_aside().values()
+            del simulated.disk.names[victim].data[100:]
+        await simulated.storage.directories[0].scrubber.round()
+        [reason] = Index(simulated.pairs["ledgers/index"]).logs_set_aside().values()
         assert ("cannot be opened" in reason) == (damage == "missing")
 
 
 async def test_dead_bytes_may_be_damaged() -> None:
-    bottle = Bottle(options=SCRUBBED)
-    async with bottle.running():
-        await filled(bottle)
-        index = Index(bottle.pairs["ledgers/index"])
+    simulated = SimulatedStorage(options=SCRUBBED)
+    async with simulated.running():
+        await filled(simulated)
+        index = Index(simulated.pairs["ledgers/index"])
         [run, *_] = index.runs(3)
         # Added again: the old place is needed no more.
         for i in range(20):
-            bottle.add(3, i, b"again", is_recovery=True)
-        await bottle.settle()
-        await bottle.storage.checkpoint()
+            simulated.add(3, i, b"again", is_recovery=True)
+        await simulated.settle()
+        await simulated.storage.checkpoint()
         name = f"ledgers/{run.log_id:016x}.log"
-        bottle.disk.names[name].data[run.offset + 20] ^= 1
-        await bottle.storage.directories[0].scrubber.round()
-        assert statistics(bottle).logs_set_aside == 0
+        simulated.disk.names[name].data[run.offset + 20] ^= 1
+        await simulated.storage.directories[0].scrubber.round()
+        assert statistics(simulated).logs_set_aside == 0
 
 
 async def test_the_rate_is_kept_and_0_is_off(
     autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scrubber, "PAUSE_S", 10.0)
-    bottle = Bottle(options=replace(OPTIONS, scrub_bytes_per_s=100_000))
-    async with bottle.running():
-        await filled(bottle)
-        scrubbing = bottle.storage.directories[0].scrubber
+    simulated = SimulatedStorage(options=replace(OPTIONS, scrub_bytes_per_s=100_000))
+    async with simulated.running():
+        await filled(simulated)
+        scrubbing = simulated.storage.directories[0].scrubber
         begun = trio.current_time()
         await trio.sleep(600)
         seconds = trio.current_time() - begun
         read = scrubbing.statistics.bytes_read
         assert scrubbing.statistics.rounds > 3
         assert read <= 100_000 * seconds + 3 * 128 * 1024
-    off = Bottle(options=OPTIONS)
+    off = SimulatedStorage(options=OPTIONS)
     async with off.running():
         await filled(off)
         await trio.sleep(600)
@@ -167,13 +167,13 @@ async def test_the_rate_is_kept_and_0_is_off(
 async def test_others_have_a_turn_while_many_small_records_are_looked_up() -> None:
     ledgers = 500
     options = replace(SCRUBBED, entry_log_bytes_max=1 << 20, write_cache_bytes=1 << 20)
-    bottle = Bottle(options=options)
-    async with bottle.running():
+    simulated = SimulatedStorage(options=options)
+    async with simulated.running():
         for ledger in range(1, ledgers + 1):
-            bottle.add(ledger, 0, b"x")
-        await bottle.settle()
-        await bottle.storage.checkpoint()
-        directory = bottle.storage.directories[0]
+            simulated.add(ledger, 0, b"x")
+        await simulated.settle()
+        await simulated.storage.checkpoint()
+        directory = simulated.storage.directories[0]
         await directory._logs.seal()
         looked_up, most = [0, 0], 0  # in all, and when the others last had a turn
         scrubbing, parts_of = directory.scrubber, directory.scrubber._places.parts_of
@@ -205,13 +205,13 @@ async def test_small_records_count_for_a_kib_each(autojump_clock: trio.testing.M
     options = replace(
         OPTIONS, entry_log_bytes_max=1 << 20, write_cache_bytes=1 << 20, scrub_bytes_per_s=20_000
     )
-    bottle = Bottle(options=options)
-    async with bottle.running():
+    simulated = SimulatedStorage(options=options)
+    async with simulated.running():
         for ledger in range(1, 501):
-            bottle.add(ledger, 0, b"x")
-        await bottle.settle()
-        await bottle.storage.checkpoint()
-        directory = bottle.storage.directories[0]
+            simulated.add(ledger, 0, b"x")
+        await simulated.settle()
+        await simulated.storage.checkpoint()
+        directory = simulated.storage.directories[0]
         await directory._logs.seal()
         begun = trio.current_time()
         await directory.scrubber.round()

@@ -82,7 +82,7 @@ def test_deadlock_is_reported_with_the_waiting_tasks() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(waits_for_nothing)
 
-    with pytest.raises(SimulationStuck, match="waits_for_nobody"):
+    with pytest.raises(SimulationStuck, match="waits_for_nothing"):
         run_simulated(main, 0)
 
 

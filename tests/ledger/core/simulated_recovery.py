@@ -85,7 +85,7 @@ def make_body(entry_id: int, lac: int, payload: bytes = b"12345") -> bytes:
 class Writer:
     """Adds entries; knows what it told its user."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: SimulatedRecovery) -> None:
         self.world = world
         self.metadata = world.metadata
         self.pushed = -1
@@ -142,7 +142,7 @@ class Writer:
 
 
 class Recoverer:
-    def __init__(self, world: World, window_entries: int) -> None:
+    def __init__(self, world: SimulatedRecovery, window_entries: int) -> None:
         self.world = world
         self.result: LedgerMetadata | None = None
         self.error: LedgerError | None = None
@@ -185,7 +185,7 @@ class Recoverer:
 Message = tuple[object, ...]
 
 
-class World:
+class SimulatedRecovery:
     def __init__(self, rng: random.Random, metadata: LedgerMetadata, spares: int = 1) -> None:
         self.rng = rng
         self.metadata = metadata

@@ -25,7 +25,7 @@ from ledger.errors import MetadataConflict, RecoveryIncomplete, Status, Unauthor
 from tests.ledger.core.simulated_recovery import (
     DIGEST,
     Recoverer,
-    World,
+    SimulatedRecovery,
     make_body,
     make_metadata,
 )
@@ -137,7 +137,7 @@ class TestEnd:
     def test_a_lost_fence_message_loses_nothing(self) -> None:
         # Entry 0 is at b1 only and unconfirmed. b2 never got its fence from the LAC reads; the
         # recovery read fences it, so the writer's add to b2 is refused and 0 stays unknown.
-        world = World(random.Random(1), make_metadata(state=LedgerState.OPEN), spares=0)
+        world = SimulatedRecovery(random.Random(1), make_metadata(state=LedgerState.OPEN), spares=0)
         world.bookies["b1"].add(0, make_body(0, -1), is_recovery=False)
         world.writer.pushed, world.writer.acked = 0, {0: {"b1"}}
         recoverer = Recoverer(world, 1)

@@ -9,7 +9,12 @@ import pytest
 from ledger.core.metadata import LedgerState
 from ledger.errors import RecoveryIncomplete, Status
 from tests.effort import stride
-from tests.ledger.core.simulated_recovery import Recoverer, World, make_body, make_metadata
+from tests.ledger.core.simulated_recovery import (
+    Recoverer,
+    SimulatedRecovery,
+    make_body,
+    make_metadata,
+)
 
 SIZES = [(1, 1, 1), (3, 3, 2), (3, 2, 2), (3, 3, 3), (3, 2, 1), (4, 3, 2), (5, 3, 2), (3, 3, 1)]
 
@@ -21,7 +26,9 @@ def run_history(seed: int) -> str:
     """
     rng = random.Random(seed)
     sizes = rng.choice(SIZES)
-    world = World(rng, make_metadata(*sizes, state=LedgerState.OPEN), spares=rng.randrange(3))
+    world = SimulatedRecovery(
+        rng, make_metadata(*sizes, state=LedgerState.OPEN), spares=rng.randrange(3)
+    )
     names = list(world.bookies)
     world.loss = rng.choice([0.0, 0.0, 0.02, 0.1])
     world.fence_loss = rng.choice([0.0, 0.3])
@@ -53,7 +60,7 @@ def run_history(seed: int) -> str:
     return f"{len(world.metadata.fragments)} fragments, {world.metadata.last_entry_id >= 0}"
 
 
-def finish(world: World, recoverers: list[Recoverer]) -> None:
+def finish(world: SimulatedRecovery, recoverers: list[Recoverer]) -> None:
     """Faults stop; somebody closes the ledger; stragglers arrive; then everything must hold."""
     world.heal()
     final = Recoverer(world, world.rng.choice([1, 3, 16]))
@@ -77,7 +84,7 @@ def run_duel(seed: int) -> None:
     of few messages come up often. Adds to all but one bookie are slow, fences get lost."""
     rng = random.Random(seed)
     sizes = rng.choice([(3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 4, 3)])
-    world = World(rng, make_metadata(*sizes, state=LedgerState.OPEN), spares=0)
+    world = SimulatedRecovery(rng, make_metadata(*sizes, state=LedgerState.OPEN), spares=0)
     world.fence_loss = 0.3
     for _ in range(rng.randrange(1, 3)):
         world.writer.append()
@@ -115,7 +122,7 @@ def test_every_history_ends_closed_with_all_that_was_confirmed(block: int) -> No
 
 def test_confirmed_entries_survive_without_the_lac() -> None:
     """Recovery that hears no LAC at all still finds everything from the last fragment on."""
-    world = World(random.Random(5), make_metadata(state=LedgerState.OPEN))
+    world = SimulatedRecovery(random.Random(5), make_metadata(state=LedgerState.OPEN))
     for _ in range(20):
         world.writer.append()
     while world.step():

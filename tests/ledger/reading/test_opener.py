@@ -19,13 +19,13 @@ from ledger.errors import (
 )
 from ledger.wire.messages import AddRequest, ReadRequest
 from tests.effort import stride
-from tests.ledger.bookie_double import PASSWORD, World, make_world
+from tests.ledger.bookie_double import PASSWORD, FaultyBookies, make_faulty_bookies
 
 
 async def test_recovery_closes_an_open_ledger_at_its_last_entry(
     autojump_clock: MockClock,
 ) -> None:
-    async with make_world() as world:
+    async with make_faulty_bookies() as world:
         metadata = await world.create()
         world.put(metadata, 0, 40)
         reader = await world.opener.open_ledger(7, password=PASSWORD)
@@ -38,7 +38,7 @@ async def test_recovery_closes_an_open_ledger_at_its_last_entry(
 
 
 async def test_an_empty_ledger_is_closed_empty(autojump_clock: MockClock) -> None:
-    async with make_world() as world:
+    async with make_faulty_bookies() as world:
         await world.create()
         closed = await world.opener.metadata_for_reading(7, password=PASSWORD)
         assert (closed.last_entry_id, closed.length) == (-1, 0)
@@ -47,7 +47,7 @@ async def test_an_empty_ledger_is_closed_empty(autojump_clock: MockClock) -> Non
 async def test_a_closed_ledger_is_opened_without_asking_any_bookie(
     autojump_clock: MockClock,
 ) -> None:
-    async with make_world() as world:
+    async with make_faulty_bookies() as world:
         metadata = await world.create()
         await world.close(metadata, 3)
         reader = await world.opener.open_ledger(7, password=PASSWORD)
@@ -56,7 +56,7 @@ async def test_a_closed_ledger_is_opened_without_asking_any_bookie(
 
 
 async def test_without_recovery_no_writer_is_fenced(autojump_clock: MockClock) -> None:
-    async with make_world() as world:
+    async with make_faulty_bookies() as world:
         metadata = await world.create()
         world.put(metadata, 0, 9)
         reader = await world.opener.open_ledger(7, password=PASSWORD, recover=False)
@@ -67,7 +67,7 @@ async def test_without_recovery_no_writer_is_fenced(autojump_clock: MockClock) -
 
 
 async def test_recovery_fences_every_read_and_flags_every_add(autojump_clock: MockClock) -> None:
-    async with make_world() as world:
+    async with make_faulty_bookies() as world:
         metadata = await world.create()
         world.put(metadata, 0, 3)
         await world.opener.metadata_for_reading(7, password=PASSWORD)
@@ -80,7 +80,7 @@ async def test_recovery_fences_every_read_and_flags_every_add(autojump_clock: Mo
 async def test_a_wrong_password_is_refused_before_anything_happens(
     autojump_clock: MockClock,
 ) -> None:
-    async with make_world() as world:
+    async with make_faulty_bookies() as world:
         await world.create()
         with pytest.raises(Unauthorized):
             await world.opener.open_ledger(7, password=b"guess")
@@ -88,13 +88,13 @@ async def test_a_wrong_password_is_refused_before_anything_happens(
 
 
 async def test_no_such_ledger(autojump_clock: MockClock) -> None:
-    async with make_world() as world:
+    async with make_faulty_bookies() as world:
         with pytest.raises(NoSuchLedger):
             await world.opener.open_ledger(7, password=PASSWORD)
 
 
 async def test_doubt_leaves_the_ledger_in_recovery_for_the_next(autojump_clock: MockClock) -> None:
-    async with make_world() as world:
+    async with make_faulty_bookies() as world:
         metadata = await world.create()
         world.put(metadata, 0, 9)
         for name in ("b1", "b2"):
@@ -108,7 +108,7 @@ async def test_doubt_leaves_the_ledger_in_recovery_for_the_next(autojump_clock: 
 
 
 async def test_a_bookie_that_dies_meanwhile_is_replaced(autojump_clock: MockClock) -> None:
-    async with make_world(bookies=5) as world:
+    async with make_faulty_bookies(bookies=5) as world:
         metadata = await world.create()
         world.put(metadata, 0, 9)
         # It still answers reads, but takes nothing, and says so before the others answer.
@@ -124,7 +124,7 @@ async def test_a_bookie_that_dies_meanwhile_is_replaced(autojump_clock: MockCloc
 
 
 async def test_a_busy_bookie_is_asked_again(autojump_clock: MockClock) -> None:
-    async with make_world() as world:
+    async with make_faulty_bookies() as world:
         metadata = await world.create()
         world.put(metadata, 0, 3)
         for name in ("b0", "b1", "b2"):
@@ -143,7 +143,7 @@ async def test_a_busy_bookie_is_asked_again(autojump_clock: MockClock) -> None:
 
 async def test_recovery_may_be_cancelled_anywhere(autojump_clock: MockClock) -> None:
     for stop_ms in range(0, 60, 4):
-        async with make_world(seed=stop_ms) as world:
+        async with make_faulty_bookies(seed=stop_ms) as world:
             metadata = await world.create()
             world.put(metadata, 0, 9)
             for double in world.bookies.values():
@@ -154,7 +154,7 @@ async def test_recovery_may_be_cancelled_anywhere(autojump_clock: MockClock) -> 
             assert closed.last_entry_id == 9
 
 
-async def write(world: World, metadata: LedgerMetadata, confirmed: list[int]) -> None:
+async def write(world: FaultyBookies, metadata: LedgerMetadata, confirmed: list[int]) -> None:
     """A writer without mercy: it adds until it is refused, and notes what it confirmed."""
     for entry_id in range(40):
         request = world.request(metadata, entry_id, entry_id - 1)
@@ -191,7 +191,7 @@ async def write(world: World, metadata: LedgerMetadata, confirmed: list[int]) ->
 async def duel(seed: int) -> None:
     rng = random.Random(seed)
     sizes = rng.choice([(3, 3, 2), (3, 2, 2), (4, 3, 2), (3, 3, 3), (2, 2, 1)])
-    async with make_world(bookies=5, seed=seed) as world:
+    async with make_faulty_bookies(bookies=5, seed=seed) as world:
         metadata = await world.create(sizes=sizes)
         for double in world.bookies.values():
             double.trouble.delay_s = rng.choice([0.0001, 0.002, 0.02])
@@ -234,7 +234,7 @@ def test_two_recoverers_and_a_living_writer_agree(block: int) -> None:
 
 async def test_fragments_of_recovery_are_stored_with_the_end(autojump_clock: MockClock) -> None:
     fragments = (Fragment(0, ("b0", "b1", "b2")), Fragment(5, ("b0", "b3", "b2")))
-    async with make_world(bookies=5) as world:
+    async with make_faulty_bookies(bookies=5) as world:
         metadata = await world.create(fragments=fragments)
         world.put(metadata, 0, 4)
         reader = await world.opener.open_ledger(7, password=PASSWORD)

@@ -24,11 +24,11 @@ from ledger.errors import (
 from ledger.options import ClientOptions
 from ledger.reading.reader import LedgerReader
 from ledger.wire.messages import BatchReadRequest, ReadRequest
-from tests.ledger.bookie_double import PASSWORD, World, make_world
+from tests.ledger.bookie_double import PASSWORD, FaultyBookies, make_faulty_bookies
 
 
 async def closed(
-    world: World, last: int, size: int = 5, sizes: tuple[int, int, int] = (3, 3, 2)
+    world: FaultyBookies, last: int, size: int = 5, sizes: tuple[int, int, int] = (3, 3, 2)
 ) -> LedgerReader:
     metadata = await world.create(sizes=sizes)
     world.put(metadata, 0, last, size)
@@ -36,7 +36,7 @@ async def closed(
     return await world.opener.open_ledger(7, password=PASSWORD)
 
 
-async def opened(world: World) -> LedgerReader:
+async def opened(world: FaultyBookies) -> LedgerReader:
     return await world.opener.open_ledger(7, password=PASSWORD, recover=False)
 
 
@@ -47,7 +47,7 @@ async def collect(iterator: AsyncIterator[list[Entry]]) -> list[int]:
 class TestRanges:
     async def test_entries_come_in_order_and_complete(self, autojump_clock: MockClock) -> None:
         options = ClientOptions(batch_read_bytes=4000, read_ahead_bytes=20_000)
-        async with make_world(options=options) as world:
+        async with make_faulty_bookies(options=options) as world:
             for double in world.bookies.values():
                 double.trouble.delay_s = 0.01
             reader = await closed(world, 999, size=60)
@@ -57,7 +57,7 @@ class TestRanges:
 
     async def test_read_ahead_is_bounded_by_bytes(self, autojump_clock: MockClock) -> None:
         options = ClientOptions(batch_read_bytes=4000, read_ahead_bytes=12_000)
-        async with make_world(options=options) as world:
+        async with make_faulty_bookies(options=options) as world:
             reader = await closed(world, 999, size=100)
             entries = reader.entries(0)
             await entries.__anext__()
@@ -68,7 +68,7 @@ class TestRanges:
             assert 2 <= len(asked) <= 5
 
     async def test_striped_ledgers_are_read_entry_by_entry(self, autojump_clock: MockClock) -> None:
-        async with make_world() as world:
+        async with make_faulty_bookies() as world:
             reader = await closed(world, 99, sizes=(4, 2, 2))
             assert await collect(reader.entries(0)) == list(range(100))
             assert all(isinstance(c, ReadRequest) for b in world.bookies.values() for c in b.calls)
@@ -76,7 +76,7 @@ class TestRanges:
     async def test_a_range_over_fragments_asks_the_right_bookies(
         self, autojump_clock: MockClock
     ) -> None:
-        async with make_world(bookies=6) as world:
+        async with make_faulty_bookies(bookies=6) as world:
             fragments = (
                 Fragment(0, ("b0", "b1", "b2")),
                 Fragment(10, ("b3", "b1", "b2")),
@@ -91,7 +91,7 @@ class TestRanges:
     async def test_a_bookie_without_batch_reads_is_read_one_by_one(
         self, autojump_clock: MockClock
     ) -> None:
-        async with make_world() as world:
+        async with make_faulty_bookies() as world:
             for double in world.bookies.values():
                 double.trouble.no_batches = True
             reader = await closed(world, 50)
@@ -105,7 +105,7 @@ class TestRanges:
             assert len(refused) == 1
 
     async def test_beyond_the_end_is_refused(self, autojump_clock: MockClock) -> None:
-        async with make_world() as world:
+        async with make_faulty_bookies() as world:
             reader = await closed(world, 9)
             for first, last in ((0, 10), (-1, 3), (5, 4), (10, 10)):
                 with pytest.raises(InvalidArgument):
@@ -114,7 +114,7 @@ class TestRanges:
 
     async def test_an_iterator_may_be_dropped(self, autojump_clock: MockClock) -> None:
         options = ClientOptions(batch_read_bytes=1000)
-        async with make_world(options=options) as world:
+        async with make_faulty_bookies(options=options) as world:
             reader = await closed(world, 999)
             async for _ in reader.entries(0):
                 break
@@ -133,7 +133,7 @@ class TestReplicas:
     async def test_one_good_replica_is_enough_and_none_is_said_plainly(
         self, autojump_clock: MockClock, status: Status, error: type[LedgerError]
     ) -> None:
-        async with make_world() as world:
+        async with make_faulty_bookies() as world:
             reader = await closed(world, 9)
             for name in ("b0", "b1"):
                 world.bookies[name].trouble.read_status = status
@@ -143,7 +143,7 @@ class TestReplicas:
                 await reader.read(0, 9)
 
     async def test_absence_needs_all_replicas(self, autojump_clock: MockClock) -> None:
-        async with make_world() as world:
+        async with make_faulty_bookies() as world:
             reader = await closed(world, 9)
             world.bookies["b0"].trouble.read_status = Status.NO_SUCH_ENTRY
             world.bookies["b1"].trouble.read_status = Status.NO_SUCH_ENTRY
@@ -155,7 +155,7 @@ class TestReplicas:
     async def test_a_corrupt_entry_is_fetched_from_another_replica(
         self, autojump_clock: MockClock
     ) -> None:
-        async with make_world() as world:
+        async with make_faulty_bookies() as world:
             reader = await closed(world, 99)
             for name, entry_id in (("b0", 40), ("b1", 60), ("b2", 80)):
                 world.bookies[name].trouble.corrupt.add(entry_id)
@@ -165,7 +165,7 @@ class TestReplicas:
     async def test_an_entry_corrupt_everywhere_is_never_served(
         self, autojump_clock: MockClock
     ) -> None:
-        async with make_world() as world:
+        async with make_faulty_bookies() as world:
             reader = await closed(world, 9)
             for double in world.bookies.values():
                 double.trouble.corrupt.add(5)
@@ -176,7 +176,7 @@ class TestReplicas:
     async def test_a_slow_replica_is_hedged_and_then_avoided(
         self, autojump_clock: MockClock
     ) -> None:
-        async with make_world(options=ClientOptions(speculative_read_s=0.2)) as world:
+        async with make_faulty_bookies(options=ClientOptions(speculative_read_s=0.2)) as world:
             reader = await closed(world, 9)
             first = reader._fetch.order.order(reader.metadata, 0, 0.0)[0]
             world.bookies[first].trouble.delay_s = 3.0
@@ -190,7 +190,7 @@ class TestReplicas:
 
     async def test_entries_that_moved_are_found(self, autojump_clock: MockClock) -> None:
         """#4613: a long-lived reader must not hold on to ensembles of the past."""
-        async with make_world(bookies=6) as world:
+        async with make_faulty_bookies(bookies=6) as world:
             reader = await closed(world, 9)
             metadata, version = await world.ledgers.read(7)
             moved = type(metadata)(
@@ -212,7 +212,7 @@ class TestLac:
     async def test_the_greatest_of_explicit_and_piggybacked_counts(
         self, autojump_clock: MockClock
     ) -> None:
-        async with make_world() as world:
+        async with make_faulty_bookies() as world:
             metadata = await world.create()
             world.put(metadata, 0, 9)
             reader = await opened(world)
@@ -222,7 +222,7 @@ class TestLac:
             assert await reader.read_last_confirmed() == 9
 
     async def test_too_many_silent_bookies_are_an_error(self, autojump_clock: MockClock) -> None:
-        async with make_world() as world:
+        async with make_faulty_bookies() as world:
             metadata = await world.create()
             world.put(metadata, 0, 9)
             reader = await opened(world)
@@ -233,7 +233,7 @@ class TestLac:
             assert reader.last_add_confirmed == 8
 
     async def test_waiting_ends_with_the_time(self, autojump_clock: MockClock) -> None:
-        async with make_world() as world:
+        async with make_faulty_bookies() as world:
             metadata = await world.create()
             world.put(metadata, 0, 9)
             reader = await opened(world)
@@ -244,7 +244,7 @@ class TestLac:
             assert reader.statistics().long_polls <= 4
 
     async def test_a_poll_brings_the_entry_along(self, autojump_clock: MockClock) -> None:
-        async with make_world() as world:
+        async with make_faulty_bookies() as world:
             metadata = await world.create()
             world.put(metadata, 0, 9)
             reader = await opened(world)
@@ -267,7 +267,7 @@ class TestTail:
             seen += [entry.entry_id for entry in entries]
 
     async def test_follows_until_the_ledger_is_closed(self, autojump_clock: MockClock) -> None:
-        async with make_world() as world:
+        async with make_faulty_bookies() as world:
             metadata = await world.create()
             reader = await opened(world)
             seen: list[int] = []
@@ -284,7 +284,7 @@ class TestTail:
             assert reader.is_closed
 
     async def test_moves_to_the_bookies_of_a_new_ensemble(self, autojump_clock: MockClock) -> None:
-        async with make_world(bookies=6) as world:
+        async with make_faulty_bookies(bookies=6) as world:
             metadata = await world.create()
             world.put(metadata, 0, 9)
             reader = await opened(world)
@@ -304,7 +304,7 @@ class TestTail:
             assert seen == list(range(21))
 
     async def test_a_bookie_that_lags_is_overtaken(self, autojump_clock: MockClock) -> None:
-        async with make_world(options=ClientOptions(speculative_read_s=0.1)) as world:
+        async with make_faulty_bookies(options=ClientOptions(speculative_read_s=0.1)) as world:
             metadata = await world.create()
             world.put(metadata, 0, 9)
             reader = await opened(world)
@@ -324,7 +324,7 @@ class TestTail:
     async def test_ends_with_an_error_when_the_ledger_is_deleted(
         self, autojump_clock: MockClock
     ) -> None:
-        async with make_world() as world:
+        async with make_faulty_bookies() as world:
             await world.create()
             reader = await opened(world)
 
@@ -339,7 +339,7 @@ class TestTail:
 
     async def test_goes_on_after_an_error_where_it_stopped(self, autojump_clock: MockClock) -> None:
         options = ClientOptions(batch_read_bytes=500, read_ahead_bytes=1000)
-        async with make_world(options=options) as world:
+        async with make_faulty_bookies(options=options) as world:
             reader = await closed(world, 199)
             tail = reader.tail(0)
             seen: list[int] = []
@@ -360,7 +360,7 @@ class TestTail:
             assert seen == list(range(200))
 
     async def test_lac_never_goes_back(self, autojump_clock: MockClock) -> None:
-        async with make_world() as world:
+        async with make_faulty_bookies() as world:
             metadata = await world.create()
             world.put(metadata, 0, 9)
             reader = await opened(world)

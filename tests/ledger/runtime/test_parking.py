@@ -6,7 +6,7 @@ import trio
 import trio.testing
 from outcome import Value
 
-from ledger.runtime.parking import ParkingSlot, ThresholdWaiters
+from ledger.runtime.parking import ParkedTasks, ParkingSlot, ThresholdWaiters
 
 
 async def test_only_what_is_reached_is_woken() -> None:
@@ -59,3 +59,41 @@ async def test_a_cancelled_wait_leaves_an_empty_slot() -> None:
         await slot.park()
     assert slot.is_empty
     slot.unpark()
+
+
+async def test_parked_tasks_are_woken_together_or_one_by_one() -> None:
+    parked = ParkedTasks()
+    woken: list[str] = []
+    tasks: dict[str, trio.lowlevel.Task] = {}
+
+    async def wait(name: str, mark: bool) -> None:
+        tasks[name] = trio.lowlevel.current_task()
+        await parked.park(mark)
+        woken.append(name)
+
+    async with trio.open_nursery() as nursery:
+        assert len(parked) == 0
+        for name, mark in (("a", False), ("b", True), ("c", False)):
+            nursery.start_soon(wait, name, mark)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(parked) == 3
+        assert parked.has_mark
+        parked.unpark(tasks["b"])
+        parked.unpark(tasks["b"])  # it no longer waits
+        parked.unpark(None)
+        await trio.testing.wait_all_tasks_blocked()
+        assert woken == ["b"]
+        assert len(parked) == 2
+        parked.unpark_all()
+        assert len(parked) == 0
+    assert sorted(woken) == ["a", "b", "c"]
+
+
+async def test_a_cancelled_task_is_no_longer_parked() -> None:
+    parked = ParkedTasks()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(parked.park)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.cancel_scope.cancel()
+    assert len(parked) == 0
+    parked.unpark_all()

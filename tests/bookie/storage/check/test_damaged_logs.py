@@ -17,23 +17,23 @@ from tests.bookie.storage.check.test_bookie import PAIRS, checked, payload_of
 from tests.bookie.storage.check.test_index_rebuild import rebuilt
 from tests.bookie.storage.garbage.test_compactor import OPTIONS, collect, logs, statistics
 from tests.bookie.storage.memory_disk import MemoryDisk, MemoryFile
-from tests.bookie.storage.simulated_storage import Bottle
+from tests.bookie.storage.simulated_storage import SimulatedStorage
 
 HEAD = 32
 """Where the first record of a log begins."""
 
 
-async def _filled() -> Bottle:
+async def _filled() -> SimulatedStorage:
     """Of ledgers 1 to 3 there are records in each of several logs."""
-    bottle = Bottle(options=OPTIONS, checkpoints_when_due=False)
-    async with bottle.running():
+    simulated = SimulatedStorage(options=OPTIONS, checkpoints_when_due=False)
+    async with simulated.running():
         for i in range(20):
             for ledger in (1, 2, 3):
-                bottle.add(ledger, i, payload_of(ledger, i, 100))
-            await bottle.settle()
+                simulated.add(ledger, i, payload_of(ledger, i, 100))
+            await simulated.settle()
             if i % 5 == 4:
-                await bottle.storage.checkpoint()
-    return bottle
+                await simulated.storage.checkpoint()
+    return simulated
 
 
 def _heads(pairs: KeyValue, log_id: int) -> list[int]:
@@ -46,11 +46,11 @@ def _id_of(name: str) -> int:
     return int(name.removeprefix("ledgers/").removesuffix(".log"), 16)
 
 
-async def _readable(bottle: Bottle) -> set[tuple[int, int]]:
+async def _readable(simulated: SimulatedStorage) -> set[tuple[int, int]]:
     found = set()
-    for key, entry in bottle.acked.items():
+    for key, entry in simulated.acked.items():
         try:
-            assert bytes(await bottle.storage.read(*key)) == entry
+            assert bytes(await simulated.storage.read(*key)) == entry
         except LedgerError:
             continue
         found.add(key)
@@ -62,15 +62,15 @@ async def _readable(bottle: Bottle) -> set[tuple[int, int]]:
 async def test_a_log_of_which_something_was_left_out_is_never_removed(
     place: int, dead: tuple[int, ...], caplog: pytest.LogCaptureFixture
 ) -> None:
-    bottle = await _filled()
-    victim = list(logs(bottle))[1]
-    data = bottle.disk.names[victim].data
-    at = _heads(bottle.pairs[PAIRS], _id_of(victim))[place] + 10
+    simulated = await _filled()
+    victim = list(logs(simulated))[1]
+    data = simulated.disk.names[victim].data
+    at = _heads(simulated.pairs[PAIRS], _id_of(victim))[place] + 10
     data[at] ^= 1
     before = bytes(data)
-    done = await rebuilt(bottle)
+    done = await rebuilt(simulated)
     assert [line for line in done.left_out if victim in line]
-    successor = bottle.reopened()
+    successor = simulated.reopened()
     successor.acked = {}  # `collect` reads all that was promised, and something is lost now
     async with successor.running():
         [reported] = [one for one in caplog.messages if "something was left out" in one]
@@ -92,17 +92,17 @@ async def test_a_log_of_which_something_was_left_out_is_never_removed(
     data[at] ^= 1
     assert not [line for line in (await rebuilt(successor)).left_out if victim in line]
     again = successor.reopened()
-    again.acked = {key: one for key, one in bottle.acked.items() if key[0] not in dead}
+    again.acked = {key: one for key, one in simulated.acked.items() if key[0] not in dead}
     async with again.running():
         await again.check()
 
 
 async def test_it_goes_when_an_operator_has_removed_the_file() -> None:
-    bottle = await _filled()
-    victim = list(logs(bottle))[1]
-    bottle.disk.names[victim].data[HEAD + 10] ^= 1
-    await rebuilt(bottle)
-    successor = bottle.reopened()
+    simulated = await _filled()
+    victim = list(logs(simulated))[1]
+    simulated.disk.names[victim].data[HEAD + 10] ^= 1
+    await rebuilt(simulated)
+    successor = simulated.reopened()
     successor.acked = {}
     async with successor.running():
         await collect(successor)
@@ -114,9 +114,9 @@ async def test_it_goes_when_an_operator_has_removed_the_file() -> None:
 
 
 async def test_a_log_taken_as_a_whole_goes_as_ever() -> None:
-    bottle = await _filled()
-    assert (await rebuilt(bottle)).left_out == []
-    successor = bottle.reopened()
+    simulated = await _filled()
+    assert (await rebuilt(simulated)).left_out == []
+    successor = simulated.reopened()
     async with successor.running():
         successor.deleted.update(dict.fromkeys((1, 2, 3)))
         await collect(successor)
@@ -143,10 +143,10 @@ def _make_unreadable(monkeypatch: pytest.MonkeyPatch, name: str, begin: int, end
 async def test_a_sector_that_cannot_be_read_costs_what_lies_in_it(
     monkeypatch: pytest.MonkeyPatch, part: str
 ) -> None:
-    bottle = await _filled()
-    victim = list(logs(bottle))[1]
-    size = len(bottle.disk.names[victim].data)
-    pairs = bottle.pairs[PAIRS]
+    simulated = await _filled()
+    victim = list(logs(simulated))[1]
+    size = len(simulated.disk.names[victim].data)
+    pairs = simulated.pairs[PAIRS]
     [_, second, *_] = _heads(pairs, _id_of(victim))
     runs = [run for ledger in (1, 2, 3) for run in Index(pairs).runs(ledger)]
     [run] = [
@@ -167,11 +167,11 @@ async def test_a_sector_that_cannot_be_read_costs_what_lies_in_it(
         begin, end = 0, size
     with monkeypatch.context() as broken:
         _make_unreadable(broken, victim, begin, end)
-        done = await rebuilt(bottle)
+        done = await rebuilt(simulated)
     reported = [line for line in done.left_out if victim in line]
     assert any("[Errno 5]" in line for line in reported)
     assert len(reported) == len(done.left_out)
-    successor = bottle.reopened()
+    successor = simulated.reopened()
     async with successor.running():
         assert await _readable(successor) == successor.acked.keys() - lost
         successor.deleted.update(dict.fromkeys((1, 2, 3)))
@@ -180,8 +180,8 @@ async def test_a_sector_that_cannot_be_read_costs_what_lies_in_it(
 
 
 async def test_a_log_that_cannot_be_opened_stops_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    bottle = await _filled()
-    victim = list(logs(bottle))[1]
+    simulated = await _filled()
+    victim = list(logs(simulated))[1]
     whole = MemoryDisk.open
 
     async def opened(
@@ -193,14 +193,14 @@ async def test_a_log_that_cannot_be_opened_stops_no_other(monkeypatch: pytest.Mo
 
     with monkeypatch.context() as broken:
         broken.setattr(MemoryDisk, "open", opened)
-        done = await rebuilt(bottle)
+        done = await rebuilt(simulated)
     [line] = done.left_out
     assert line.startswith(f"{victim}: it cannot be opened: [Errno 5]")
-    successor = bottle.reopened()
+    successor = simulated.reopened()
     in_victim = {
         (run.ledger_id, entry)
         for ledger in (1, 2, 3)
-        for run in Index(bottle.pairs[done.old_index]).runs(ledger)
+        for run in Index(simulated.pairs[done.old_index]).runs(ledger)
         if run.log_id == _id_of(victim)
         for entry in range(run.first, run.last + 1)
     }

@@ -18,7 +18,7 @@ from ledger.errors import BookieIoError, UnknownLedgerState
 from tests.bookie.core.test_caches import KEY
 from tests.bookie.storage.check.test_bookie import PAIRS, bad, checked, filled, payload_of
 from tests.bookie.storage.garbage.test_compactor import OPTIONS, collect, logs
-from tests.bookie.storage.simulated_storage import Bottle, numbered
+from tests.bookie.storage.simulated_storage import SimulatedStorage, numbered
 
 
 class Stopped(Exception):
@@ -26,7 +26,7 @@ class Stopped(Exception):
 
 
 class BottleStores:
-    """Stores that are entries of a bottle's table. `renames_left`: then the tool is killed."""
+    """Stores that are entries of a storage's table. `renames_left`: then the tool is killed."""
 
     def __init__(self, pairs: dict[str, MemoryKeyValue], renames_left: int = 9) -> None:
         self.pairs = pairs
@@ -52,8 +52,8 @@ class BottleStores:
         self.pairs[new] = self.pairs.pop(old).after_crash()
 
 
-async def rebuilt(bottle: Bottle, directory: str = "ledgers") -> Rebuilt:
-    return await IndexRebuild(bottle.disk, directory, BottleStores(bottle.pairs)).run()
+async def rebuilt(simulated: SimulatedStorage, directory: str = "ledgers") -> Rebuilt:
+    return await IndexRebuild(simulated.disk, directory, BottleStores(simulated.pairs)).run()
 
 
 def _is_in_doubt_and_else_whole(report: CheckReport, directories: int = 1) -> None:
@@ -67,22 +67,22 @@ def _is_in_doubt_and_else_whole(report: CheckReport, directories: int = 1) -> No
 @pytest.mark.parametrize("is_old_readable", [True, False])
 @pytest.mark.parametrize("directories", [1, 3])
 async def test_every_entry_is_back(directories: int, is_old_readable: bool) -> None:
-    bottle = Bottle(options=OPTIONS, directories=directories)
-    async with bottle.running():
-        await filled(bottle)
+    simulated = SimulatedStorage(options=OPTIONS, directories=directories)
+    async with simulated.running():
+        await filled(simulated)
         # Added again: the newer copy must win, wherever the older one lies.
-        bottle.add(1, 3, payload_of(1, 3, lac=2), lac=2, is_recovery=True)
-        await bottle.settle()
-        await bottle.storage.checkpoint()
+        simulated.add(1, 3, payload_of(1, 3, lac=2), lac=2, is_recovery=True)
+        await simulated.settle()
+        await simulated.storage.checkpoint()
     for path in numbered("ledgers", directories):
         if not is_old_readable:
-            del bottle.pairs[f"{path}/index"]
-        done = await rebuilt(bottle, path)
+            del simulated.pairs[f"{path}/index"]
+        done = await rebuilt(simulated, path)
         assert done.left_out == []
         assert (done.old_index != "") == is_old_readable
-    report = await checked(bottle)
+    report = await checked(simulated)
     _is_in_doubt_and_else_whole(report, directories)
-    successor = bottle.reopened()
+    successor = simulated.reopened()
     async with successor.running():
         await successor.check()
         for ledger_id in range(1, 6):
@@ -101,24 +101,24 @@ async def test_every_entry_is_back(directories: int, is_old_readable: bool) -> N
 @pytest.mark.parametrize("seed", range(30))
 async def test_it_is_so_after_compactions_and_deletions(seed: int) -> None:
     rng = random.Random(seed)
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
         for _ in range(rng.randrange(2, 5)):
             for _ in range(30):
                 ledger, entry = rng.randrange(1, 7), rng.randrange(30)
-                if ledger not in bottle.deleted:
+                if ledger not in simulated.deleted:
                     lac = rng.randrange(-1, 5)
                     payload = payload_of(ledger, entry, 10 + entry, lac)
-                    bottle.add(ledger, entry, payload, lac=lac, is_recovery=True)
-                    await bottle.settle()
-            await bottle.storage.checkpoint()
-            bottle.deleted[rng.randrange(1, 7)] = None
-            await collect(bottle)
+                    simulated.add(ledger, entry, payload, lac=lac, is_recovery=True)
+                    await simulated.settle()
+            await simulated.storage.checkpoint()
+            simulated.deleted[rng.randrange(1, 7)] = None
+            await collect(simulated)
     if rng.random() < 0.5:
-        del bottle.pairs[PAIRS]
-    assert (await rebuilt(bottle)).left_out == []
-    _is_in_doubt_and_else_whole(await checked(bottle))
-    successor = bottle.reopened()
+        del simulated.pairs[PAIRS]
+    assert (await rebuilt(simulated)).left_out == []
+    _is_in_doubt_and_else_whole(await checked(simulated))
+    successor = simulated.reopened()
     async with successor.running():
         await successor.check()
 
@@ -126,12 +126,12 @@ async def test_it_is_so_after_compactions_and_deletions(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(80))
 async def test_damage_costs_no_more_than_what_was_damaged(seed: int) -> None:
     rng = random.Random(seed)
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
-        await filled(bottle)
-    victim = rng.choice(list(logs(bottle)))
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
+        await filled(simulated)
+    victim = rng.choice(list(logs(simulated)))
     log_id = int(victim.removeprefix("ledgers/").removesuffix(".log"), 16)
-    index = Index(bottle.pairs[PAIRS])
+    index = Index(simulated.pairs[PAIRS])
     at_risk = {
         (ledger, entry)
         for ledger in range(1, 6)
@@ -139,14 +139,14 @@ async def test_damage_costs_no_more_than_what_was_damaged(seed: int) -> None:
         if run.log_id == log_id
         for entry in range(run.first, run.last + 1)
     }
-    data = bottle.disk.names[victim].data
+    data = simulated.disk.names[victim].data
     at = rng.randrange(32, len(data))
     data[at] ^= 1 << rng.randrange(8)
-    del bottle.pairs[PAIRS]
-    done = await rebuilt(bottle)
+    del simulated.pairs[PAIRS]
+    done = await rebuilt(simulated)
     assert done.left_out
     assert all(victim in line for line in done.left_out)
-    successor = bottle.reopened()
+    successor = simulated.reopened()
     lost = set()
     async with successor.running():
         for key, entry in successor.acked.items():
@@ -158,16 +158,16 @@ async def test_damage_costs_no_more_than_what_was_damaged(seed: int) -> None:
 
 
 async def test_a_lost_log_makes_its_entries_unknown_not_absent() -> None:
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
-        await filled(bottle)
-    del bottle.disk.names[next(iter(logs(bottle)))]
-    del bottle.pairs[PAIRS]
-    await rebuilt(bottle)
-    doubt = read_integrity_state(bottle.pairs[PAIRS])
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
+        await filled(simulated)
+    del simulated.disk.names[next(iter(logs(simulated)))]
+    del simulated.pairs[PAIRS]
+    await rebuilt(simulated)
+    doubt = read_integrity_state(simulated.pairs[PAIRS])
     assert doubt is not None
     assert doubt.stage is IntegrityStage.LEDGERS_UNKNOWN
-    successor = bottle.reopened()
+    successor = simulated.reopened()
     unknown = 0
     async with successor.running():
         for key, entry in successor.acked.items():
@@ -181,37 +181,37 @@ async def test_a_lost_log_makes_its_entries_unknown_not_absent() -> None:
 @pytest.mark.parametrize("renames", [0, 1])
 async def test_killed_while_the_new_index_takes_its_place(renames: int) -> None:
     """The old index serves, or the bookie refuses; and the tool can be run again."""
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
-        await filled(bottle)
-    stores = BottleStores(bottle.pairs, renames)
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
+        await filled(simulated)
+    stores = BottleStores(simulated.pairs, renames)
     with pytest.raises(Stopped):
-        await IndexRebuild(bottle.disk, "ledgers", stores).run()
+        await IndexRebuild(simulated.disk, "ledgers", stores).run()
     if renames:
-        bottle.pairs[PAIRS] = MemoryKeyValue()  # what a start would make
+        simulated.pairs[PAIRS] = MemoryKeyValue()  # what a start would make
         with pytest.raises(BookieIoError, match="rebuild-index"):
-            await bottle.reopened().storage.start()
-    assert (await rebuilt(bottle)).left_out == []
-    successor = bottle.reopened()
+            await simulated.reopened().storage.start()
+    assert (await rebuilt(simulated)).left_out == []
+    successor = simulated.reopened()
     async with successor.running():
         await successor.check()
 
 
 async def test_a_damaged_mark_is_refused_and_nothing_changed() -> None:
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
-        await filled(bottle)
-    bottle.disk.names["ledgers/lastmark"].data[9] ^= 1
-    before = dict(bottle.pairs)
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
+        await filled(simulated)
+    simulated.disk.names["ledgers/lastmark"].data[9] ^= 1
+    before = dict(simulated.pairs)
     with pytest.raises(BookieIoError, match="lastmark: wrong checksum"):
-        await rebuilt(bottle)
-    assert bottle.pairs == before
+        await rebuilt(simulated)
+    assert simulated.pairs == before
 
 
 async def test_the_number_satisfies_the_mark() -> None:
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
-        await filled(bottle)
-    await rebuilt(bottle)
-    marked = decode_marks(bytes(bottle.disk.names["ledgers/lastmark"].data)).checkpoint_no
-    assert Index(bottle.pairs[PAIRS]).checkpoint_no == marked > 0
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
+        await filled(simulated)
+    await rebuilt(simulated)
+    marked = decode_marks(bytes(simulated.disk.names["ledgers/lastmark"].data)).checkpoint_no
+    assert Index(simulated.pairs[PAIRS]).checkpoint_no == marked > 0

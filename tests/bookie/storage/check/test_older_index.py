@@ -22,12 +22,12 @@ from tests.bookie.storage.check.test_bookie import bad, checked, payload_of
 from tests.bookie.storage.check.test_index_rebuild import rebuilt
 from tests.bookie.storage.garbage.test_compactor import OPTIONS, collect, logs
 from tests.bookie.storage.memory_disk import MemoryDisk
-from tests.bookie.storage.simulated_storage import Bottle, is_crashing
+from tests.bookie.storage.simulated_storage import SimulatedStorage, is_crashing
 from tests.bookie.storage.test_damage import INDEX, MARK, Kept, begun, kept_of
 
 
 class Scenario(NamedTuple):
-    bottle: Bottle
+    simulated: SimulatedStorage
     now: Kept
     ages: list[Kept]
     """As it was at each checkpoint; after the fourth a ledger was deleted, and
@@ -37,53 +37,53 @@ class Scenario(NamedTuple):
 
 
 async def _scenario() -> Scenario:
-    bottle, ages = Bottle(options=OPTIONS), []
+    simulated, ages = SimulatedStorage(options=OPTIONS), []
     journals: dict[str, bytes] = {}
 
     def note() -> Kept:
-        kept = kept_of(bottle)
+        kept = kept_of(simulated)
         journals.update({name: data for name, data in kept.files.items() if "journal/0" in name})
         return kept
 
-    async with bottle.running():
+    async with simulated.running():
         for i in range(40):
             for ledger in (1, 2, 3):
-                bottle.add(ledger, i, payload_of(ledger, i, 100))
-            await bottle.settle()
+                simulated.add(ledger, i, payload_of(ledger, i, 100))
+            await simulated.settle()
             note()
             if i % 5 == 4:
-                await bottle.storage.checkpoint()
+                await simulated.storage.checkpoint()
                 ages.append(note())
                 if i == 19:
-                    bottle.deleted[2] = None
-                    await collect(bottle)
-            bottle.acked = {key: one for key, one in bottle.acked.items() if key[0] != 2}
-    return Scenario(bottle, kept_of(bottle), ages, journals)
+                    simulated.deleted[2] = None
+                    await collect(simulated)
+            simulated.acked = {key: one for key, one in simulated.acked.items() if key[0] != 2}
+    return Scenario(simulated, kept_of(simulated), ages, journals)
 
 
-async def _reads(bottle: Bottle) -> set[tuple[int, int]]:
+async def _reads(simulated: SimulatedStorage) -> set[tuple[int, int]]:
     """What is read; the rest are I/O errors, and nothing is denied."""
     read = set()
-    for key, entry in bottle.acked.items():
+    for key, entry in simulated.acked.items():
         try:
-            assert bytes(await bottle.storage.read(*key)) == entry
+            assert bytes(await simulated.storage.read(*key)) == entry
         except BookieIoError:
             continue
         read.add(key)
     return read
 
 
-async def _refusal(bottle: Bottle) -> str:
+async def _refusal(simulated: SimulatedStorage) -> str:
     """ "" if it starts."""
     try:
-        await bottle.storage.start()
+        await simulated.storage.start()
     except LedgerError as error:
         return str(error)
     return ""
 
 
-def _strays(bottle: Bottle) -> list[str]:
-    return sorted(name for name in bottle.disk.names if name.endswith(STRAY_SUFFIX))
+def _strays(simulated: SimulatedStorage) -> list[str]:
+    return sorted(name for name in simulated.disk.names if name.endswith(STRAY_SUFFIX))
 
 
 async def test_a_start_that_is_refused_leaves_every_entry_log() -> None:
@@ -94,16 +94,16 @@ async def test_a_start_that_is_refused_leaves_every_entry_log() -> None:
         pairs = {} if index is None else scenario.ages[index].pairs[INDEX]
         marked = None if mark is None else scenario.ages[mark].files[MARK]
         kept = scenario.now.indexed(pairs).having(MARK, marked)
-        bottle = await begun(kept, scenario.bottle)
-        before = logs(bottle)
-        refusal = await _refusal(bottle)
+        simulated = await begun(kept, scenario.simulated)
+        before = logs(simulated)
+        refusal = await _refusal(simulated)
         if refusal:
             refused += 1
             assert "Cure: " in refusal
-            assert logs(bottle) == before, (index, mark, refusal)
-            left = kept_of(bottle)
+            assert logs(simulated) == before, (index, mark, refusal)
+            left = kept_of(simulated)
             right = left.indexed(scenario.now.pairs[INDEX]).having(MARK, scenario.now.files[MARK])
-            again = await begun(right, scenario.bottle)
+            again = await begun(right, scenario.simulated)
             await again.storage.start()
             await again.check()
     assert refused > 5
@@ -116,39 +116,39 @@ async def test_copies_that_only_the_right_index_knew_are_set_aside_and_come_back
     old = scenario.ages[3]
     kept = scenario.now.indexed(old.pairs[INDEX]).having(MARK, old.files[MARK])
     kept = Kept({**kept.files, **scenario.journals}, kept.pairs)
-    bottle = await begun(kept, scenario.bottle)
-    before = logs(bottle)
-    async with bottle.running():
-        gone = bottle.acked.keys() - await _reads(bottle)
+    simulated = await begun(kept, scenario.simulated)
+    before = logs(simulated)
+    async with simulated.running():
+        gone = simulated.acked.keys() - await _reads(simulated)
         assert gone  # their logs were compacted away
-        strays = _strays(bottle)
-        [detail] = [one.details() for one in bottle.storage.directories]
+        strays = _strays(simulated)
+        [detail] = [one.details() for one in simulated.storage.directories]
         assert detail.storage.entry_logs_stray == len(strays) > 0
         for name in strays:
             log = name.removesuffix(STRAY_SUFFIX)
-            assert len(bottle.disk.names[name].data) == before[log]
+            assert len(simulated.disk.names[name].data) == before[log]
         assert all(name.removesuffix(STRAY_SUFFIX) in before for name in strays)
-    assert any(finding.path in strays for finding in bad(await checked(bottle)))
+    assert any(finding.path in strays for finding in bad(await checked(simulated)))
     # The cure: they get their names back, and the index is made again.
     for name in strays:
-        bottle.disk.names[name.removesuffix(STRAY_SUFFIX)] = bottle.disk.names.pop(name)
-    assert (await rebuilt(bottle)).left_out == []
-    successor = bottle.reopened()
+        simulated.disk.names[name.removesuffix(STRAY_SUFFIX)] = simulated.disk.names.pop(name)
+    assert (await rebuilt(simulated)).left_out == []
+    successor = simulated.reopened()
     async with successor.running():
         await successor.check()
         assert not _strays(successor)
 
 
 async def test_a_new_log_never_takes_the_name_of_one_set_aside() -> None:
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
-        bottle.add(1, 0, payload_of(1, 0))
-        await bottle.settle()
-        await bottle.storage.checkpoint()
-    bottle.disk.names[f"ledgers/{9:016x}.log{STRAY_SUFFIX}"] = bottle.disk.names[
-        next(iter(logs(bottle)))
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
+        simulated.add(1, 0, payload_of(1, 0))
+        await simulated.settle()
+        await simulated.storage.checkpoint()
+    simulated.disk.names[f"ledgers/{9:016x}.log{STRAY_SUFFIX}"] = simulated.disk.names[
+        next(iter(logs(simulated)))
     ]
-    successor = bottle.reopened()
+    successor = simulated.reopened()
     async with successor.running():
         successor.add(1, 1, payload_of(1, 1))
         await successor.settle()
@@ -156,10 +156,10 @@ async def test_a_new_log_never_takes_the_name_of_one_set_aside() -> None:
         assert list(logs(successor))[-1] == f"ledgers/{10:016x}.log"
 
 
-async def _left_by_a_crash(bottle: Bottle) -> Bottle:
+async def _left_by_a_crash(simulated: SimulatedStorage) -> SimulatedStorage:
     """Killed in a checkpoint, after it wrote a log and before the index knew."""
 
-    async def checkpoint(crashing: Bottle) -> None:
+    async def checkpoint(crashing: SimulatedStorage) -> None:
         async with crashing.running():
             for i in range(5):
                 crashing.add(8, len(crashing.acked) + i, payload_of(8, len(crashing.acked) + i))
@@ -167,25 +167,25 @@ async def _left_by_a_crash(bottle: Bottle) -> Bottle:
             crashing.disk.crash_at = crashing.disk.steps + 3
             await crashing.storage.checkpoint()
 
-    known = Index(bottle.pairs[INDEX]).log_ids()
-    assert await is_crashing(checkpoint, bottle)
+    known = Index(simulated.pairs[INDEX]).log_ids()
+    assert await is_crashing(checkpoint, simulated)
     disk = MemoryDisk()
-    disk.names = dict(bottle.disk.names)
-    bottle.disk = disk
-    assert len(logs(bottle)) > len(
+    disk.names = dict(simulated.disk.names)
+    simulated.disk = disk
+    assert len(logs(simulated)) > len(
         [one for one in known if f"ledgers/{one:016x}.log" in disk.names]
     )
-    return bottle.reopened()
+    return simulated.reopened()
 
 
 async def test_what_a_crash_left_is_removed_before_anything_is_written() -> None:
     """Even if every start is killed, no more than the last one's is there."""
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
-        bottle.add(1, 0, payload_of(1, 0))
-        await bottle.settle()
-        await bottle.storage.checkpoint()
-    crashed = await _left_by_a_crash(bottle.reopened())
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
+        simulated.add(1, 0, payload_of(1, 0))
+        await simulated.settle()
+        await simulated.storage.checkpoint()
+    crashed = await _left_by_a_crash(simulated.reopened())
     [stray] = [name for name in logs(crashed) if not name.endswith("1.log")]
     async with crashed.running():
         assert stray not in logs(crashed)
@@ -196,13 +196,13 @@ async def test_what_a_crash_left_is_removed_before_anything_is_written() -> None
 async def test_a_log_that_is_missing_keeps_what_a_crash_left_once_not_for_ever() -> None:
     """It looks like an older index, so existing data is kept the first time. The
     index remembers that, and later crashes leave nothing behind."""
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
-        bottle.add(1, 0, payload_of(1, 0))
-        await bottle.settle()
-        await bottle.storage.checkpoint()
-    lost = next(iter(logs(bottle)))
-    crashed = await _left_by_a_crash(bottle.reopened())
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
+        simulated.add(1, 0, payload_of(1, 0))
+        await simulated.settle()
+        await simulated.storage.checkpoint()
+    lost = next(iter(logs(simulated)))
+    crashed = await _left_by_a_crash(simulated.reopened())
     inode = crashed.disk.names.pop(lost)
     del crashed.acked[1, 0]
     again = crashed.reopened()
@@ -224,12 +224,12 @@ async def test_a_log_that_is_missing_keeps_what_a_crash_left_once_not_for_ever()
 @pytest.mark.parametrize("sign", ["a lost end", "a doubt"])
 async def test_where_something_is_lost_what_a_crash_left_is_kept(sign: str) -> None:
     """A journal whose end is gone does not have what the log has that its checkpoint wrote."""
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
-        bottle.add(1, 0, payload_of(1, 0))
-        await bottle.settle()
-        await bottle.storage.checkpoint()
-    crashed = await _left_by_a_crash(bottle.reopened())
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
+        simulated.add(1, 0, payload_of(1, 0))
+        await simulated.settle()
+        await simulated.storage.checkpoint()
+    crashed = await _left_by_a_crash(simulated.reopened())
     stray = list(logs(crashed))[-1]
     if sign == "a doubt":
         write_integrity_state(
@@ -256,7 +256,7 @@ async def test_an_empty_journal_vouches_for_nothing() -> None:
         for name, data in scenario.now.files.items()
         if name.startswith("ledgers/") and name != MARK
     }
-    bottle = await begun(Kept(files, {INDEX: {}}), scenario.bottle)
-    before = logs(bottle)
-    await bottle.storage.start()
-    assert {name.removesuffix(STRAY_SUFFIX) for name in _strays(bottle)} == before.keys()
+    simulated = await begun(Kept(files, {INDEX: {}}), scenario.simulated)
+    before = logs(simulated)
+    await simulated.storage.start()
+    assert {name.removesuffix(STRAY_SUFFIX) for name in _strays(simulated)} == before.keys()

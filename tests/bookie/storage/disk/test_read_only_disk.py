@@ -45,11 +45,11 @@ def _mount_read_only(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
 
 
 async def _stopped(directory: Path) -> None:
-    bottle = RealBottle(directory, OPTIONS)
-    async with bottle.running():
-        bottle.add(1, 0, b"x" * 100)
-        await bottle.settle()
-        await bottle.storage.checkpoint()
+    simulated = RealBottle(directory, OPTIONS)
+    async with simulated.running():
+        simulated.add(1, 0, b"x" * 100)
+        await simulated.settle()
+        await simulated.storage.checkpoint()
     for part in ("journal", "ledgers"):
         (directory / part / LOCK_FILE).touch()
 

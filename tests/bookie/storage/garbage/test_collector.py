@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from bookie.core.garbage import GarbageOptions, TombstoneSweep, is_droppable, should_seal
 from bookie.storage.options import StorageOptions
 from ledger.errors import InvalidArgument, MetadataUnavailable, NoSuchLedger, Status
-from tests.bookie.storage.simulated_storage import Bottle
+from tests.bookie.storage.simulated_storage import SimulatedStorage
 
 OPTIONS = StorageOptions(
     write_cache_bytes=8000,
@@ -35,47 +35,47 @@ class Metadata:
         return ledger_id in self.deleted
 
 
-def logs(bottle: Bottle) -> list[str]:
-    return [name for name in bottle.disk.names if name.endswith(".log")]
+def logs(simulated: SimulatedStorage) -> list[str]:
+    return [name for name in simulated.disk.names if name.endswith(".log")]
 
 
 async def test_a_deleted_ledger_gives_its_space_back() -> None:
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
         for ledger in (1, 2):
             for i in range(40):
-                bottle.add(ledger, i, b"x" * 100)
-            await bottle.settle()
-            await bottle.storage.checkpoint()
-        before = len(logs(bottle))
-        bottle.deleted[1] = None
-        [collected] = await bottle.storage.collect_garbage(Metadata(1).is_deleted)
+                simulated.add(ledger, i, b"x" * 100)
+            await simulated.settle()
+            await simulated.storage.checkpoint()
+        before = len(logs(simulated))
+        simulated.deleted[1] = None
+        [collected] = await simulated.storage.collect_garbage(Metadata(1).is_deleted)
         assert (collected.ledgers_asked, collected.ledgers_deleted) == (2, 1)
-        assert collected.logs_removed == before - len(logs(bottle)) == 1
-        await bottle.check()
+        assert collected.logs_removed == before - len(logs(simulated)) == 1
+        await simulated.check()
         with pytest.raises(NoSuchLedger):
-            await bottle.storage.read(1, 0)
+            await simulated.storage.read(1, 0)
         with pytest.raises(NoSuchLedger):
-            await bottle.storage.read_batch(1, 0, 0, 1000)
-        assert bottle.storage.last_entry_id(1) == -1
-        assert bottle.add(1, 40) is Status.FENCED
-        assert bottle.add(1, 40, is_recovery=True) is Status.NO_SUCH_LEDGER
+            await simulated.storage.read_batch(1, 0, 0, 1000)
+        assert simulated.storage.last_entry_id(1) == -1
+        assert simulated.add(1, 40) is Status.FENCED
+        assert simulated.add(1, 40, is_recovery=True) is Status.NO_SUCH_LEDGER
 
 
 async def test_the_current_log_is_sealed_when_it_holds_deleted_entries() -> None:
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
-        bottle.add(1, 0, b"only")
-        await bottle.storage.checkpoint()
-        assert len(logs(bottle)) == 1
-        [collected] = await bottle.storage.collect_garbage(Metadata(1).is_deleted)
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
+        simulated.add(1, 0, b"only")
+        await simulated.storage.checkpoint()
+        assert len(logs(simulated)) == 1
+        [collected] = await simulated.storage.collect_garbage(Metadata(1).is_deleted)
         assert collected.logs_removed == 1
-        assert logs(bottle) == []
-        bottle.add(2, 0, b"next")
-        await bottle.settle()
-        await bottle.storage.checkpoint()
-        assert len(logs(bottle)) == 1
-    successor = bottle.reopened()
+        assert logs(simulated) == []
+        simulated.add(2, 0, b"next")
+        await simulated.settle()
+        await simulated.storage.checkpoint()
+        assert len(logs(simulated)) == 1
+    successor = simulated.reopened()
     successor.deleted[1] = None
     async with successor.running():
         await successor.check()
@@ -88,14 +88,14 @@ async def test_an_error_is_not_an_answer() -> None:
         await trio.lowlevel.checkpoint()
         raise MetadataUnavailable("no connection")
 
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
-        bottle.add(1, 0)
-        await bottle.settle()
-        await bottle.storage.checkpoint()
-        [collected] = await bottle.storage.collect_garbage(unavailable)
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
+        simulated.add(1, 0)
+        await simulated.settle()
+        await simulated.storage.checkpoint()
+        [collected] = await simulated.storage.collect_garbage(unavailable)
         assert (collected.asks_failed, collected.ledgers_deleted) == (1, 0)
-        await bottle.check()
+        await simulated.check()
 
 
 async def test_nobody_is_asked_for_long_who_does_not_answer() -> None:
@@ -107,50 +107,50 @@ async def test_nobody_is_asked_for_long_who_does_not_answer() -> None:
         raise MetadataUnavailable("no connection")
 
     garbage = GarbageOptions(asks_per_s_max=1e6, failures_max=2)
-    bottle = Bottle(options=replace(OPTIONS, garbage=garbage))
-    async with bottle.running():
+    simulated = SimulatedStorage(options=replace(OPTIONS, garbage=garbage))
+    async with simulated.running():
         for ledger in range(5):
-            bottle.add(ledger, 0)
-        await bottle.storage.checkpoint()
+            simulated.add(ledger, 0)
+        await simulated.storage.checkpoint()
         for is_forced in (False, False, True):
-            await bottle.storage.collect_garbage(unavailable, is_forced=is_forced)
+            await simulated.storage.collect_garbage(unavailable, is_forced=is_forced)
     assert asked == [0, 1, 2, 3, 0, 1]
 
 
 async def test_rounds_go_on_where_the_last_one_ended() -> None:
-    bottle = Bottle(options=OPTIONS)
+    simulated = SimulatedStorage(options=OPTIONS)
     metadata = Metadata(2)
-    async with bottle.running():
+    async with simulated.running():
         for ledger in range(5):
-            bottle.add(ledger, 0)
-        await bottle.storage.checkpoint()
+            simulated.add(ledger, 0)
+        await simulated.storage.checkpoint()
         for _ in range(3):
-            await bottle.storage.collect_garbage(metadata.is_deleted)
+            await simulated.storage.collect_garbage(metadata.is_deleted)
         assert metadata.asked == [0, 1, 2, 3, 4, 0, 1, 3]
 
 
 async def test_entries_still_in_memory_go_with_their_ledger() -> None:
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
-        bottle.add(1, 0)
-        await bottle.storage.checkpoint()
-        bottle.add(1, 1)
-        bottle.add(2, 0)
-        await bottle.settle()
-        bottle.deleted[1] = None
-        await bottle.storage.collect_garbage(Metadata(1).is_deleted)
-        await bottle.storage.checkpoint()
-        await bottle.check()
-        assert bottle.storage.last_entry_id(1) == -1
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
+        simulated.add(1, 0)
+        await simulated.storage.checkpoint()
+        simulated.add(1, 1)
+        simulated.add(2, 0)
+        await simulated.settle()
+        simulated.deleted[1] = None
+        await simulated.storage.collect_garbage(Metadata(1).is_deleted)
+        await simulated.storage.checkpoint()
+        await simulated.check()
+        assert simulated.storage.last_entry_id(1) == -1
 
 
 async def test_replay_does_not_bring_a_deleted_ledger_back() -> None:
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
-        bottle.add(1, 0)
-        await bottle.storage.checkpoint()  # the mark is still before the frame
-        await bottle.storage.collect_garbage(Metadata(1).is_deleted)
-    successor = bottle.reopened()
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
+        simulated.add(1, 0)
+        await simulated.storage.checkpoint()  # the mark is still before the frame
+        await simulated.storage.collect_garbage(Metadata(1).is_deleted)
+    successor = simulated.reopened()
     async with successor.running():
         assert successor.storage.statistics().frames_replayed == 1
         state = successor.storage.state(1)
@@ -160,49 +160,49 @@ async def test_replay_does_not_bring_a_deleted_ledger_back() -> None:
 
 
 async def test_waiting_long_polls_learn_that_the_ledger_is_gone() -> None:
-    bottle = Bottle(options=OPTIONS)
+    simulated = SimulatedStorage(options=OPTIONS)
     woken: list[bool] = []
-    async with bottle.running():
-        bottle.add(1, 0)
-        await bottle.storage.checkpoint()
-        state = bottle.storage.state(1)
+    async with simulated.running():
+        simulated.add(1, 0)
+        await simulated.storage.checkpoint()
+        state = simulated.storage.state(1)
         assert state is not None
         state.watch(lambda: woken.append(True))
-        await bottle.storage.collect_garbage(Metadata(1).is_deleted)
+        await simulated.storage.collect_garbage(Metadata(1).is_deleted)
         assert woken == [True]
 
 
 async def test_memory_does_not_keep_what_is_deleted() -> None:
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
         for ledger in (1, 2, 3):
-            bottle.add(ledger, 0)
-        await bottle.storage.checkpoint()
-        states = bottle.storage.directories[0].states
-        watched = bottle.storage.state(3)
+            simulated.add(ledger, 0)
+        await simulated.storage.checkpoint()
+        states = simulated.storage.directories[0].states
+        watched = simulated.storage.state(3)
         assert watched is not None
 
         def watch_again() -> None:
             watched.watch(watch_again)
 
         watch_again()
-        await bottle.storage.collect_garbage(Metadata(1, 3).is_deleted)
+        await simulated.storage.collect_garbage(Metadata(1, 3).is_deleted)
         assert list(states) == [2, 3], "the only state must notify the waiters"
-        state = bottle.storage.state(1)
+        state = simulated.storage.state(1)
         assert state is not None
         assert state.is_deleted
-        assert bottle.storage.state(3) is watched
+        assert simulated.storage.state(3) is watched
 
 
 async def test_old_tombstones_are_forgotten() -> None:
     garbage = GarbageOptions(seal_age_s=0, asks_per_s_max=1e6, tombstones_max=1)
-    bottle = Bottle(options=StorageOptions(garbage=garbage))
-    async with bottle.running():
+    simulated = SimulatedStorage(options=StorageOptions(garbage=garbage))
+    async with simulated.running():
         for ledger in (1, 2):
-            bottle.add(ledger, 0)
-        await bottle.storage.checkpoint()
-        await bottle.storage.collect_garbage(Metadata(1, 2).is_deleted)
-        assert [bottle.storage.state(ledger) is None for ledger in (1, 2)] == [True, False]
+            simulated.add(ledger, 0)
+        await simulated.storage.checkpoint()
+        await simulated.storage.collect_garbage(Metadata(1, 2).is_deleted)
+        assert [simulated.storage.state(ledger) is None for ledger in (1, 2)] == [True, False]
 
 
 @given(st.lists(st.integers(0, 9)), st.sets(st.integers(0, 9)))
@@ -238,14 +238,14 @@ def test_tombstones_kept_are_young_and_few(
 
 
 async def test_a_damaged_record_of_a_deleted_ledger_stops_no_collection() -> None:
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
         for ledger in (1, 2):
-            bottle.add(ledger, 0)
-            await bottle.settle()
-            await bottle.storage.checkpoint()
-    bottle.deleted.update({1: None, 2: None})
-    successor = bottle.reopened()
+            simulated.add(ledger, 0)
+            await simulated.settle()
+            await simulated.storage.checkpoint()
+    simulated.deleted.update({1: None, 2: None})
+    successor = simulated.reopened()
     async with successor.running():
         await successor.storage.checkpoint()
         pairs = successor.pairs["ledgers/index"]
@@ -266,32 +266,32 @@ async def test_a_damaged_record_of_a_deleted_ledger_stops_no_collection() -> Non
 async def test_a_file_that_cannot_be_removed_stops_neither_collection_nor_start(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
         for ledger in (1, 2, 3):
             for i in range(20):
-                bottle.add(ledger, i, b"x" * 100)
-            await bottle.settle()
-            await bottle.storage.checkpoint()
-        [stubborn, *others] = sorted(logs(bottle))
-        really_remove = bottle.disk.remove
+                simulated.add(ledger, i, b"x" * 100)
+            await simulated.settle()
+            await simulated.storage.checkpoint()
+        [stubborn, *others] = sorted(logs(simulated))
+        really_remove = simulated.disk.remove
 
         async def remove(path: str) -> None:
             if path == stubborn:
                 raise OSError(5, "Input/output error", path)
             await really_remove(path)
 
-        bottle.disk.remove = remove  # type: ignore[method-assign]
-        bottle.deleted.update({1: None, 2: None})
-        [collected] = await bottle.storage.collect_garbage(Metadata(1, 2).is_deleted)
+        simulated.disk.remove = remove  # type: ignore[method-assign]
+        simulated.deleted.update({1: None, 2: None})
+        [collected] = await simulated.storage.collect_garbage(Metadata(1, 2).is_deleted)
         assert collected.logs_removed >= 2
-        assert len(others) - len(logs(bottle)) == collected.logs_removed - 2
-        bottle.add(3, 20)
-        await bottle.settle()
-        await bottle.storage.checkpoint()
-        await bottle.check()
+        assert len(others) - len(logs(simulated)) == collected.logs_removed - 2
+        simulated.add(3, 20)
+        await simulated.settle()
+        await simulated.storage.checkpoint()
+        await simulated.check()
     assert stubborn in caplog.text
-    successor = bottle.reopened()
+    successor = simulated.reopened()
     async with successor.running():  # the disk refuses once more
         await successor.check()
         assert stubborn in logs(successor)

@@ -15,7 +15,7 @@ from bookie.storage.index.index import Index
 from ledger.errors import NoSuchLedger, Status
 from tests.bookie.storage.garbage.test_collector import OPTIONS, Metadata, logs
 from tests.bookie.storage.memory_disk import MemoryFile
-from tests.bookie.storage.simulated_storage import Bottle
+from tests.bookie.storage.simulated_storage import SimulatedStorage
 
 
 async def test_a_round_looks_at_few_tombstones_and_the_next_goes_on() -> None:
@@ -25,21 +25,21 @@ async def test_a_round_looks_at_few_tombstones_and_the_next_goes_on() -> None:
         tombstones_max=250,
         tombstones_per_round_max=200,
     )
-    bottle = Bottle(options=replace(OPTIONS, write_cache_bytes=10**6, garbage=garbage))
-    async with bottle.running():
+    simulated = SimulatedStorage(options=replace(OPTIONS, write_cache_bytes=10**6, garbage=garbage))
+    async with simulated.running():
         for ledger in range(1000):
-            bottle.add(ledger, 0)
-        await bottle.storage.checkpoint()
+            simulated.add(ledger, 0)
+        await simulated.storage.checkpoint()
         kept = []
-        index = bottle.storage.directories[0]._index
+        index = simulated.storage.directories[0]._index
         for _ in range(15):
-            await bottle.storage.collect_garbage(Metadata(*range(1000)).is_deleted)
+            await simulated.storage.collect_garbage(Metadata(*range(1000)).is_deleted)
             kept.append(len(index.tombstones()))
         # Five rounds count them; then each forgets as many as it looks at, and no more than needed.
         assert kept[:5] == [1000] * 5
         assert kept[5:10] == [800, 600, 400, 250, 250]
         assert set(kept[10:]) == {250}
-        assert [bottle.storage.state(ledger) is None for ledger in (0, 749, 750)] == [1, 1, 0]
+        assert [simulated.storage.state(ledger) is None for ledger in (0, 749, 750)] == [1, 1, 0]
 
 
 async def test_checkpoints_go_on_while_a_large_ledger_is_deleted(
@@ -47,68 +47,70 @@ async def test_checkpoints_go_on_while_a_large_ledger_is_deleted(
 ) -> None:
     monkeypatch.setattr(collector, "BATCHES_PER_HOLD", 1)
     monkeypatch.setattr(Index, "BATCH_PAIRS_MAX", 1)
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
         for i in range(10):
-            bottle.add(1, 2 * i)
-        await bottle.settle()
-        await bottle.storage.checkpoint()
-        bottle.deleted[1] = None
-        task = bottle.storage.directories[0].task
+            simulated.add(1, 2 * i)
+        await simulated.settle()
+        await simulated.storage.checkpoint()
+        simulated.deleted[1] = None
+        task = simulated.storage.directories[0].task
         refused = 0
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(bottle.storage.collect_garbage, Metadata(1).is_deleted)
-            while 1 in bottle.storage.directories[0]._index.ledger_ids(-1, 9):
-                assert bottle.add(2, task.checkpoints) is Status.OK
-                refused += bottle.add(1, 99) is Status.FENCED
-                await bottle.storage.checkpoint()
+            nursery.start_soon(simulated.storage.collect_garbage, Metadata(1).is_deleted)
+            while 1 in simulated.storage.directories[0]._index.ledger_ids(-1, 9):
+                assert simulated.add(2, task.checkpoints) is Status.OK
+                refused += simulated.add(1, 99) is Status.FENCED
+                await simulated.storage.checkpoint()
         assert refused >= 5
-        await bottle.settle()
-        await bottle.check()
+        await simulated.settle()
+        await simulated.check()
         with pytest.raises(NoSuchLedger):
-            await bottle.storage.read(1, 0)
+            await simulated.storage.read(1, 0)
 
 
 async def test_what_is_read_while_other_ledgers_are_deleted_is_kept_in_memory() -> None:
     """Otherwise a reader that catches up would read the whole range again for each entry of it."""
-    bottle = Bottle(options=replace(OPTIONS, read_cache_bytes=20_000, read_ahead_bytes=5000))
-    async with bottle.running():
+    simulated = SimulatedStorage(
+        options=replace(OPTIONS, read_cache_bytes=20_000, read_ahead_bytes=5000)
+    )
+    async with simulated.running():
         for i in range(10):
-            bottle.add(1, i)
-        bottle.add(2, 0)
-        await bottle.settle()
-        await bottle.storage.checkpoint()
-        bottle.deleted[2] = None
-        storage = bottle.storage.directories[0]
+            simulated.add(1, i)
+        simulated.add(2, 0)
+        await simulated.settle()
+        await simulated.storage.checkpoint()
+        simulated.deleted[2] = None
+        storage = simulated.storage.directories[0]
         storage._logs.close()  # so that the read opens its log again
-        really_open, asked, gone = bottle.disk.open, trio.Event(), trio.Event()
+        really_open, asked, gone = simulated.disk.open, trio.Event(), trio.Event()
 
         async def open_late(path: str, **how: bool) -> MemoryFile:
             asked.set()
             await gone.wait()
             return await really_open(path, **how)
 
-        bottle.disk.open = open_late  # type: ignore[method-assign]
+        simulated.disk.open = open_late  # type: ignore[method-assign]
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(bottle.storage.read, 1, 0)
+            nursery.start_soon(simulated.storage.read, 1, 0)
             await asked.wait()
-            bottle.disk.open = really_open  # type: ignore[method-assign]
-            await bottle.storage.collect_garbage(Metadata(2).is_deleted)
+            simulated.disk.open = really_open  # type: ignore[method-assign]
+            await simulated.storage.collect_garbage(Metadata(2).is_deleted)
             gone.set()
         for i in range(10):
-            entry = bottle.storage.read_cached(1, i)
+            entry = simulated.storage.read_cached(1, i)
             assert entry is not None
-            assert bytes(entry) == bottle.acked[1, i]
+            assert bytes(entry) == simulated.acked[1, i]
 
 
 async def test_a_round_lets_others_run_between_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     """With thousands of living logs the event loop stood still for a second."""
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
         for i in range(100):
-            bottle.add(1, 2 * i, b"x" * 1500)
-        await bottle.settle()
-        await bottle.storage.checkpoint()
+            simulated.add(1, 2 * i, b"x" * 1500)
+        await simulated.settle()
+        await simulated.storage.checkpoint()
         most = asked = 0
         of_log = Index.log_ledger_ids
 
@@ -127,29 +129,29 @@ async def test_a_round_lets_others_run_between_logs(monkeypatch: pytest.MonkeyPa
         monkeypatch.setattr(Index, "log_ledger_ids", counted)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(watch)
-            await bottle.storage.collect_garbage(Metadata().is_deleted)
+            await simulated.storage.collect_garbage(Metadata().is_deleted)
             nursery.cancel_scope.cancel()
-        assert len(logs(bottle)) > 50
+        assert len(logs(simulated)) > 50
         assert 1 <= most <= 2
 
 
 async def test_a_forced_round_frees_space_before_all_were_asked_about() -> None:
-    bottle = Bottle(options=OPTIONS)
-    async with bottle.running():
+    simulated = SimulatedStorage(options=OPTIONS)
+    async with simulated.running():
         for ledger in range(9):
             for i in range(20):
-                bottle.add(ledger, i, b"x" * 100)
-                await bottle.storage.wait_capacity()
-            await bottle.settle()
-            await bottle.storage.checkpoint()
+                simulated.add(ledger, i, b"x" * 100)
+                await simulated.storage.wait_capacity()
+            await simulated.settle()
+            await simulated.storage.checkpoint()
         sizes: list[int] = []
 
         async def all_deleted(_: int) -> bool:
             await trio.lowlevel.checkpoint()
-            sizes.append(len(logs(bottle)))
+            sizes.append(len(logs(simulated)))
             return True
 
-        [collected] = await bottle.storage.collect_garbage(all_deleted, is_forced=True)
+        [collected] = await simulated.storage.collect_garbage(all_deleted, is_forced=True)
         assert sizes[0] > sizes[3] > sizes[6]  # three are asked about at a time
         assert collected.logs_removed == sizes[0]
         assert collected.bytes_reclaimed_by_deletion > 9 * 20 * 100
@@ -163,11 +165,11 @@ async def test_questions_keep_to_their_rate_however_long_an_answer_takes(
         return False
 
     garbage = GarbageOptions(asks_per_s_max=50)
-    bottle = Bottle(options=replace(OPTIONS, write_cache_bytes=10**6, garbage=garbage))
-    async with bottle.running():
+    simulated = SimulatedStorage(options=replace(OPTIONS, write_cache_bytes=10**6, garbage=garbage))
+    async with simulated.running():
         for ledger in range(200):
-            bottle.add(ledger, 0)
-        await bottle.storage.checkpoint()
+            simulated.add(ledger, 0)
+        await simulated.storage.checkpoint()
         started = trio.current_time()
-        await bottle.storage.collect_garbage(slowly)
+        await simulated.storage.collect_garbage(slowly)
         assert 200 / 50 - 0.1 <= trio.current_time() - started <= 200 / 50 + 0.1

@@ -19,7 +19,7 @@ from bookie.storage.options import StorageFailed, StorageOptions
 from ledger.errors import NoSuchLedger
 from tests.bookie.storage.crash_disk import CrashDisk
 from tests.bookie.storage.memory_disk import MemoryDisk, PowerLost
-from tests.bookie.storage.simulated_storage import Bottle, CrashingKeyValue, is_crashing
+from tests.bookie.storage.simulated_storage import CrashingKeyValue, SimulatedStorage, is_crashing
 from tests.crash_counts import Aftermath
 from tests.effort import stride
 
@@ -44,64 +44,64 @@ def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compactor, "FILES_PER_HOLD", 1)
 
 
-def _bottle(disk: MemoryDisk, pairs: CrashingKeyValue) -> Bottle:
+def _simulated(disk: MemoryDisk, pairs: CrashingKeyValue) -> SimulatedStorage:
     pairs.disk = disk
-    return Bottle(disk, {INDEX: pairs}, options=OPTIONS, checkpoints_when_due=False)
+    return SimulatedStorage(disk, {INDEX: pairs}, options=OPTIONS, checkpoints_when_due=False)
 
 
-async def _compact(bottle: Bottle) -> None:
+async def _compact(simulated: SimulatedStorage) -> None:
     async def is_deleted(ledger_id: int) -> bool:
         await trio.lowlevel.checkpoint()
-        return ledger_id in bottle.deleted
+        return ledger_id in simulated.deleted
 
-    [collected] = await bottle.storage.collect_garbage(is_deleted, is_forced=True)
+    [collected] = await simulated.storage.collect_garbage(is_deleted, is_forced=True)
     assert (collected.ended_early, collected.set_aside) == ("", ())
 
 
-async def _workload(bottle: Bottle) -> None:
-    async with bottle.running():
+async def _workload(simulated: SimulatedStorage) -> None:
+    async with simulated.running():
         for i in range(12):
             for ledger in (1, 2, 3):
-                bottle.add(ledger, i, b"%d" % ledger * (10 + i * 5), lac=i - 1)
+                simulated.add(ledger, i, b"%d" % ledger * (10 + i * 5), lac=i - 1)
             if i % 4 == 3:
-                await bottle.settle()
-                await bottle.storage.checkpoint()
-        bottle.fence(1)
+                await simulated.settle()
+                await simulated.storage.checkpoint()
+        simulated.fence(1)
         for i in (2, 3, 9):
-            bottle.add(1, i, b"again", is_recovery=True)
-        await bottle.settle()
-        bottle.deleted[3] = None  # from here on nothing is promised about it
+            simulated.add(1, i, b"again", is_recovery=True)
+        await simulated.settle()
+        simulated.deleted[3] = None  # from here on nothing is promised about it
         for round_no in range(2):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_compact, bottle)
+                nursery.start_soon(_compact, simulated)
                 for i in range(6):
-                    bottle.add(2, 3 * i + round_no, b"meanwhile%d" % round_no, is_recovery=True)
-                    bottle.add(4, 6 * round_no + i, b"new")
-                    await bottle.settle()
-                    await bottle.storage.checkpoint()
-            await bottle.check()
-        assert bottle.storage.directories[0].details().compaction.entries_moved > 30
-        bottle.is_superseded = True
-        bottle.add(4, 20, b"at last")
-        await bottle.settle()
+                    simulated.add(2, 3 * i + round_no, b"meanwhile%d" % round_no, is_recovery=True)
+                    simulated.add(4, 6 * round_no + i, b"new")
+                    await simulated.settle()
+                    await simulated.storage.checkpoint()
+            await simulated.check()
+        assert simulated.storage.directories[0].details().compaction.entries_moved > 30
+        simulated.is_superseded = True
+        simulated.add(4, 20, b"at last")
+        await simulated.settle()
 
 
 def _after_crash(
-    crashed: Bottle,
+    crashed: SimulatedStorage,
     rng: random.Random,
     crash_at: int | None = None,
     aftermath: Aftermath | None = None,
-) -> Bottle:
+) -> SimulatedStorage:
     old = crashed.pairs[INDEX]
     kept = 0 if aftermath is Aftermath.DROPPED else rng.randint(0, old.unflushed)
     pairs = CrashingKeyValue(old.after_crash(kept).items(b"", b"\xff" * 20))
     assert isinstance(crashed.disk, CrashDisk)
     disk = crashed.disk.after_crash(aftermath)
     disk.crash_at = crash_at
-    return crashed.promised_by(_bottle(disk, pairs))
+    return crashed.promised_by(_simulated(disk, pairs))
 
 
-async def _check_after(successor: Bottle) -> None:
+async def _check_after(successor: SimulatedStorage) -> None:
     async with successor.running():
         await successor.check()
         assert successor.storage.statistics().entry_logs_missing == 0
@@ -136,7 +136,7 @@ async def test_promises_hold_after_a_crash_at_any_point_of_compactions(
     capsys: pytest.CaptureFixture[str],
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    whole = _bottle(CrashDisk(), CrashingKeyValue())
+    whole = _simulated(CrashDisk(), CrashingKeyValue())
     assert not await is_crashing(_workload, whole)
     steps = whole.disk.steps
     crashes = double_crashes = 0
@@ -146,10 +146,10 @@ async def test_promises_hold_after_a_crash_at_any_point_of_compactions(
     points = range(first, steps + 1, step) if step > 1 else range(1, steps + 1)
     for crash_at in points:
         rng = random.Random(crash_at)
-        bottle = _bottle(CrashDisk(rng=rng, crash_at=crash_at), CrashingKeyValue())
-        crashes += await is_crashing(_workload, bottle)
+        simulated = _simulated(CrashDisk(rng=rng, crash_at=crash_at), CrashingKeyValue())
+        crashes += await is_crashing(_workload, simulated)
         # Then while the next process starts or compacts, once, and then no more.
-        again = _after_crash(bottle, rng, rng.randint(1, 60), aftermath)
+        again = _after_crash(simulated, rng, rng.randint(1, 60), aftermath)
         try:
             await _check_after(again)
         except* (PowerLost, StorageFailed):

@@ -19,14 +19,14 @@ from bookie.storage.options import StorageOptions
 from ledger.errors import BookieIoError, LedgerError
 from tests.bookie.storage.check.test_bookie import filled
 from tests.bookie.storage.garbage.test_compactor import OPTIONS
-from tests.bookie.storage.simulated_storage import Bottle
+from tests.bookie.storage.simulated_storage import SimulatedStorage
 from tests.effort import scaled
 
 TRIES = scaled(ci=20, night=600)
 
 
-class RealBottle(Bottle):
-    """A bottle on real files."""
+class RealBottle(SimulatedStorage):
+    """A storage on real files."""
 
     def __init__(self, directory: Path, options: StorageOptions) -> None:
         super().__init__(options=options)
@@ -136,10 +136,10 @@ def test_damage_is_not_taken_for_another_process(tmp_path: Path) -> None:
 
 async def test_it_starts_or_refuses_and_denies_nothing(tmp_path: Path) -> None:
     whole, used = tmp_path / "whole", tmp_path / "used"
-    bottle = RealBottle(whole, OPTIONS)
-    async with bottle.running():
-        await filled(bottle)
-    bottle.storage.close()
+    simulated = RealBottle(whole, OPTIONS)
+    async with simulated.running():
+        await filled(simulated)
+    simulated.storage.close()
     assert (await _checked(whole)).is_clean
     refused: list[str] = []
     unseen: list[str] = []
@@ -161,7 +161,7 @@ async def test_it_starts_or_refuses_and_denies_nothing(tmp_path: Path) -> None:
             unseen += [what] * is_clean
             successor.storage.close()
             continue
-        for key, entry in bottle.acked.items():
+        for key, entry in simulated.acked.items():
             got = b""
             with suppress(BookieIoError):  # anything else would be a denial
                 got = bytes(await successor.storage.read(*key))

@@ -21,7 +21,7 @@ from bookie.storage.index.index import Index, PlacedRun, run_key
 from bookie.storage.index.rocksdb import RocksKeyValue
 from bookie.testing.memory_key_value import MemoryKeyValue
 from tests.bookie.storage.garbage.test_compactor import OPTIONS, deleted
-from tests.bookie.storage.simulated_storage import Bottle
+from tests.bookie.storage.simulated_storage import SimulatedStorage
 
 LEDGERS = 5000
 
@@ -136,14 +136,16 @@ async def test_deletions_are_flushed_though_no_log_goes_and_nothing_is_added(
 ) -> None:
     monkeypatch.setattr(collector, "BATCHES_PER_FLUSH", 50)
     garbage = replace(OPTIONS.garbage, seal_age_s=1e9)
-    bottle = Bottle(options=replace(OPTIONS, entry_log_bytes_max=1 << 20, garbage=garbage))
-    async with bottle.running():
+    simulated = SimulatedStorage(
+        options=replace(OPTIONS, entry_log_bytes_max=1 << 20, garbage=garbage)
+    )
+    async with simulated.running():
         for ledger_id in range(1, 50):
-            bottle.add(ledger_id, 0)
-        await bottle.settle()
-        await bottle.storage.checkpoint()
-        bottle.deleted.update(dict.fromkeys(range(1, 40)))
-        [collected] = await bottle.storage.collect_garbage(deleted(bottle))
+            simulated.add(ledger_id, 0)
+        await simulated.settle()
+        await simulated.storage.checkpoint()
+        simulated.deleted.update(dict.fromkeys(range(1, 40)))
+        [collected] = await simulated.storage.collect_garbage(deleted(simulated))
         assert collected.ledgers_deleted == 39
         assert collected.logs_removed == 0
-        assert bottle.pairs["ledgers/index"].unflushed == 0
+        assert simulated.pairs["ledgers/index"].unflushed == 0

@@ -18,7 +18,7 @@ from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.errors import BookieIoError
 from tests.bookie.storage.garbage.test_compactor import OPTIONS, deleted, fill, logs, statistics
 from tests.bookie.storage.index.test_damage import damage_oldest
-from tests.bookie.storage.simulated_storage import Bottle
+from tests.bookie.storage.simulated_storage import SimulatedStorage
 
 SCRUBBED = replace(OPTIONS, scrub_bytes_per_s=1e12)
 
@@ -56,9 +56,9 @@ class BadBlock(MemoryKeyValue):
         super().write(puts, deletes)
 
 
-def _bottle() -> tuple[Bottle, BadBlock]:
+def _simulated() -> tuple[SimulatedStorage, BadBlock]:
     pairs = BadBlock()
-    return Bottle(
+    return SimulatedStorage(
         pairs={"ledgers/index": pairs}, options=SCRUBBED, checkpoints_when_due=False
     ), pairs
 
@@ -67,16 +67,16 @@ def _key(kind: bytes, number: int) -> Callable[[bytes], bool]:
     return lambda key: key.startswith(kind + number.to_bytes(8, "big"))
 
 
-async def _round(bottle: Bottle) -> GarbageCollectionReport:
-    [collected] = await bottle.storage.collect_garbage(deleted(bottle), is_forced=True)
+async def _round(simulated: SimulatedStorage) -> GarbageCollectionReport:
+    [collected] = await simulated.storage.collect_garbage(deleted(simulated), is_forced=True)
     return collected
 
 
-async def _serves(bottle: Bottle) -> None:
-    assert bottle.storage.failure is None
-    bottle.add(9, 0, b"the bookie is well")
-    await bottle.settle()
-    assert (9, 0) in bottle.acked
+async def _serves(simulated: SimulatedStorage) -> None:
+    assert simulated.storage.failure is None
+    simulated.add(9, 0, b"the bookie is well")
+    await simulated.settle()
+    assert (9, 0) in simulated.acked
 
 
 BAD = [(b"L", 4), (b"T", 1), (b"G", 2), (b"E", 3)]
@@ -84,86 +84,86 @@ BAD = [(b"L", 4), (b"T", 1), (b"G", 2), (b"E", 3)]
 
 @pytest.mark.parametrize(("kind", "number"), BAD)
 async def test_a_round_ends_with_a_reason_and_the_bookie_goes_on(kind: bytes, number: int) -> None:
-    bottle, pairs = _bottle()
-    async with bottle.running():
-        await fill(bottle)
-        bottle.deleted[1] = None
-        await _round(bottle)
-        bottle.deleted.update({2: None, 3: None})
+    simulated, pairs = _simulated()
+    async with simulated.running():
+        await fill(simulated)
+        simulated.deleted[1] = None
+        await _round(simulated)
+        simulated.deleted.update({2: None, 3: None})
         pairs.bad = _key(kind, number)
         for _ in range(2):
-            collected = await _round(bottle)
+            collected = await _round(simulated)
             assert "cannot be read" in collected.index_problem
             assert collected.set_aside == ()
-        assert statistics(bottle).logs_set_aside == 0
-        await _serves(bottle)
+        assert statistics(simulated).logs_set_aside == 0
+        await _serves(simulated)
         pairs.bad = lambda _: False
-        collected = await _round(bottle)
+        collected = await _round(simulated)
         assert collected.index_problem == ""
-        state = bottle.storage.state(2)
+        state = simulated.storage.state(2)
         assert state is None or state.is_deleted
-        assert statistics(bottle).logs_set_aside == 0
-        await bottle.check()
+        assert statistics(simulated).logs_set_aside == 0
+        await simulated.check()
 
 
 async def test_damaged_logs_that_cannot_be_looked_up_end_a_round_only() -> None:
-    bottle, pairs = _bottle()
-    async with bottle.running():
-        await fill(bottle)
-        directory = bottle.storage.directories[0]
+    simulated, pairs = _simulated()
+    async with simulated.running():
+        await fill(simulated)
+        directory = simulated.storage.directories[0]
         directory._index.set_log_aside(99, "for once")
-        assert statistics(bottle).logs_set_aside == 1
-        bottle.deleted.update(dict.fromkeys((1, 2, 3)))
+        assert statistics(simulated).logs_set_aside == 1
+        simulated.deleted.update(dict.fromkeys((1, 2, 3)))
         [run, *_] = directory._index.runs(4)
-        bottle.disk.names[f"ledgers/{run.log_id:016x}.log"].data[run.offset + 20] ^= 1
+        simulated.disk.names[f"ledgers/{run.log_id:016x}.log"].data[run.offset + 20] ^= 1
         pairs.bad = lambda key: key.startswith(b"D")
-        collected = await _round(bottle)
+        collected = await _round(simulated)
         assert "cannot be read" in collected.index_problem
-        assert statistics(bottle).logs_set_aside == 1
-        await _serves(bottle)
+        assert statistics(simulated).logs_set_aside == 1
+        await _serves(simulated)
 
 
 async def test_ledgers_before_the_unreadable_one_are_collected() -> None:
-    bottle, pairs = _bottle()
-    async with bottle.running():
-        await fill(bottle)
-        bottle.deleted.update({1: None, 2: None})
+    simulated, pairs = _simulated()
+    async with simulated.running():
+        await fill(simulated)
+        simulated.deleted.update({1: None, 2: None})
         pairs.bad = _key(b"L", 4)
-        assert (await _round(bottle)).ledgers_deleted == 2
+        assert (await _round(simulated)).ledgers_deleted == 2
 
 
 async def test_a_log_whose_record_cannot_be_read_keeps_no_other() -> None:
-    bottle, pairs = _bottle()
-    async with bottle.running():
-        await fill(bottle)
-        before = logs(bottle)
-        bottle.deleted.update(dict.fromkeys(range(1, 6)))
+    simulated, pairs = _simulated()
+    async with simulated.running():
+        await fill(simulated)
+        before = logs(simulated)
+        simulated.deleted.update(dict.fromkeys(range(1, 6)))
         pairs.bad = _key(b"G", 1)
-        collected = await _round(bottle)
+        collected = await _round(simulated)
         assert collected.ledgers_deleted == 5
-        assert logs(bottle).keys() & before.keys() <= {"ledgers/0000000000000001.log"}
+        assert logs(simulated).keys() & before.keys() <= {"ledgers/0000000000000001.log"}
 
 
 async def test_a_ledger_whose_runs_cannot_be_read_keeps_no_other_from_being_deleted() -> None:
-    bottle, pairs = _bottle()
-    async with bottle.running():
-        await fill(bottle)
-        bottle.deleted.update({2: None, 3: None})
+    simulated, pairs = _simulated()
+    async with simulated.running():
+        await fill(simulated)
+        simulated.deleted.update({2: None, 3: None})
         pairs.bad = _key(b"E", 2)
-        collected = await _round(bottle)
+        collected = await _round(simulated)
         assert collected.ledgers_deleted == 1
         assert "cannot be read" in collected.index_problem
-        await _serves(bottle)
+        await _serves(simulated)
         pairs.bad = lambda _: False
-        assert (await _round(bottle)).ledgers_deleted == 1
+        assert (await _round(simulated)).ledgers_deleted == 1
 
 
 @pytest.mark.parametrize("kind", [b"D", b"E", b"G"])
 async def test_the_scrubber_blames_no_log(kind: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    bottle, pairs = _bottle()
-    async with bottle.running():
-        await fill(bottle)
-        directory = bottle.storage.directories[0]
+    simulated, pairs = _simulated()
+    async with simulated.running():
+        await fill(simulated)
+        directory = simulated.storage.directories[0]
         directory._index.set_log_aside(99, "for once")
         pairs.bad = lambda key: key.startswith(kind)
         with caplog.at_level(logging.ERROR):
@@ -171,7 +171,7 @@ async def test_the_scrubber_blames_no_log(kind: bytes, caplog: pytest.LogCapture
         [reported] = caplog.messages
         assert "index" in reported
         assert "cannot be read" in reported
-        await _serves(bottle)
+        await _serves(simulated)
         pairs.bad = lambda _: False
         assert directory._index.logs_set_aside().keys() == {99}
         await directory.scrubber.round()
@@ -179,13 +179,13 @@ async def test_the_scrubber_blames_no_log(kind: bytes, caplog: pytest.LogCapture
 
 
 async def test_one_ledger_that_cannot_be_read_keeps_the_scrubber_from_no_other_log() -> None:
-    bottle, pairs = _bottle()
-    async with bottle.running():
-        await fill(bottle)
-        bottle.add(8, 0, b"in the last log alone")
-        await bottle.settle()
-        await bottle.storage.checkpoint()
-        directory = bottle.storage.directories[0]
+    simulated, pairs = _simulated()
+    async with simulated.running():
+        await fill(simulated)
+        simulated.add(8, 0, b"in the last log alone")
+        await simulated.settle()
+        await simulated.storage.checkpoint()
+        directory = simulated.storage.directories[0]
         await directory._logs.seal()
         [run] = directory._index.runs(8)
         sealed = len(directory._index.log_ids())
@@ -195,15 +195,15 @@ async def test_one_ledger_that_cannot_be_read_keeps_the_scrubber_from_no_other_l
 
 
 async def test_a_failed_write_still_stops_the_process() -> None:
-    bottle, pairs = _bottle()
-    async with bottle.running():
-        await fill(bottle)
-        bottle.deleted[1] = None
+    simulated, pairs = _simulated()
+    async with simulated.running():
+        await fill(simulated)
+        simulated.deleted[1] = None
         pairs.write_error = BookieIoError("index: write failed")
         with pytest.raises(ExceptionGroup) as raised:
-            await _round(bottle)
+            await _round(simulated)
         assert raised.group_contains(StorageFailed)
-        assert isinstance(bottle.storage.failure, StorageFailed)
+        assert isinstance(simulated.storage.failure, StorageFailed)
 
 
 async def test_what_rocks_cannot_read_is_distinguished_from_what_it_cannot_write(
@@ -249,13 +249,13 @@ def test_an_unreadable_index_is_reported_with_its_cure(caplog: pytest.LogCapture
 
 async def test_scrubbing_goes_on_after_a_round_that_met_it() -> None:
     """`run` is a task of the storage: what it raised would end the process."""
-    bottle, pairs = _bottle()
-    async with bottle.running():
-        await fill(bottle)
+    simulated, pairs = _simulated()
+    async with simulated.running():
+        await fill(simulated)
         pairs.bad = lambda key: key.startswith(b"D")
-        bottle.storage.directories[0]._index.set_log_aside(99, "for once")
-        scrubber = bottle.storage.directories[0].scrubber
+        simulated.storage.directories[0]._index.set_log_aside(99, "for once")
+        scrubber = simulated.storage.directories[0].scrubber
         for _ in range(2):
             await scrubber.round()
         assert scrubber.statistics.rounds == 2
-        await _serves(bottle)
+        await _serves(simulated)
