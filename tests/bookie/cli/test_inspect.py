@@ -22,8 +22,8 @@ TEXT, JSON = OutputOption(), OutputOption(json=True)
 @pytest.fixture
 async def directory(tmp_path: Path) -> Path:
     """Returns a directory of a stopped bookie with ledger 1."""
-    bottle = RealBottle(tmp_path, OPTIONS)
-    async with bottle.running():
+    simulated = RealBottle(tmp_path, OPTIONS)
+    async with simulated.running():
         for i in range(3):
             simulated.add(1, i, b"x" * 100)
             await simulated.settle()

@@ -29,7 +29,7 @@ from tests.bookie.server.simulated_server import (
     Flood,
     SimulatedServer,
     call,
-    run_with_server,
+    run_server,
 )
 from tests.bookie.server.test_server import KEY, add, entry_of
 
@@ -73,13 +73,13 @@ async def seed(bookie: SimulatedServer, *ledger_ids: int, entries: int = 1) -> N
 
 
 def directories_of(bookie: SimulatedServer) -> int:
-    return len(bookie.bottle.storage.directories)
+    return len(bookie.simulated.storage.directories)
 
 
 async def fill(bookie: SimulatedServer, flood: Flood, nursery: trio.Nursery) -> trio.Event:
     """Returns when the write cache is full: the flush of its other half hangs until the returned
     event is set."""
-    directory = bookie.bottle.storage.directories[flood.ledger_id % directories_of(bookie)]
+    directory = bookie.simulated.storage.directories[flood.ledger_id % directories_of(bookie)]
     sync, unblocked = directory._logs.sync, trio.Event()
 
     async def hanging() -> None:
@@ -96,7 +96,7 @@ async def fill(bookie: SimulatedServer, flood: Flood, nursery: trio.Nursery) -> 
 
 def test_a_full_write_cache_accepts_recovery_adds_and_refuses_others_after_a_wait() -> None:
     async def scenario(bookie: SimulatedServer) -> None:
-        storage = bookie.bottle.storage
+        storage = bookie.simulated.storage
         await seed(bookie, 7)
         flood = Flood(bookie, "writer", 8, payload=2000)
         async with trio.open_nursery() as nursery:
@@ -134,7 +134,7 @@ def test_a_full_write_cache_accepts_recovery_adds_and_refuses_others_after_a_wai
                 answer = await call(peer, ReadRequest(8, entry_id))
                 assert answer.status is Status.OK
 
-    run_with_server(scenario, options=SMALL_CACHE)
+    run_server(scenario, options=SMALL_CACHE)
 
 
 def test_adds_that_wait_longer_take_no_more_memory() -> None:
@@ -148,21 +148,21 @@ def test_adds_that_wait_longer_take_no_more_memory() -> None:
             for _ in range(100):
                 await trio.sleep(0.2)
                 waiting_bytes.append(bookie.server.statistics().held_add_bytes)
-                assert bookie.bottle.storage.queued_bytes <= 256 * KIB
+                assert bookie.simulated.storage.queued_bytes <= 256 * KIB
             nursery.cancel_scope.cancel()
         assert 0 < max(waiting_bytes) <= 10 * 2 * THROTTLED_BYTES_MAX
         assert sum(flood.statuses[Status.TOO_MANY_REQUESTS] for flood in floods) > 1000
         await trio.sleep(1)
         assert bookie.server.statistics().held_add_bytes == 0, "their peers are gone"
 
-    run_with_server(scenario, options=SMALL_CACHE)
+    run_server(scenario, options=SMALL_CACHE)
 
 
 def test_a_full_directory_does_not_block_another() -> None:
     """The checkpoint of one of two directories hangs. Adds to the other continue."""
 
     async def scenario(bookie: SimulatedServer) -> None:
-        storage = bookie.bottle.storage
+        storage = bookie.simulated.storage
         await seed(bookie, 8, 9)
         _, other = storage.directories
         flood = Flood(bookie, "writer", 8, payload=2000)
@@ -187,7 +187,7 @@ def test_a_full_directory_does_not_block_another() -> None:
             assert not other.is_full
             nursery.cancel_scope.cancel()
 
-    run_with_server(scenario, directories=2, options=replace(OPTIONS, write_cache_bytes=1024 * KIB))
+    run_server(scenario, directories=2, options=replace(OPTIONS, write_cache_bytes=1024 * KIB))
 
 
 def test_a_thousand_reads_of_a_slow_disk_delay_no_fence_no_tail_and_no_other_peer() -> None:
@@ -235,7 +235,7 @@ def test_a_thousand_reads_of_a_slow_disk_delay_no_fence_no_tail_and_no_other_pee
         assert answered == 1000
         assert bookie.server.statistics().reads_waiting == 0
 
-    run_with_server(scenario)
+    run_server(scenario)
 
 
 def test_reads_beyond_the_limit_of_a_directory_are_refused_unless_urgent() -> None:
@@ -261,7 +261,7 @@ def test_reads_beyond_the_limit_of_a_directory_are_refused_unless_urgent() -> No
         refused = bookie.server.statistics().requests.refused
         assert refused["read", "too_many_requests"] == 42
 
-    run_with_server(scenario, read_limits=ReadLimits(waiting_max=1000, directory_waiting_max=50))
+    run_server(scenario, read_limits=ReadLimits(waiting_max=1000, directory_waiting_max=50))
 
 
 def test_above_the_limit_of_all_reads_their_connections_are_not_read() -> None:
@@ -294,7 +294,7 @@ def test_above_the_limit_of_all_reads_their_connections_are_not_read() -> None:
         assert 100 <= most <= 100 + 5 * 40
         assert bookie.server.statistics().requests.waits[Wait.READS] > 0
 
-    run_with_server(scenario, read_limits=ReadLimits(waiting_max=100, directory_waiting_max=5000))
+    run_server(scenario, read_limits=ReadLimits(waiting_max=100, directory_waiting_max=5000))
 
 
 def test_a_peer_that_takes_no_replies_is_disconnected_and_does_not_affect_others() -> None:
@@ -327,4 +327,4 @@ def test_a_peer_that_takes_no_replies_is_disconnected_and_does_not_affect_others
         assert statistics.peers_dropped == 10
         assert (statistics.reply_bytes, statistics.connections) == (0, 0)
 
-    run_with_server(scenario, replies_bytes_max=500_000)
+    run_server(scenario, replies_bytes_max=500_000)

@@ -15,7 +15,7 @@ from tests.bookie.server.simulated_server import (
     KIB,
     SimulatedServer,
     call,
-    run_with_server,
+    run_server,
     send_all,
 )
 from tests.bookie.server.test_deferred_replies import block_journal, released
@@ -36,7 +36,7 @@ def test_a_read_only_bookie_accepts_recovery_adds_and_those_with_priority(
     async def scenario(bookie: SimulatedServer) -> None:
         async with bookie.peer("writer", version) as writer:
             await call(writer, add(7, 0))
-            gate = bookie.bottle.storage.gate
+            gate = bookie.simulated.storage.gate
             gate.set(is_read_only=True, takes_recovery=takes_recovery)
             urgent = Status.OK if takes_recovery else Status.READ_ONLY
             for request, status in (
@@ -50,7 +50,7 @@ def test_a_read_only_bookie_accepts_recovery_adds_and_those_with_priority(
                 assert isinstance(answer, AddResponse)
                 assert answer.status is status, request
 
-    run_with_server(scenario)
+    run_server(scenario)
 
 
 def _memory_taken(version: int) -> int:
@@ -78,11 +78,11 @@ def _memory_taken(version: int) -> int:
             gc.collect()
             taken = tracemalloc.get_traced_memory()[0]
             tracemalloc.stop()
-            assert bookie.bottle.storage.journals[0].queued_bytes > QUEUE_BYTES
+            assert bookie.simulated.storage.journals[0].queued_bytes > QUEUE_BYTES
             unblocked.set()
             nursery.cancel_scope.cancel()
 
-    run_with_server(scenario, queued_bytes_max=QUEUE_BYTES)
+    run_server(scenario, queued_bytes_max=QUEUE_BYTES)
     return taken
 
 
