@@ -39,19 +39,19 @@ def environment(**more: str) -> dict[str, str]:
 
 
 _STARTED: set[str] = set()
-"""Sub-commands that this process has started from scratch."""
+"""Sub-commands of which this process has started a fresh process."""
 
 
 @cache
 def _warm_interpreter() -> WarmInterpreter:
-    """One for all commands of this process; it ends with it."""
+    """Returns the interpreter for all commands of this process, which ends with it."""
     interpreter = WarmInterpreter(_PYTHON, environment())
     atexit.register(interpreter.close)
     return interpreter
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process exists and is no zombie."""
+    """Returns whether a process exists and is no zombie."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -64,11 +64,11 @@ def wait_gone(pids: list[int]) -> None:
     deadline_s = time.monotonic() + PATIENCE_S
     while any(map(is_running, pids)):
         assert time.monotonic() < deadline_s, f"still there: {pids}"
-        time.sleep(0.01)  # there is no event for the end of somebody else's process
+        time.sleep(0.01)  # there is no event for the end of a process that is not a child
 
 
 class StandaloneCluster:
-    """`ledgerstream standalone` on one directory; may be started again after its end."""
+    """`ledgerstream standalone` on one directory; it can be restarted after its end."""
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class StandaloneCluster:
         options: tuple[str, ...],
         variables: Mapping[str, str] | None = None,
     ) -> None:
-        """`variables`: of its environment."""
+        """`variables` are added to its environment."""
         self.directory = directory
         self._arguments = ["standalone", "--dir", str(directory), *options]
         if bookies is not None:
@@ -93,7 +93,7 @@ class StandaloneCluster:
         return self._process
 
     def start(self) -> None:
-        """Returns when it said "ready"."""
+        """Starts the cluster and returns when it has printed "ready"."""
         with self.said.open("ab") as stderr:
             self._process = subprocess.Popen(
                 COMMAND + self._arguments,
@@ -112,7 +112,7 @@ class StandaloneCluster:
         return "\n".join(path.read_text() for path in self.directory.glob("bookie-*/bookie.log"))
 
     def pid_of(self, number: int) -> int:
-        """Process id of bookie `number`, counted from 1."""
+        """Returns the process id of bookie `number`, counted from 1."""
         return int((self.directory / f"bookie-{number}" / "bookie.pid").read_text())
 
     def pids(self) -> list[int]:
@@ -126,7 +126,7 @@ class StandaloneCluster:
         return list(layout["ports"])
 
     def kill_all(self) -> None:
-        """kill -9 of the supervisor; returns when its bookies are gone too."""
+        """Kills the supervisor with SIGKILL; returns when its bookies have ended, too."""
         pids = self.pids()
         self.process.kill()
         self.end(signal.SIGKILL)
@@ -149,14 +149,15 @@ class StandaloneCluster:
     # Commands against the cluster.
 
     def run(self, *arguments: str, stdin: bytes = b"") -> bytes:
-        """stdout of a command that must succeed."""
+        """Returns the stdout of a command that must succeed."""
         done = self.try_run(*arguments, stdin=stdin)
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout
 
     def try_run(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        """The first process of each sub-command is started from scratch, and at night all of
-        them; the others are forked from an interpreter that has imported what they need."""
+        """Runs a command and returns its result. The first process of each sub-command is started
+        from scratch, at night all of them; the others are forked from an interpreter with all
+        imports."""
         variables = environment(LEDGERSTREAM_CLUSTER=self.uri)
         if IS_NIGHT or arguments[0] not in _STARTED:
             _STARTED.add(arguments[0])
@@ -174,7 +175,8 @@ class StandaloneCluster:
 
     @contextmanager
     def begin(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-        """A command with pipes on stdin, stdout and stderr; killed at the end of the block."""
+        """Starts a command with pipes on stdin, stdout and stderr; kills it at the end of the
+        block."""
         process = subprocess.Popen(
             COMMAND + list(arguments),
             stdin=subprocess.PIPE,
@@ -190,7 +192,7 @@ class StandaloneCluster:
 
 
 def wait_for(is_so: Callable[[], bool]) -> None:
-    """Until another process has done something of which its files are the only sign."""
+    """Returns when `is_so` does, for changes of other processes that only their files show."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not is_so():
         assert time.monotonic() < deadline_s

@@ -18,7 +18,8 @@ StartCluster = Callable[..., StandaloneCluster]
 
 @pytest.fixture
 def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
-    """Starts clusters: `start_cluster(bookies=3, name=..., LEDGERSTREAM_X="...")`."""
+    """Returns a function that starts clusters: `start_cluster(bookies=3, name=...,
+    LEDGERSTREAM_X="...")`."""
     started: list[StandaloneCluster] = []
 
     def start(
@@ -36,9 +37,9 @@ def start_cluster(tmp_path: Path) -> Iterator[StartCluster]:
 
 @pytest.fixture(scope="package")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    """Three bookies for all tests that stop nothing; each uses names of its own.
+    """A cluster of three bookies for all tests that stop no process; each test uses its own names.
 
-    They end with the tests of this folder: idle ones cost time, too.
+    It ends with the tests of this folder, because idle bookies take time, too.
     """
     cluster = StandaloneCluster(tmp_path_factory.mktemp("shared") / "cluster", None, ())
     cluster.start()
@@ -48,5 +49,5 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClust
 
 @pytest.fixture
 def cluster(start_cluster: StartCluster) -> StandaloneCluster:
-    """Three bookies, ready."""
+    """A cluster of three bookies that serve."""
     return start_cluster()

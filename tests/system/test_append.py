@@ -28,7 +28,7 @@ def read_back(cluster: StandaloneCluster, stream: str) -> list[dict[str, Any]]:
 
 
 def feed(process: subprocess.Popen[bytes], data: bytes) -> None:
-    """Gives stdin to a process that may be killed before it has read all."""
+    """Writes the stdin of a process that may be killed before it has read all of it."""
     assert process.stdin is not None
     try:
         process.stdin.write(data)
@@ -38,7 +38,7 @@ def feed(process: subprocess.Popen[bytes], data: bytes) -> None:
 
 
 def acks_until(process: subprocess.Popen[bytes], records: int) -> tuple[str, int]:
-    """The last position told, once `records` are durable."""
+    """Returns the last reported position once `records` are durable."""
     assert process.stdout is not None
     position, reported = "", 0
     while reported < records:
@@ -58,7 +58,8 @@ def remaining_acks(process: subprocess.Popen[bytes], last: tuple[str, int]) -> t
 
 
 def check(records: list[dict[str, Any]], last: tuple[str, int]) -> None:
-    """Acknowledged records are at their positions; stored ones are a prefix in order."""
+    """Checks that acknowledged records are at their positions, and stored ones are a prefix in
+    order."""
     position, reported = last
     assert len(records) >= reported
     assert records[reported - 1]["position"] == position
@@ -69,7 +70,7 @@ def check(records: list[dict[str, Any]], last: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("victim", ["everything", "bookies and writer"])
-def test_kill_in_the_middle_of_an_append_loses_nothing_that_was_acknowledged(
+def test_a_kill_during_an_append_loses_no_acknowledged_record(
     victim: str, cluster: StandaloneCluster
 ) -> None:
     with cluster.begin("append", "demo/lines", "-", "--acks") as writer:
@@ -97,7 +98,7 @@ def test_kill_in_the_middle_of_an_append_loses_nothing_that_was_acknowledged(
     assert after[: len(before)] == before, "what was readable stays what it was"
 
 
-def test_kill_of_a_bookie_goes_unnoticed_by_the_writer(cluster: StandaloneCluster) -> None:
+def test_a_writer_continues_when_a_bookie_is_killed(cluster: StandaloneCluster) -> None:
     with cluster.begin("append", "demo/lines", "-", "--acks") as writer:
         feed(writer, lines(ENOUGH))
         acks_until(writer, ENOUGH)
@@ -140,7 +141,7 @@ def test_a_tail_follows_across_processes(shared: StandaloneCluster) -> None:
             assert tail.stdout.readline() == b"record %d\n" % number
 
 
-def test_reading_begins_where_it_is_reported(shared: StandaloneCluster) -> None:
+def test_reading_begins_at_the_reported_position(shared: StandaloneCluster) -> None:
     values = [b"", b"\xff\x00 not text", b"plain", b"with\ttab", b"last"]
     reported = json.loads(
         shared.run("append", "reading/any", "--json", stdin=b"\n".join(values) + b"\n")

@@ -1,4 +1,4 @@
-"""A bookie's disks looked at and mended from the command line, with real files and RocksDB."""
+"""A bookie's disks are checked and repaired from the command line, with real files and RocksDB."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LINES = b"".join(b"record %d %s\n" % (i, b"x" * 300) for i in range(3000))
 
 @pytest.fixture(scope="module")
 def filled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    """With records that are in entry logs."""
+    """A cluster that has records in entry logs."""
     cluster = StandaloneCluster(tmp_path_factory.mktemp("filled") / "cluster", 3, ())
     cluster.start()
     try:
@@ -29,10 +29,9 @@ def filled_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone
 
 @pytest.fixture
 def filled(filled_once: StandaloneCluster) -> StandaloneCluster:
-    """The same for all tests, and running. A test that damages disks takes those of a bookie of
-    its own."""
+    """That cluster, running, for all tests. A test that damages disks uses a bookie of its own."""
     if filled_once.process.poll() is not None:
-        filled_once.start()  # a start replays, and makes a checkpoint
+        filled_once.start()  # a start replays, and ends with a checkpoint
     return filled_once
 
 
@@ -50,14 +49,14 @@ def _checked(cluster: StandaloneCluster) -> tuple[int, dict[str, Any]]:
     return done.returncode, json.loads(done.stdout)
 
 
-def test_a_bookie_that_runs_is_refused(filled: StandaloneCluster) -> None:
+def test_a_running_bookie_is_refused(filled: StandaloneCluster) -> None:
     for command in ("check", "rebuild-index"):
         done = filled.try_run("bookie", command, _config(filled))
         assert done.returncode == 1
         assert b"Cure: stop the bookie first" in done.stderr
 
 
-def test_damage_is_named_and_an_index_made_again(filled: StandaloneCluster) -> None:
+def test_damage_is_named_and_an_index_is_rebuilt(filled: StandaloneCluster) -> None:
     filled.end()
     code, report = _checked(filled)
     assert (code, report["findings"]) == (0, [])
@@ -78,7 +77,7 @@ def test_damage_is_named_and_an_index_made_again(filled: StandaloneCluster) -> N
     assert made["left_out"] == []
     assert "cannot be opened" in made["old_index_unread"] or "failed" in made["old_index_unread"]
     assert Path(made["old_index"]).name == "index.old-1"
-    code, report = _checked(filled)  # nobody knows whether a log is missing
+    code, report = _checked(filled)  # an entry log may be missing
     assert code == 1
     [doubt, limbo] = report["findings"]
     assert (doubt["severity"], limbo["severity"]) == ("doubt", "note")
@@ -93,7 +92,7 @@ def _inspected(cluster: StandaloneCluster, *arguments: str) -> list[dict[str, An
     return [json.loads(line) for line in said.splitlines()]
 
 
-def test_files_are_shown_while_the_bookie_runs_and_after(filled: StandaloneCluster) -> None:
+def test_files_are_shown_while_the_bookie_runs_and_afterwards(filled: StandaloneCluster) -> None:
     ledgers, bookie = _ledgers(filled, 2), _ledgers(filled, 2).parent
     filled.run("append", "demo/more", stdin=b"in the journal\n")
     frames = _inspected(filled, "journal", str(bookie / "journal"))

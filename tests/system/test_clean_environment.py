@@ -28,19 +28,19 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The commands of an environment with the wheel alone, without even its dependencies."""
+    """The commands of an environment with the wheel only, without even its dependencies."""
     return clean_environment(tmp_path_factory.mktemp("bare"), wheel, [])
 
 
 @pytest.fixture(scope="module")
 def core(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `pip install ledgerstream` makes."""
+    """The environment that `pip install ledgerstream` creates."""
     return clean_environment(tmp_path_factory.mktemp("core"), wheel, CORE)
 
 
 @pytest.fixture(scope="module")
 def cli(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What `pip install 'ledgerstream[cli]'` makes."""
+    """The environment that `pip install 'ledgerstream[cli]'` creates."""
     return clean_environment(tmp_path_factory.mktemp("cli"), wheel, [*CORE, "cyclopts", "rich"])
 
 

@@ -42,7 +42,7 @@ def files(directory: Path, pattern: str) -> list[Path]:
 
 async def test_acknowledged_entries_survive_kill_9(bookies: OurBookies, tmp_path: Path) -> None:
     confirmed: dict[int, int] = {}
-    """By ledger: this number of entries from the first on."""
+    """Number of confirmed entries of each ledger, which are the first ones."""
     is_enough = trio.Event()
 
     async def write(client: LedgerClient, goal: int) -> None:

@@ -1,4 +1,4 @@
-"""Every program in examples/ runs, in at most 60 lines, and does what it says."""
+"""Every program in examples/ runs, has at most 60 lines, and does what it says."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def example(name: str, cluster: InProcessCluster, *arguments: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", SHORT)
-def test_it_is_short(name: str) -> None:
+def test_an_example_is_short(name: str) -> None:
     lines = (ROOT / "examples" / f"{name}.py").read_text(encoding="utf-8").splitlines()
     assert len(lines) <= LINES_MAX
 
@@ -101,8 +101,8 @@ def free_port() -> int:
 
 
 def answer(url: str, data: bytes | None = None, headers: dict[str, str] | None = None) -> str:
-    """The first three lines of what the server says; it is asked until it listens."""
-    begun_s = time.monotonic()
+    """Returns the first three lines of the server's reply; retries until it listens."""
+    began_s = time.monotonic()
     while True:
         try:
             request = urllib.request.Request(url, data=data, headers=headers or {})
@@ -110,7 +110,7 @@ def answer(url: str, data: bytes | None = None, headers: dict[str, str] | None =
                 said: bytes = b"".join(response.readline() for _ in range(3))
                 return said.decode()
         except urllib.error.URLError as error:
-            if time.monotonic() - begun_s > PATIENCE_S or isinstance(error, HTTPError):
+            if time.monotonic() - began_s > PATIENCE_S or isinstance(error, HTTPError):
                 raise
             time.sleep(0.05)
 

@@ -1,4 +1,4 @@
-"""A bookie process whose disk fails a sync: it ends, and its last line says why and what to do."""
+"""A bookie process whose disk fails a sync ends, and its last line names the cause and the cure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ledger.errors import LedgerError
 from ledger.options import ClientOptions
 from ledger.writing.writer import LedgerWriter
 
-# The system calls fail, not our code: from the moment a file is there.
+# The system calls fail, from the moment a file exists.
 _PROCESS = """
 import errno, os, sys
 from pathlib import Path
@@ -47,7 +47,7 @@ async def _append_for_ever(writer: LedgerWriter) -> None:
 
 
 @pytest.mark.parametrize(("call", "file"), [("pwritev", "/journal"), ("fdatasync", "/ledgers/")])
-async def test_a_failed_sync_ends_the_process_with_a_line_that_says_it_all(
+async def test_a_failed_sync_ends_the_process_with_cause_and_cure(
     tmp_path: Path, call: str, file: str
 ) -> None:
     config, trigger = tmp_path / "bookie.toml", tmp_path / "trigger"

@@ -44,7 +44,7 @@ sys.exit(run_bookie_process(Path(sys.argv[1]), is_child=False))
 """
 PAYLOAD = bytes(65536)
 RESERVE_BYTES = 10_027_008
-"""That these settings make."""
+"""The size of the reserve with these settings."""
 IMPATIENT = ClientOptions(add_timeout_s=10.0, ensemble_change_timeout_s=2.0)
 
 
@@ -65,7 +65,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @asynccontextmanager
 async def _bookie(config: Path) -> AsyncIterator[None]:
-    """Serves inside the block, and is killed at its end."""
+    """Runs a bookie inside the block and kills it at its end."""
     command = [sys.executable, "-c", _PROCESS, str(config)]
     process = await trio.lowlevel.open_process(command, stdout=-1)
     assert process.stdout is not None
@@ -95,19 +95,19 @@ def _has_reserve(disk: Path) -> bool:
 
 
 def _leave(path: Path, nbytes: int) -> None:
-    """Gives back so much of what `_fill` took."""
+    """Frees this number of bytes of those that `_fill` took."""
     os.truncate(path, max(0, path.stat().st_size - nbytes))
 
 
 async def _recovered(client: LedgerClient, ledger_id: int) -> LedgerReader:
-    while True:  # until the client has seen that the bookie is back
+    while True:  # until the client has seen that the bookie is writable
         try:
             return await client.open_ledger(ledger_id)
         except RetryableError:
             await trio.sleep(0.5)
 
 
-async def test_it_serves_restarts_and_collects_on_a_disk_without_a_byte_left(
+async def test_it_serves_restarts_and_collects_on_a_full_disk(
     tmp_path: Path, small_disk: Path
 ) -> None:
     config, others = tmp_path / "bookie.toml", small_disk / "others"
@@ -125,8 +125,8 @@ async def test_it_serves_restarts_and_collects_on_a_disk_without_a_byte_left(
             with pytest.raises(OSError, match="No space"):
                 _fill(others)
             if not _has_reserve(small_disk):
-                # It met the end of the disk before it had seen it come, and took its reserve: what
-                # it has not used of that yet, nobody else may have.
+                # It found the disk full before it had measured it, and released its reserve: no
+                # other program may use the part that it has not used yet.
                 _leave(others, RESERVE_BYTES)
             async with _bookie(config):
                 assert list(await client.bookies.available()) == []

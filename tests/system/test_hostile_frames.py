@@ -1,4 +1,4 @@
-"""Whatever bytes arrive at a bookie, it lives, its memory stays bounded, others are unharmed."""
+"""No bytes that a peer sends end a bookie, exceed its memory limits or affect other peers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def entry_of(ledger_id: int, entry_id: int) -> bytes:
 
 
 def valid_frames(rng: random.Random) -> bytes:
-    """One to three frames of one version, of any kind."""
+    """Returns one to three frames of one version, of any kind."""
     ledger_id, entry_id = rng.randrange(50), rng.randrange(20)
     entry = entry_of(ledger_id, entry_id)
     lac = DIGEST.encode_lac(ledger_id, entry_id)
@@ -119,7 +119,7 @@ def random_bytes(rng: random.Random) -> bytes:
 
 
 async def attack(port: int, data: bytes) -> None:
-    """Sends, says that nothing follows, and reads whatever comes until the bookie closes."""
+    """Sends bytes, closes its sending side, and reads until the bookie closes the connection."""
     stream = await trio.open_tcp_stream("127.0.0.1", port)
     async with stream:
         try:
@@ -132,7 +132,7 @@ async def attack(port: int, data: bytes) -> None:
 
 
 class Neighbour:
-    """A well-behaved client on a connection of its own, which must never notice anything."""
+    """A correct client on a connection of its own, which must never be affected."""
 
     LEDGER_ID = 1 << 40
 
@@ -211,10 +211,10 @@ async def test_thousands_of_hostile_inputs(
     assert len(refusals) <= ATTACKS, "at most one line per connection"
 
 
-async def test_a_stated_size_is_not_believed(
+async def test_the_size_in_a_frame_is_checked_first(
     bookie: StandaloneCluster, neighbour: Neighbour
 ) -> None:
-    """The frame limit is checked before memory is taken: the size alone costs nothing."""
+    """The frame limit is checked before memory is allocated, so the size alone takes none."""
     port, pid = bookie.ports()[0], bookie.pid_of(1)
     neighbour.add_one()
     before = memory_bytes(pid)

@@ -1,4 +1,4 @@
-"""What operators see of real bookie processes: metrics, `bookie show`, `bookie gc`."""
+"""Operators' views of real bookie processes: metrics, `bookie show`, `bookie gc`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.system
 
 
 def totals(cluster: StandaloneCluster) -> dict[str, float]:
-    """Each sample, summed over all bookies and labels."""
+    """Returns the value of each sample, summed over all bookies and labels."""
     layout = tomllib.loads((cluster.directory / "standalone.toml").read_text())
     found: dict[str, float] = defaultdict(float)
     for port in layout["http_ports"]:
@@ -31,7 +31,7 @@ def totals(cluster: StandaloneCluster) -> dict[str, float]:
     return found
 
 
-def test_numbers_of_all_bookies_move(cluster: StandaloneCluster) -> None:
+def test_numbers_of_all_bookies_change(cluster: StandaloneCluster) -> None:
     before = totals(cluster)
     assert (before["server_status"], before["adds_total"]) == (3, 0)
     cluster.run("append", "demo/clicks", stdin=b"".join(b"%d\n" % i for i in range(1000)))
@@ -62,7 +62,7 @@ def test_bookies_are_shown_and_collect_on_request(cluster: StandaloneCluster) ->
     wait_for(lambda: rounds() == 1)
 
 
-def test_a_bookie_without_http_hides_no_other(start_cluster: StartCluster) -> None:
+def test_a_bookie_without_http_does_not_hide_the_others(start_cluster: StartCluster) -> None:
     cluster = start_cluster(bookies=2)
     cluster.end()
     config = cluster.directory / "bookie-1" / "bookie.toml"
@@ -76,7 +76,7 @@ def test_a_bookie_without_http_hides_no_other(start_cluster: StartCluster) -> No
     assert b"has no HTTP server. Cure: set http_port in its settings" in shown.stderr
 
 
-def test_a_directory_from_before_there_was_http_is_served_without(tmp_path: Path) -> None:
+def test_an_older_directory_without_http_ports_is_served(tmp_path: Path) -> None:
     StandaloneLayout.open(tmp_path, 2)
     kept = tmp_path / "standalone.toml"
     before = kept.read_text()
@@ -86,7 +86,7 @@ def test_a_directory_from_before_there_was_http_is_served_without(tmp_path: Path
     assert "http_port = 0\n" in layout.bookie_config(1).read_text()
 
 
-def test_who_cannot_be_asked_is_reported_in_a_line(shared: StandaloneCluster) -> None:
+def test_a_bookie_that_does_not_answer_is_reported_in_a_line(shared: StandaloneCluster) -> None:
     absent = shared.try_run("bookie", "show", "127.0.0.1:1")
     assert absent.returncode == 1
     assert b"127.0.0.1:1 is not registered" in absent.stderr

@@ -1,4 +1,5 @@
-"""Partitioned streams from the command line: made, appended to by key, grown, listed as one."""
+"""Partitioned streams from the command line: created, appended to by key, extended, listed as
+one."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from tests.system.cluster import StandaloneCluster
 pytestmark = pytest.mark.system
 
 
-def test_lines_go_to_the_partitions_of_their_keys(cluster: StandaloneCluster) -> None:
+def test_lines_are_appended_to_the_partitions_of_their_keys(cluster: StandaloneCluster) -> None:
     cluster.run("stream", "create", "demo/clicks", "--partitions", "3")
     sent = [(b"user-%d" % (n % 17), b"%d" % n) for n in range(1000)]
     stdin = b"".join(key + b":" + value + b"\n" for key, value in sent)

@@ -1,4 +1,4 @@
-"""`read` and `tail` of several streams, patterns and partitions, and where they begin."""
+"""`read` and `tail` of several streams, patterns and partitions, and their first positions."""
 
 from __future__ import annotations
 

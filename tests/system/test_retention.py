@@ -1,4 +1,4 @@
-"""An operator changes what is kept: looks first, is asked, and can bring back what went."""
+"""An operator changes retention: previews it, confirms it, and restores deleted data."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.system.conftest import StartCluster
 pytestmark = pytest.mark.system
 
 
-def test_retention_is_explained_asked_for_and_undone(start_cluster: StartCluster) -> None:
-    cluster = start_cluster("--janitor-interval-s", "0")  # it is run where the test says so
+def test_retention_is_explained_confirmed_and_undone(start_cluster: StartCluster) -> None:
+    cluster = start_cluster("--janitor-interval-s", "0")  # the test runs it explicitly
     cluster.run("namespace", "create", "demo", "--trash-ms", "1h")
     for _ in range(3):
         cluster.run("append", "demo/lines", stdin=b"one\ntwo\n")
@@ -44,7 +44,7 @@ def test_retention_is_explained_asked_for_and_undone(start_cluster: StartCluster
     assert cluster.run("read", "demo/lines") == 3 * b"one\ntwo\n"
 
 
-def test_a_deleted_stream_is_brought_back_or_purged(cluster: StandaloneCluster) -> None:
+def test_a_deleted_stream_is_restored_or_purged(cluster: StandaloneCluster) -> None:
     cluster.run("append", "demo/lines", stdin=b"one\n")
     cluster.run("stream", "delete", "demo/lines")
     assert json.loads(cluster.run("stream", "list", "demo", "--json")) == []
@@ -60,7 +60,7 @@ def test_a_deleted_stream_is_brought_back_or_purged(cluster: StandaloneCluster) 
     assert json.loads(cluster.run("ledger", "list", "--json")) == []
 
 
-async def test_a_single_sweep_that_could_not_see_to_everything_says_so(
+async def test_an_incomplete_sweep_is_reported(
     start_cluster: StartCluster,
 ) -> None:
     cluster = start_cluster("--janitor-interval-s", "0")

@@ -1,4 +1,5 @@
-"""`ledgerstream standalone`: ready, restarted, stopped, killed; and nothing is left behind."""
+"""`ledgerstream standalone` is started, restarted, stopped and killed, and leaves nothing
+behind."""
 
 from __future__ import annotations
 
@@ -35,7 +36,7 @@ def test_a_signal_stops_everything(number: signal.Signals, cluster: StandaloneCl
     assert "Traceback" not in cluster.said.read_text() + cluster.logs()
 
 
-def test_kill_of_the_supervisor_leaves_nothing_behind(cluster: StandaloneCluster) -> None:
+def test_a_kill_of_the_supervisor_leaves_no_process_behind(cluster: StandaloneCluster) -> None:
     wait_for(lambda: (cluster.directory / "janitor.pid").exists())
     assert len(cluster.pids()) == 5
     cluster.kill_all()
@@ -50,7 +51,7 @@ def test_names_of_bookies_survive_a_restart(start_cluster: StartCluster) -> None
     assert len(before) == 2
 
 
-def test_a_bookie_that_dies_is_started_again(cluster: StandaloneCluster) -> None:
+def test_a_bookie_that_dies_is_restarted(cluster: StandaloneCluster) -> None:
     pid = cluster.pid_of(2)
     os.kill(pid, signal.SIGKILL)
     wait_gone([pid])
@@ -76,7 +77,7 @@ def test_another_number_of_bookies_is_refused(start_cluster: StartCluster) -> No
     assert b"holds a cluster of 1 bookies, not 3" in refused.stderr
 
 
-def test_wrong_usage_is_2_and_errors_are_1(shared: StandaloneCluster) -> None:
+def test_the_exit_code_is_2_for_wrong_usage_and_1_for_errors(shared: StandaloneCluster) -> None:
     assert shared.try_run("bookie", "list", "--nonsense").returncode == 2
     assert shared.try_run("frobnicate").returncode == 2
     missing = shared.try_run("ledger", "show", "12345")
@@ -105,7 +106,7 @@ def test_a_ledger_from_the_command_line(cluster: StandaloneCluster) -> None:
 
 
 def test_retention_is_applied(start_cluster: StartCluster) -> None:
-    cluster = start_cluster("--janitor-interval-s", "0")  # it is run where the test says so
+    cluster = start_cluster("--janitor-interval-s", "0")  # the test runs it explicitly
     cluster.run("namespace", "create", "demo", "--retention-bytes", "0")
     for _ in range(3):
         cluster.run("append", "demo/lines", stdin=b"one\ntwo\n")

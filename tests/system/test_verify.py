@@ -1,4 +1,4 @@
-"""Receipts and `stream verify` as operators use them: whole, out of reach, rotten on the disk."""
+"""Receipts and `stream verify` as operators use them: undamaged, unreachable and damaged copies."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def entry_logs(bookie: Path) -> list[Path]:
 
 
 def is_checkpointed(bookie: Path, text: bytes) -> bool:
-    """Whether it is in an entry log, and the mark of the checkpoint that wrote it there is too:
-    without that the journal is replayed, and brings another copy."""
+    """Returns whether a text is in an entry log and the mark of that checkpoint is stored: without
+    the mark a replay of the journal writes another copy."""
     marks = list(bookie.rglob("lastmark"))
     holding = [path for path in entry_logs(bookie) if text in path.read_bytes()]
     return bool(marks and holding) and all(
@@ -32,7 +32,7 @@ def is_checkpointed(bookie: Path, text: bytes) -> bool:
 
 
 def rot(directory: Path, text: bytes) -> int:
-    """Flips a bit of every place in entry logs where this text is; how many there were."""
+    """Flips a bit in every occurrence of a text in entry logs, and returns their number."""
     found = 0
     for path in entry_logs(directory):
         data = bytearray(path.read_bytes())
@@ -52,7 +52,7 @@ def verify(cluster: StandaloneCluster, *options: str) -> tuple[int, dict[str, ob
     return done.returncode, facts
 
 
-def test_copies_are_verified_whatever_happened_to_them(
+def test_undamaged_unreachable_and_damaged_copies_are_verified(
     start_cluster: StartCluster, tmp_path: Path
 ) -> None:
     cluster = start_cluster("--no-restart")
@@ -78,7 +78,7 @@ def test_copies_are_verified_whatever_happened_to_them(
     assert (code, facts["verdict"]) == (4, "doubt")
     assert facts["copies"] == {"whole": 2 * facts["entries"], "unreachable": facts["entries"]}  # type: ignore[operator]
 
-    # A checkpoint brings it there from the journal.
+    # A checkpoint writes it there from the journal.
     rotten = (cluster.directory / "bookie-1", b"record 001000 of many")
     wait_for(lambda: is_checkpointed(*rotten))
     cluster.end()
@@ -89,7 +89,7 @@ def test_copies_are_verified_whatever_happened_to_them(
     assert facts["copies"] == {"whole": 3 * facts["entries"] - 1, "corrupt": 1}  # type: ignore[operator]
     assert verify(cluster, "--receipt", lines[1000].decode())[0] == 3
     assert verify(cluster, "--receipt", lines[-1].decode())[0] == 0
-    # Readers take another copy.
+    # Readers use another copy.
     assert cluster.run("read", "demo/s") == LINES
 
     done = cluster.try_run("stream", "verify", "demo/s")

@@ -35,7 +35,7 @@ PATIENCE_S = 120.0
 
 
 class Cut:
-    """Of a way to ZooKeeper."""
+    """A cut of the connections to ZooKeeper."""
 
     def __init__(self) -> None:
         self.is_open = trio.Event()
@@ -63,7 +63,8 @@ def cluster(
 
 @asynccontextmanager
 async def under_load(cluster: StandaloneCluster) -> AsyncIterator[Load]:
-    """Three streams and two writers of ledgers; afterwards everything is read back."""
+    """Runs writers of three streams and of ledgers during the block; then everything is read
+    back."""
     with trio.fail_after(PATIENCE_S):
         await make_namespace(cluster.uri)
         async with trio.open_nursery() as nursery:
@@ -79,16 +80,17 @@ async def under_load(cluster: StandaloneCluster) -> AsyncIterator[Load]:
 
 
 def kill_two_bookies(cluster: StandaloneCluster) -> None:
-    """The supervisor starts them again at once; but without an ack quorum no writer continues
-    before its ensemble has changed, and for that it needs ZooKeeper."""
+    """Kills two bookies. The supervisor restarts them at once, but without an ack quorum a writer
+    must change its ensemble before it continues, and for that it needs ZooKeeper."""
     for number in (1, 2):
         os.kill(cluster.pid_of(number), signal.SIGKILL)
 
 
-async def check_goes_on(
+async def check_writers_continue(
     load: Load, request: pytest.FixtureRequest, *, without: StreamWriting | None = None
 ) -> None:
-    """From now on every writer is soon acknowledged something begun now, and streams roll."""
+    """Checks that soon every writer has an acknowledged append that began after now, and streams
+    roll."""
     back_s = trio.current_time()
     writings = [writing for writing in load.writings if writing is not without]
     took_s: dict[str, float] = {}
@@ -129,17 +131,17 @@ async def test_killed_and_restarted(
         kill_two_bookies(cluster)
         await trio.sleep(3)
         await trio.to_thread.run_sync(zookeeper_server.start)
-        await check_goes_on(load, request)
+        await check_writers_continue(load, request)
         await wait_registered(cluster)
-    # Where sessions outlived it, no ledger had to be given up. A client has five seconds to find
-    # the server again: on a machine too busy for that its session ends, which is said.
+    # Where sessions survived, no ledger had to be abandoned. A client has five seconds to reach the
+    # server again: on a machine too busy for that its session ends, which is reported.
     errors = [error for writing in load.ledgers for error in writing.errors]
     sessions_lost = [r for r in caplog.records if "zookeeper_session_lost" in r.getMessage()]
     assert all(isinstance(error, SessionLost) for error in errors), errors
     assert not errors or sessions_lost, errors
 
 
-async def test_paused_for_30_seconds_and_taken_over_meanwhile(
+async def test_paused_for_30_seconds_with_a_takeover_meanwhile(
     cluster: StandaloneCluster, zookeeper_server: RunningZooKeeper, request: pytest.FixtureRequest
 ) -> None:
     async with under_load(cluster) as load:
@@ -152,7 +154,7 @@ async def test_paused_for_30_seconds_and_taken_over_meanwhile(
         load.begin(second)
         await trio.sleep(5)
         zookeeper_server.resume()
-        await check_goes_on(load, request, without=first)
+        await check_writers_continue(load, request, without=first)
         await wait_registered(cluster)
         assert first.is_taken_over
         assert any(isinstance(error, MetadataUnavailable) for error in second.errors)
@@ -164,12 +166,13 @@ async def test_sessions_expired_by_force(
     async with under_load(cluster) as load:
         expired = await trio.to_thread.run_sync(zookeeper_server.expire_sessions)
         assert expired >= 8  # of three bookies and five clients
-        await check_goes_on(load, request)
+        await check_writers_continue(load, request)
         await wait_registered(cluster)
         assert [writing.errors for writing in load.ledgers] == [[], []]
-        # The names of the clients are gone: their ledgers may change no ensemble any more.
+        # The registrations of the clients are gone: their ledgers may not change an ensemble any
+        # more.
         kill_two_bookies(cluster)
-        await check_goes_on(load, request)
+        await check_writers_continue(load, request)
         for writing in load.ledgers:
             assert isinstance(writing.errors[0], SessionLost)
             assert "the metadata session of its writer ended" in str(writing.errors[0])
@@ -178,7 +181,8 @@ async def test_sessions_expired_by_force(
 async def test_a_writer_cut_off_alone_is_fenced(
     cluster: StandaloneCluster, zookeeper_server: RunningZooKeeper
 ) -> None:
-    """It reaches the bookies, and believes itself the only one, when another takes over."""
+    """It still reaches the bookies and counts as the owner for itself when another one takes
+    over."""
     async with under_load(cluster) as load, cuttable(zookeeper_server.server.port) as (port, cut):
         alone = StreamWriting("alone", stream="contested")
         uri = f"zk://127.0.0.1:{port}/ledgers"
@@ -195,7 +199,7 @@ async def test_a_writer_cut_off_alone_is_fenced(
         assert alone.is_taken_over
 
 
-async def test_a_client_started_meanwhile_says_what_is_wrong(
+async def test_a_client_started_meanwhile_reports_the_cause(
     zookeeper_server: RunningZooKeeper,
 ) -> None:
     zookeeper_server.kill()
@@ -227,8 +231,8 @@ def test_a_bookie_started_meanwhile_waits(
 
 @asynccontextmanager
 async def cuttable(port: int) -> AsyncIterator[tuple[int, Cut]]:
-    """A port that leads to `port`, until it is cut: then connections are broken, and new ones
-    lead nowhere."""
+    """Forwards a port to `port` until it is cut: then connections break, and new ones get no
+    reply."""
     cut = Cut()
 
     async def carry(source: trio.SocketStream, target: trio.SocketStream) -> None:

@@ -37,7 +37,7 @@ def cluster(start_cluster: StartCluster) -> StandaloneCluster:
 
 @pytest.fixture
 def small_cluster(start_cluster: StartCluster) -> StandaloneCluster:
-    """With one bookie."""
+    """A cluster with one bookie."""
     skip_without_zookeeper()
     return start_cluster("--metadata", "zookeeper", bookies=1)
 
@@ -47,7 +47,7 @@ def zookeeper_pid(cluster: StandaloneCluster) -> int:
 
 
 def java_processes(directory: Path) -> list[int]:
-    """Of the server in `directory`, also if nobody knows of it any more."""
+    """Returns the processes of the server in `directory`, orphaned ones included."""
     mark = f"{directory}/zookeeper/zoo.cfg".encode()
     return [
         int(entry.name)
@@ -105,7 +105,7 @@ def test_zookeeper_killed_then_everything_restarted(cluster: StandaloneCluster) 
     assert [bookie["state"] for bookie in listed] == ["up"] * 3
 
 
-def test_kill_of_the_supervisor_ends_zookeeper_too(small_cluster: StandaloneCluster) -> None:
+def test_a_kill_of_the_supervisor_ends_zookeeper_too(small_cluster: StandaloneCluster) -> None:
     pid = zookeeper_pid(small_cluster)
     assert java_processes(small_cluster.directory) == [pid]
     small_cluster.kill_all()
@@ -114,7 +114,7 @@ def test_kill_of_the_supervisor_ends_zookeeper_too(small_cluster: StandaloneClus
     assert zookeeper_pid(small_cluster) != pid
 
 
-def test_what_zookeeper_says_is_in_a_file(small_cluster: StandaloneCluster) -> None:
+def test_the_output_of_zookeeper_is_in_a_file(small_cluster: StandaloneCluster) -> None:
     log = small_cluster.directory / "zookeeper" / "zookeeper.log"
     small_cluster.run("bookie", "list")
     small_cluster.end()
@@ -130,7 +130,9 @@ def test_another_store_than_before_is_refused(small_cluster: StandaloneCluster) 
     assert b"holds a cluster with its metadata in zk://" in refused.stderr
 
 
-def test_a_port_taken_by_another_is_named(small_cluster: StandaloneCluster, tmp_path: Path) -> None:
+def test_a_port_in_use_is_named_by_zookeeper(
+    small_cluster: StandaloneCluster, tmp_path: Path
+) -> None:
     small_cluster.end()
     port = tomllib.loads((small_cluster.directory / "standalone.toml").read_text())[
         "zookeeper_port"
@@ -163,7 +165,7 @@ def test_without_java_the_cure_is_named(tmp_path: Path) -> None:
 def test_an_ensemble_that_exists(
     start_cluster: StartCluster, shared_zookeeper: RunningZooKeeper
 ) -> None:
-    """Two clusters in one ZooKeeper, each below a root of its own, never meet."""
+    """Two clusters in one ZooKeeper, each below a root of its own, are independent."""
     host = shared_zookeeper.address
     here = start_cluster("--metadata", f"zk://{host}/here/ledgers", bookies=1, name="here")
     there = start_cluster("--metadata", f"zk://{host}/there/ledgers", bookies=1, name="there")

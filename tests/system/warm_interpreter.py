@@ -1,9 +1,9 @@
-"""An interpreter that has imported what the commands need, and forks a process for each run.
+"""An interpreter that has imported the modules of the commands, and forks a process for each run.
 
 A start of Python and the imports take ten times the CPU of most commands. A forked process has
-pipes, an environment, arguments, an exit code and an end of its own, like one that was started
-from scratch; only the imports are shared. Nothing but imports may happen before the fork, and no
-thread may run then.
+pipes, an environment, arguments, an exit code and an end of its own, like one that was started from
+scratch; only the imports are shared. Nothing but imports may happen before the fork, and no thread
+may run then.
 
 `python -m tests.system.warm_interpreter FD` serves requests on a socket until that is closed.
 """
@@ -52,7 +52,7 @@ class WarmInterpreter:
         with theirs:
             self._process = subprocess.Popen(
                 [*command, "-m", __name__, str(theirs.fileno())],
-                # Pipes, as the processes get: the standard streams are made for their kind.
+                # Pipes, as the forked processes get: the standard streams are created for pipes.
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,

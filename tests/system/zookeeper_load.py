@@ -1,8 +1,8 @@
-"""Load that continues while ZooKeeper has faults, and the checks of what became of it.
+"""Load that continues while ZooKeeper has faults, and the checks of its results.
 
-Writers record what was acknowledged, and when. Whatever the metadata store does:
-nothing acknowledged is lost, streams hold each record once and in order, and no client is promised
-twice of one position.
+Writers record what was acknowledged, and when. Whatever the metadata store does, no acknowledged
+record is lost, streams contain each record once and in order, and no position is acknowledged to
+two writers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def payload(name: str, number: int) -> bytes:
 
 @dataclass
 class Acknowledged:
-    """One burst: when it was begun and acknowledged, and what of."""
+    """One burst: when it began, when it was acknowledged, and its contents."""
 
     began_s: float
     ended_s: float
@@ -42,7 +42,7 @@ class Acknowledged:
 
 @dataclass
 class Writing:
-    """One writer under load. `bursts` are what was acknowledged."""
+    """One writer under load. `bursts` are its acknowledged bursts."""
 
     name: str
     bursts: list[Acknowledged] = field(default_factory=list)
@@ -60,12 +60,12 @@ class Writing:
         return [payload(self.name, number) for number in range(begin, self.appended)]
 
     async def wait_burst_begun_after(self, at_s: float) -> float:
-        """When the first burst that was begun after `at_s` was acknowledged."""
+        """Waits for the first acknowledged burst that began after `at_s`; returns its time."""
         await self.wait_until(lambda _: bool(self.bursts) and self.bursts[-1].began_s >= at_s)
         return next(burst.ended_s for burst in self.bursts if burst.began_s >= at_s)
 
     async def wait_until(self, is_so: Callable[[Writing], bool]) -> None:
-        """Looks after each burst and each error."""
+        """Returns when `is_so` does; checks after each burst and each error."""
         while not (self.bursts or self.errors) or not is_so(self):
             await self._changed.wait()
 
@@ -88,10 +88,10 @@ class StreamWriting(Writing):
 
     stream: str = "stream"
     places: dict[Position, bytes] = field(default_factory=dict)
-    """The returned positions, and what was appended there."""
+    """The returned positions, with the records that were appended there."""
 
     async def wait_rolled(self) -> None:
-        """Until it is acknowledged something in a segment after the present one."""
+        """Returns when a record in a segment after the current one was acknowledged."""
         before = max(self.places).segment
         await self.wait_until(lambda _: max(self.places).segment > before)
 
@@ -118,7 +118,7 @@ class StreamWriting(Writing):
 
 @dataclass
 class LedgerWriting(Writing):
-    """Appends to ledgers, a new one after each error, until it is stopped."""
+    """Appends to ledgers, to a new one after each error, until it is stopped."""
 
     ledgers: list[int] = field(default_factory=list)
 
@@ -138,7 +138,7 @@ class LedgerWriting(Writing):
 
 
 async def make_namespace(uri: str) -> None:
-    """Its segments are short, so that metadata is needed all the time."""
+    """Creates a namespace with short segments, so that metadata is always needed."""
     async with LedgerClient.connect(uri) as client:
         await Namespace(client, NAMESPACE).ensure(roll_ms=1000, roll_bytes=1 << 16)
 
@@ -157,7 +157,7 @@ class Load:
         return [*self.streams, *self.ledgers]
 
     def begin(self, writing: Writing, uri: str | None = None) -> None:
-        """`uri`: another way to the same metadata."""
+        """Starts a writer. `uri` is another address of the same metadata."""
         if isinstance(writing, StreamWriting):
             self.streams.append(writing)
             self.nursery.start_soon(self._run_stream, writing, uri or self.uri)
@@ -166,14 +166,15 @@ class Load:
             self.nursery.start_soon(self._run_ledgers, writing, uri or self.uri)
 
     async def _run_stream(self, writing: StreamWriting, uri: str) -> None:
-        """Tries again until the stream can be taken over."""
+        """Runs a writer; retries until the stream can be taken over."""
         while True:
             try:
                 async with LedgerClient.connect(uri) as client:
                     await writing.run(Namespace(client, NAMESPACE))
                     return
             except LedgerError as error:
-                # What was appended and not acknowledged is unknown: nothing may follow it.
+                # It is unknown whether unacknowledged records were appended: nothing may follow
+                # them.
                 assert not writing.appended, f"{writing.name} failed in progress"
                 writing.note_error(error)
             await trio.sleep(RETRY_S)
@@ -190,10 +191,10 @@ class Load:
         for writing in self.writings:
             writing.stops.set()
 
-    # The judge.
+    # ---- checks
 
     async def check_everything(self) -> None:
-        """Reads all of it back with a client of its own."""
+        """Reads everything back with a client of its own, and checks it."""
         async with LedgerClient.connect(self.uri) as client:
             for stream in {writing.stream: None for writing in self.streams}:
                 await self._check_stream(client, stream)
@@ -201,8 +202,8 @@ class Load:
                 await self._check_ledgers(client, raw)
 
     async def _check_stream(self, client: LedgerClient, stream: str) -> None:
-        """It holds what its writers appended, one after the other, each record once; of one
-        that was taken over at least what was acknowledged."""
+        """Checks that the stream contains the records of its writers in order, each once; of a
+        writer that was replaced, at least the acknowledged ones."""
         records: dict[Position, bytes] = {}
         async with Namespace(client, NAMESPACE).reader(stream) as reader:
             async for batch in reader.read_to_end():
@@ -225,8 +226,8 @@ class Load:
         assert not values
 
     async def _check_ledgers(self, client: LedgerClient, writing: LedgerWriting) -> None:
-        """Together the ledgers hold all that was acknowledged, in order, each once; what was
-        not may be there."""
+        """Checks that together the ledgers contain all acknowledged entries in order, each once;
+        others may be there."""
         held: list[bytes] = []
         for ledger_id in writing.ledgers:
             async with client.open_ledger(ledger_id) as reader:
