@@ -65,7 +65,7 @@ class _SlowFile(MemoryFile):
 
 
 class SimulatedServer:
-    """A server over the storage of `bottle`; peers connect from nodes with names of their own."""
+    """A server over a simulated storage; peers connect from nodes with names of their own."""
 
     def __init__(self, simulation: Simulation, simulated: SimulatedStorage, server: Server) -> None:
         self.simulation = simulation
@@ -94,7 +94,7 @@ class SimulatedServer:
 
     async def flush(self) -> None:
         """Flushes all entries in memory to entry logs."""
-        await self.bottle.storage.checkpoint()
+        await self.simulated.storage.checkpoint()
 
 
 class Flood:
@@ -228,7 +228,7 @@ def run_with_server(
                 frame_bytes_max=64 * KIB,
                 connections_max=2000,
             )
-            bookie = SimulatedServer(simulation, bottle, server)
+            bookie = SimulatedServer(simulation, simulated, server)
             network = bookie.network.options
             network.spike_probability = network.split_probability = 0.0
             listener = await bookie.network.of("bookie").listen("bookie", 3181)

@@ -73,13 +73,13 @@ async def seed(bookie: SimulatedServer, *ledger_ids: int, entries: int = 1) -> N
 
 
 def directories_of(bookie: SimulatedServer) -> int:
-    return len(bookie.bottle.storage.directories)
+    return len(bookie.simulated.storage.directories)
 
 
 async def fill(bookie: SimulatedServer, flood: Flood, nursery: trio.Nursery) -> trio.Event:
     """Returns when the write cache is full: the flush of its other half hangs until the returned
     event is set."""
-    directory = bookie.bottle.storage.directories[flood.ledger_id % directories_of(bookie)]
+    directory = bookie.simulated.storage.directories[flood.ledger_id % directories_of(bookie)]
     sync, unblocked = directory._logs.sync, trio.Event()
 
     async def hanging() -> None:
@@ -96,7 +96,7 @@ async def fill(bookie: SimulatedServer, flood: Flood, nursery: trio.Nursery) -> 
 
 def test_a_full_write_cache_accepts_recovery_adds_and_refuses_others_after_a_wait() -> None:
     async def scenario(bookie: SimulatedServer) -> None:
-        storage = bookie.bottle.storage
+        storage = bookie.simulated.storage
         await seed(bookie, 7)
         flood = Flood(bookie, "writer", 8, payload=2000)
         async with trio.open_nursery() as nursery:
@@ -148,7 +148,7 @@ def test_adds_that_wait_longer_take_no_more_memory() -> None:
             for _ in range(100):
                 await trio.sleep(0.2)
                 waiting_bytes.append(bookie.server.statistics().held_add_bytes)
-                assert bookie.bottle.storage.queued_bytes <= 256 * KIB
+                assert bookie.simulated.storage.queued_bytes <= 256 * KIB
             nursery.cancel_scope.cancel()
         assert 0 < max(waiting_bytes) <= 10 * 2 * THROTTLED_BYTES_MAX
         assert sum(flood.statuses[Status.TOO_MANY_REQUESTS] for flood in floods) > 1000
@@ -162,7 +162,7 @@ def test_a_full_directory_does_not_block_another() -> None:
     """The checkpoint of one of two directories hangs. Adds to the other continue."""
 
     async def scenario(bookie: SimulatedServer) -> None:
-        storage = bookie.bottle.storage
+        storage = bookie.simulated.storage
         await seed(bookie, 8, 9)
         _, other = storage.directories
         flood = Flood(bookie, "writer", 8, payload=2000)

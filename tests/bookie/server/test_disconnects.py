@@ -54,7 +54,7 @@ def test_a_peer_that_leaves_between_its_requests_leaves_no_memory_behind() -> No
     """The bookie sends replies before the chunk is finished, and so finds that the peer is gone."""
 
     async def scenario(bookie: SimulatedServer) -> None:
-        storage = bookie.bottle.storage
+        storage = bookie.simulated.storage
         large = entry_of(7, 0, payload=bytes(60_000))
         async with bookie.peer("seeder") as peer:
             await call(peer, AddRequest(7, 0, KEY, large))

@@ -79,7 +79,7 @@ def test_a_confirmed_lac_survives_the_process() -> None:
 
 def test_many_share_a_sync_and_those_before_an_add_cause_none() -> None:
     async def scenario(bookie: SimulatedServer) -> None:
-        journal = bookie.bottle.storage.journals[0]
+        journal = bookie.simulated.storage.journals[0]
         async with bookie.peer("writer", 3) as writer, bookie.peer("adder") as adder:
             for ledger_id in range(7, 57):
                 await call(adder, add(ledger_id, 0))

@@ -36,7 +36,7 @@ def test_a_read_only_bookie_accepts_recovery_adds_and_those_with_priority(
     async def scenario(bookie: SimulatedServer) -> None:
         async with bookie.peer("writer", version) as writer:
             await call(writer, add(7, 0))
-            gate = bookie.bottle.storage.gate
+            gate = bookie.simulated.storage.gate
             gate.set(is_read_only=True, takes_recovery=takes_recovery)
             urgent = Status.OK if takes_recovery else Status.READ_ONLY
             for request, status in (
@@ -78,7 +78,7 @@ def _memory_taken(version: int) -> int:
             gc.collect()
             taken = tracemalloc.get_traced_memory()[0]
             tracemalloc.stop()
-            assert bookie.bottle.storage.journals[0].queued_bytes > QUEUE_BYTES
+            assert bookie.simulated.storage.journals[0].queued_bytes > QUEUE_BYTES
             unblocked.set()
             nursery.cancel_scope.cancel()
 

@@ -125,9 +125,9 @@ async def test_a_damaged_entry_is_an_io_error_and_affects_no_other(tmp_path: Pat
 @pytest.mark.parametrize("kind", ["batch", "read"])
 async def test_an_entry_added_during_a_wait_is_not_served_before_it_is_durable(kind: str) -> None:
     """A delayed frame of a dead writer arrives between the wait for the journal and the read."""
-    bottle = Bottle()
-    async with bottle.running():
-        journal = bottle.storage.journals[0]
+    simulated = SimulatedStorage()
+    async with simulated.running():
+        journal = simulated.storage.journals[0]
         write, written = journal._write, 0
 
         async def slow(group: object) -> None:

@@ -128,7 +128,7 @@ def test_many_connections_share_the_limit_of_receive_buffers() -> None:
     """A buffer that a busy peer has filled once stays large as long as its connection."""
 
     async def scenario(bookie: SimulatedServer) -> None:
-        cache = bookie.bottle.storage.directories[0].cache
+        cache = bookie.simulated.storage.directories[0].cache
         frames = b"".join(v2.encode_request(Request(2, 0, add(7, n))) for n in range(10_000))
         peers = []
         for number in range(40):

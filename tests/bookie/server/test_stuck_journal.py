@@ -43,7 +43,7 @@ def lac_frame(ledger_id: int, lac: int) -> bytes:
 
 def test_a_stuck_journal_accepts_limited_adds_and_a_fence_precedes_the_others() -> None:
     async def scenario(bookie: SimulatedServer) -> None:
-        journal = bookie.bottle.storage.journals[0]
+        journal = bookie.simulated.storage.journals[0]
         async with bookie.peer("seeder") as peer:
             await call(peer, add(8, 0))
             await call(peer, add(9, 0))
@@ -91,7 +91,7 @@ def test_explicit_lacs_and_forced_ledgers_of_a_stuck_journal_block_only_their_se
     """One of two journals hangs. A peer floods it with requests that need its frames or replies."""
 
     async def scenario(bookie: SimulatedServer) -> None:
-        storage = bookie.bottle.storage
+        storage = bookie.simulated.storage
         async with bookie.peer("seeder") as peer:
             for ledger_id in (8, 9):
                 await call(peer, add(ledger_id, 0))
@@ -138,7 +138,7 @@ def test_new_ledgers_are_limited_and_block_only_their_creator() -> None:
     """Fences and explicit LACs of random ledgers, while the disk takes no checkpoint."""
 
     async def scenario(bookie: SimulatedServer) -> None:
-        storage = bookie.bottle.storage
+        storage = bookie.simulated.storage
         directory = storage.directories[0]
         async with bookie.peer("seeder") as peer:
             await call(peer, add(7, 0))
@@ -189,7 +189,7 @@ def test_replies_that_wait_for_a_stuck_journal_are_limited_and_fences_less_so(
     monkeypatch.setattr(backpressure, "QUEUED_CALLBACKS_MAX", 1000)
 
     async def scenario(bookie: SimulatedServer) -> None:
-        storage = bookie.bottle.storage
+        storage = bookie.simulated.storage
         async with bookie.peer("writer") as writer, released(bookie):
             await call(writer, add(7, 0))
             await call(writer, add(7, 1))
