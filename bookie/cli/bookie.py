@@ -59,8 +59,7 @@ async def standalone(
         Number of bookies (default 3); fixed when the directory is created.
     metadata
         "sqlite" (the default: a file in the directory), "zookeeper" (a server of its own; needs
-        Java and PySpark), or the address of a store, like zk://host:2181/ledgers; fixed when the
-        directory is created.
+        Java and PySpark), or the address of a store, like zk://host:2181/ledgers. Fixed, too.
     restart
         Restart a process that ended.
     janitor_interval_s

@@ -190,7 +190,7 @@ async def call(
     return answer
 
 
-def run_with_server(
+def run_server(
     scenario: Callable[[SimulatedServer], Awaitable[ResultT]],
     *,
     options: StorageOptions = OPTIONS,

@@ -29,7 +29,7 @@ from tests.bookie.server.simulated_server import (
     Flood,
     SimulatedServer,
     call,
-    run_with_server,
+    run_server,
 )
 from tests.bookie.server.test_server import KEY, add, entry_of
 
@@ -134,7 +134,7 @@ def test_a_full_write_cache_accepts_recovery_adds_and_refuses_others_after_a_wai
                 answer = await call(peer, ReadRequest(8, entry_id))
                 assert answer.status is Status.OK
 
-    run_with_server(scenario, options=SMALL_CACHE)
+    run_server(scenario, options=SMALL_CACHE)
 
 
 def test_adds_that_wait_longer_take_no_more_memory() -> None:
@@ -155,7 +155,7 @@ def test_adds_that_wait_longer_take_no_more_memory() -> None:
         await trio.sleep(1)
         assert bookie.server.statistics().held_add_bytes == 0, "their peers are gone"
 
-    run_with_server(scenario, options=SMALL_CACHE)
+    run_server(scenario, options=SMALL_CACHE)
 
 
 def test_a_full_directory_does_not_block_another() -> None:
@@ -187,7 +187,7 @@ def test_a_full_directory_does_not_block_another() -> None:
             assert not other.is_full
             nursery.cancel_scope.cancel()
 
-    run_with_server(scenario, directories=2, options=replace(OPTIONS, write_cache_bytes=1024 * KIB))
+    run_server(scenario, directories=2, options=replace(OPTIONS, write_cache_bytes=1024 * KIB))
 
 
 def test_a_thousand_reads_of_a_slow_disk_delay_no_fence_no_tail_and_no_other_peer() -> None:
@@ -235,7 +235,7 @@ def test_a_thousand_reads_of_a_slow_disk_delay_no_fence_no_tail_and_no_other_pee
         assert answered == 1000
         assert bookie.server.statistics().reads_waiting == 0
 
-    run_with_server(scenario)
+    run_server(scenario)
 
 
 def test_reads_beyond_the_limit_of_a_directory_are_refused_unless_urgent() -> None:
@@ -261,7 +261,7 @@ def test_reads_beyond_the_limit_of_a_directory_are_refused_unless_urgent() -> No
         refused = bookie.server.statistics().requests.refused
         assert refused["read", "too_many_requests"] == 42
 
-    run_with_server(scenario, read_limits=ReadLimits(waiting_max=1000, directory_waiting_max=50))
+    run_server(scenario, read_limits=ReadLimits(waiting_max=1000, directory_waiting_max=50))
 
 
 def test_above_the_limit_of_all_reads_their_connections_are_not_read() -> None:
@@ -294,7 +294,7 @@ def test_above_the_limit_of_all_reads_their_connections_are_not_read() -> None:
         assert 100 <= most <= 100 + 5 * 40
         assert bookie.server.statistics().requests.waits[Wait.READS] > 0
 
-    run_with_server(scenario, read_limits=ReadLimits(waiting_max=100, directory_waiting_max=5000))
+    run_server(scenario, read_limits=ReadLimits(waiting_max=100, directory_waiting_max=5000))
 
 
 def test_a_peer_that_takes_no_replies_is_disconnected_and_does_not_affect_others() -> None:
@@ -327,4 +327,4 @@ def test_a_peer_that_takes_no_replies_is_disconnected_and_does_not_affect_others
         assert statistics.peers_dropped == 10
         assert (statistics.reply_bytes, statistics.connections) == (0, 0)
 
-    run_with_server(scenario, replies_bytes_max=500_000)
+    run_server(scenario, replies_bytes_max=500_000)

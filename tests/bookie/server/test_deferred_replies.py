@@ -18,7 +18,7 @@ from ledger.wire.messages import (
     Request,
     RequestBody,
 )
-from tests.bookie.server.simulated_server import SimulatedServer, call, run_with_server, send_all
+from tests.bookie.server.simulated_server import SimulatedServer, call, run_server, send_all
 from tests.bookie.server.test_server import KEY, add, entry_of
 
 LARGE = 60_000
@@ -80,7 +80,7 @@ def test_reads_beyond_the_lac_fill_no_memory_when_the_journal_continues() -> Non
         read = v2.encode_request(Request(2, 0, ReadRequest(7, 0)))
         await check_bounded(bookie, read, add(8, 0))
 
-    run_with_server(scenario, replies_bytes_max=2 * LARGE)
+    run_server(scenario, replies_bytes_max=2 * LARGE)
 
 
 def test_batches_beyond_the_lac_fill_no_memory_when_the_journal_continues() -> None:
@@ -88,7 +88,7 @@ def test_batches_beyond_the_lac_fill_no_memory_when_the_journal_continues() -> N
         read = v2.encode_request(Request(2, 1, BatchReadRequest(7, 0, 5, 1 << 20)))
         await check_bounded(bookie, read, add(8, 0))
 
-    run_with_server(scenario, replies_bytes_max=2 * LARGE)
+    run_server(scenario, replies_bytes_max=2 * LARGE)
 
 
 def test_fencing_reads_fill_no_memory_when_the_journal_continues() -> None:
@@ -96,7 +96,7 @@ def test_fencing_reads_fill_no_memory_when_the_journal_continues() -> None:
         fence = ReadRequest(7, -1, KEY, is_fencing=True)
         await check_bounded(bookie, v2.encode_request(Request(2, 0, fence)), add(8, 0))
 
-    run_with_server(scenario, replies_bytes_max=2 * LARGE)
+    run_server(scenario, replies_bytes_max=2 * LARGE)
 
 
 def test_parked_polls_fill_no_memory_when_the_lac_advances() -> None:
@@ -112,7 +112,7 @@ def test_parked_polls_fill_no_memory_when_the_lac_advances() -> None:
             assert LARGE < bookie.server.statistics().reply_bytes < 20 * LARGE
             greedy.close()
 
-    run_with_server(scenario, replies_bytes_max=2 * LARGE)
+    run_server(scenario, replies_bytes_max=2 * LARGE)
 
 
 async def check_waits(bookie: SimulatedServer, request: ReadRequest, version: int) -> None:
@@ -150,7 +150,7 @@ def test_the_last_entry_is_reported_when_it_is_on_disk() -> None:
             await call(peer, add(7, 0))
         await check_waits(bookie, ReadRequest(7, -1), 2)
 
-    run_with_server(scenario)
+    run_server(scenario)
 
 
 def test_a_second_fence_reports_no_entry_that_is_not_on_disk() -> None:
@@ -164,7 +164,7 @@ def test_a_second_fence_reports_no_entry_that_is_not_on_disk() -> None:
             await call(peer, fence)
         await check_waits(bookie, fence, 2)
 
-    run_with_server(scenario)
+    run_server(scenario)
 
 
 def test_a_poll_without_piggyback_reports_no_entry_that_is_not_on_disk() -> None:
@@ -173,7 +173,7 @@ def test_a_poll_without_piggyback_reports_no_entry_that_is_not_on_disk() -> None
             await call(peer, add(7, 0))
         await check_waits(bookie, ReadRequest(7, 1, previous_lac=-1, timeout_ms=60_000), 3)
 
-    run_with_server(scenario)
+    run_server(scenario)
 
 
 def test_a_fence_waits_for_one_group_only() -> None:
@@ -210,4 +210,4 @@ def test_a_fence_waits_for_one_group_only() -> None:
                 assert [answer.status for answer in answers] == [Status.OK]
                 third.set()
 
-    run_with_server(scenario)
+    run_server(scenario)

@@ -12,7 +12,7 @@ from bookie.storage.journal.journal import CommitGroup
 from ledger.errors import Status
 from ledger.wire import v2
 from ledger.wire.messages import AddRequest, ReadRequest, Request
-from tests.bookie.server.simulated_server import SimulatedServer, call, run_with_server
+from tests.bookie.server.simulated_server import SimulatedServer, call, run_server
 from tests.bookie.server.test_server import KEY, add, entry_of
 
 
@@ -74,7 +74,7 @@ def test_a_peer_that_leaves_between_its_requests_leaves_no_memory_behind() -> No
             read = await call(peer, ReadRequest(8, 0))
             assert read.status is Status.OK
 
-    run_with_server(scenario, directories=2)
+    run_server(scenario, directories=2)
 
 
 def test_an_idle_connection_keeps_no_group_of_the_journal() -> None:
@@ -89,4 +89,4 @@ def test_an_idle_connection_keeps_no_group_of_the_journal() -> None:
             kept = [one for one in gc.get_objects() if isinstance(one, CommitGroup) and one.views]
             assert len(kept) <= 1, "the journal's last one"
 
-    run_with_server(scenario)
+    run_server(scenario)

@@ -15,7 +15,7 @@ from ledger.wire.messages import (
     WriteLacRequest,
     WriteLacResponse,
 )
-from tests.bookie.server.simulated_server import SimulatedServer, call, run_with_server
+from tests.bookie.server.simulated_server import SimulatedServer, call, run_server
 from tests.bookie.server.test_deferred_replies import block_journal, released
 from tests.bookie.server.test_server import KEY, add
 
@@ -59,7 +59,7 @@ def test_it_is_visible_at_once_and_confirmed_when_durable() -> None:
             await trio.sleep(1)
             assert is_reported
 
-    run_with_server(scenario)
+    run_server(scenario)
 
 
 def test_a_confirmed_lac_survives_the_process() -> None:
@@ -74,7 +74,7 @@ def test_a_confirmed_lac_survives_the_process() -> None:
             assert state.explicit_lac == DIGEST.encode_lac(7, 0)
             assert state.lac == 0
 
-    run_with_server(scenario)
+    run_server(scenario)
 
 
 def test_many_share_a_sync_and_those_before_an_add_cause_none() -> None:
@@ -99,4 +99,4 @@ def test_many_share_a_sync_and_those_before_an_add_cause_none() -> None:
                 await trio.sleep(3 * LINGER_S)
                 assert journal.statistics().groups == before + 1
 
-    run_with_server(scenario)
+    run_server(scenario)

@@ -23,7 +23,7 @@ from tests.bookie.server.simulated_server import (
     KIB,
     SimulatedServer,
     call,
-    run_with_server,
+    run_server,
     send_all,
 )
 from tests.bookie.server.test_server import KEY, entry_of
@@ -123,7 +123,7 @@ def test_each_add_gets_the_reply_that_it_would_get_alone(seed: int) -> None:
                 if not is_flushed:
                     await bookie.flush()
 
-    run_with_server(scenario, directories=directories, journals=journals, queued_bytes_max=8 << 20)
+    run_server(scenario, directories=directories, journals=journals, queued_bytes_max=8 << 20)
 
 
 @pytest.mark.parametrize(("highest", "looks_each"), [(9, 0), (10**9, 2)])
@@ -151,7 +151,7 @@ def test_a_new_ledger_costs_few_reads_of_the_index(
         answers = await _call_in_chunks(bookie, frames, ())
         assert set(answers.values()) == {Status.OK}
 
-    run_with_server(scenario, queued_bytes_max=8 << 20)
+    run_server(scenario, queued_bytes_max=8 << 20)
     assert looks == looks_each * len(frames)
 
 
@@ -178,7 +178,7 @@ def test_a_chunk_of_new_ledgers_yields_to_other_tasks(monkeypatch: pytest.Monkey
         answers = await _call_in_chunks(bookie, frames, ())
         assert set(answers.values()) == {Status.OK}
 
-    run_with_server(scenario, queued_bytes_max=8 << 20)
+    run_server(scenario, queued_bytes_max=8 << 20)
     assert 100 < longest <= 700
 
 
@@ -201,5 +201,5 @@ def test_an_occasional_new_ledger_does_not_double_the_work_for_the_others(
         answers = await _call_in_chunks(bookie, frames, ())
         assert set(answers.values()) == {Status.OK}
 
-    run_with_server(scenario, queued_bytes_max=8 << 20)
+    run_server(scenario, queued_bytes_max=8 << 20)
     assert 30 <= looked_at <= 30 * 20

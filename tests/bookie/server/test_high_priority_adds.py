@@ -15,7 +15,7 @@ from tests.bookie.server.simulated_server import (
     KIB,
     SimulatedServer,
     call,
-    run_with_server,
+    run_server,
     send_all,
 )
 from tests.bookie.server.test_deferred_replies import block_journal, released
@@ -50,7 +50,7 @@ def test_a_read_only_bookie_accepts_recovery_adds_and_those_with_priority(
                 assert isinstance(answer, AddResponse)
                 assert answer.status is status, request
 
-    run_with_server(scenario)
+    run_server(scenario)
 
 
 def _memory_taken(version: int) -> int:
@@ -82,7 +82,7 @@ def _memory_taken(version: int) -> int:
             unblocked.set()
             nursery.cancel_scope.cancel()
 
-    run_with_server(scenario, queued_bytes_max=QUEUE_BYTES)
+    run_server(scenario, queued_bytes_max=QUEUE_BYTES)
     return taken
 
 

@@ -17,7 +17,7 @@ from bookie.storage.disk.real_disk import RealDisk
 from bookie.storage.disk.threads import READ_THREADS_MAX
 from ledger.wire import v2
 from ledger.wire.messages import ReadRequest, Request
-from tests.bookie.server.simulated_server import KIB, SimulatedServer, call, run_with_server
+from tests.bookie.server.simulated_server import KIB, SimulatedServer, call, run_server
 from tests.bookie.server.test_deferred_replies import connect
 from tests.bookie.server.test_server import add
 
@@ -120,7 +120,7 @@ def test_a_chunk_of_many_small_requests_yields_to_other_tasks(
         await trio.sleep(1)
         greedy.close()
 
-    run_with_server(scenario, replies_bytes_max=64 << 20)
+    run_server(scenario, replies_bytes_max=64 << 20)
     assert 100 < longest <= 500
 
 
@@ -146,4 +146,4 @@ def test_many_connections_share_the_limit_of_receive_buffers() -> None:
         for peer in peers:
             peer.close()
 
-    run_with_server(scenario, queued_bytes_max=64 << 20)
+    run_server(scenario, queued_bytes_max=64 << 20)

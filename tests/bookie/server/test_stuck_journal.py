@@ -26,7 +26,7 @@ from tests.bookie.server.simulated_server import (
     Flood,
     SimulatedServer,
     call,
-    run_with_server,
+    run_server,
 )
 from tests.bookie.server.test_deferred_replies import block_journal, connect, released
 from tests.bookie.server.test_server import KEY, add
@@ -84,7 +84,7 @@ def test_a_stuck_journal_accepts_limited_adds_and_a_fence_precedes_the_others() 
         assert set(floods[0].statuses) <= {Status.OK, Status.FENCED, Status.TOO_MANY_REQUESTS}
         assert set(floods[1].statuses) <= {Status.OK, Status.TOO_MANY_REQUESTS}
 
-    run_with_server(scenario, queued_bytes_max=QUEUE)
+    run_server(scenario, queued_bytes_max=QUEUE)
 
 
 def test_explicit_lacs_and_forced_ledgers_of_a_stuck_journal_block_only_their_sender() -> None:
@@ -131,7 +131,7 @@ def test_explicit_lacs_and_forced_ledgers_of_a_stuck_journal_block_only_their_se
             nursery.cancel_scope.cancel()
         assert bookie.server.statistics().requests.waits[Wait.JOURNAL] > 0
 
-    run_with_server(scenario, journals=2, directories=2, queued_bytes_max=QUEUE)
+    run_server(scenario, journals=2, directories=2, queued_bytes_max=QUEUE)
 
 
 def test_new_ledgers_are_limited_and_block_only_their_creator() -> None:
@@ -180,7 +180,7 @@ def test_new_ledgers_are_limited_and_block_only_their_creator() -> None:
                 assert added[0].status is Status.OK
             nursery.cancel_scope.cancel()
 
-    run_with_server(scenario, options=replace(OPTIONS, states_max=1000))
+    run_server(scenario, options=replace(OPTIONS, states_max=1000))
 
 
 def test_replies_that_wait_for_a_stuck_journal_are_limited_and_fences_less_so(
@@ -212,4 +212,4 @@ def test_replies_that_wait_for_a_stuck_journal_are_limited_and_fences_less_so(
                 await trio.sleep(1)
                 nursery.cancel_scope.cancel()
 
-    run_with_server(scenario)
+    run_server(scenario)
