@@ -14,7 +14,7 @@ from bookie.core.journal import BLOCK_BYTES
 from ledger.cli.output import OutputOption
 from ledger.errors import InvalidArgument
 from tests.bookie.storage.garbage.test_compactor import OPTIONS
-from tests.bookie.storage.index.test_damage import RealBottle
+from tests.bookie.storage.index.test_damage import StorageOnDisk
 
 TEXT, JSON = OutputOption(), OutputOption(json=True)
 
@@ -22,7 +22,7 @@ TEXT, JSON = OutputOption(), OutputOption(json=True)
 @pytest.fixture
 async def directory(tmp_path: Path) -> Path:
     """Returns a directory of a stopped bookie with ledger 1."""
-    simulated = RealBottle(tmp_path, OPTIONS)
+    simulated = StorageOnDisk(tmp_path, OPTIONS)
     async with simulated.running():
         for i in range(3):
             simulated.add(1, i, b"x" * 100)

@@ -65,7 +65,7 @@ class _SlowFile(MemoryFile):
 
 
 class SimulatedServer:
-    """A server over simulated storage; peers connect from nodes with names of their own."""
+    """A server over a simulated storage; peers connect from nodes with names of their own."""
 
     def __init__(self, simulation: Simulation, simulated: SimulatedStorage, server: Server) -> None:
         self.simulation = simulation

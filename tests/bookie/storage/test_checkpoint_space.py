@@ -20,7 +20,7 @@ from ledger.client import LedgerClient
 from ledger.core.entry import DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
 from tests.bookie.core.test_caches import KEY
-from tests.bookie.storage.index.test_damage import RealBottle
+from tests.bookie.storage.index.test_damage import StorageOnDisk
 from tests.bookie.storage.simulated_storage import SimulatedStorage
 
 ENTRIES = 10
@@ -153,7 +153,7 @@ def _bytes_of(directory: Path) -> int:
 async def test_a_checkpoint_takes_no_more_than_was_asked_for(kind: str, tmp_path: Path) -> None:
     rng = random.Random(5)
     options = StorageOptions(write_cache_bytes=8 << 20, checkpoint_interval_s=1e9)
-    simulated = RealBottle(tmp_path, options)
+    simulated = StorageOnDisk(tmp_path, options)
     ledgers = 20_000
     async with simulated.running():
         storage = simulated.storage

@@ -19,7 +19,7 @@ from bookie.storage.disk.real_disk import RealDisk
 from bookie.storage.index.rocksdb import RocksStores
 from ledger.errors import BookieIoError, InvalidArgument
 from tests.bookie.storage.garbage.test_compactor import OPTIONS
-from tests.bookie.storage.index.test_damage import RealBottle
+from tests.bookie.storage.index.test_damage import StorageOnDisk
 
 WRITING = os.O_RDWR | os.O_WRONLY | os.O_CREAT
 
@@ -45,7 +45,7 @@ def _mount_read_only(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
 
 
 async def _stopped(directory: Path) -> None:
-    simulated = RealBottle(directory, OPTIONS)
+    simulated = StorageOnDisk(directory, OPTIONS)
     async with simulated.running():
         simulated.add(1, 0, b"x" * 100)
         await simulated.settle()

@@ -25,7 +25,7 @@ from tests.effort import scaled
 TRIES = scaled(ci=20, night=600)
 
 
-class RealBottle(SimulatedStorage):
+class StorageOnDisk(SimulatedStorage):
     """A storage on real files."""
 
     def __init__(self, directory: Path, options: StorageOptions) -> None:
@@ -136,7 +136,7 @@ def test_damage_is_not_taken_for_another_process(tmp_path: Path) -> None:
 
 async def test_it_starts_or_refuses_and_denies_nothing(tmp_path: Path) -> None:
     whole, used = tmp_path / "whole", tmp_path / "used"
-    simulated = RealBottle(whole, OPTIONS)
+    simulated = StorageOnDisk(whole, OPTIONS)
     async with simulated.running():
         await filled(simulated)
     simulated.storage.close()
@@ -149,7 +149,7 @@ async def test_it_starts_or_refuses_and_denies_nothing(tmp_path: Path) -> None:
         what = _damage(used, random.Random(seed))
         is_clean = (await _checked(used)).is_clean
         try:
-            successor = RealBottle(used, OPTIONS)
+            successor = StorageOnDisk(used, OPTIONS)
         except BookieIoError as error:
             refused.append(str(error))
             unseen += [what] * is_clean
