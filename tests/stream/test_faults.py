@@ -220,5 +220,5 @@ async def scenario(cluster: SimCluster) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(ci=1, night=30))
-def test_what_was_confirmed_survives_everything(seed: int) -> None:
+def test_confirmed_records_survive_all_faults(seed: int) -> None:
     simulate(scenario, seed, bookies=4)

@@ -50,7 +50,7 @@ async def bookies_run(count: int) -> None:
             await trio.testing.wait_all_tasks_blocked(0.01)
 
 
-async def test_idle_streams_cost_no_task_and_no_watch_and_rolls_few_calls(tmp_path: Path) -> None:
+async def test_idle_streams_need_no_task_or_watch_and_rolls_need_few_calls(tmp_path: Path) -> None:
     async with (
         real_cluster(tmp_path, **SMALL) as cluster,
         MemoryStore(cluster.tree, now_ms) as plain,

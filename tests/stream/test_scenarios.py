@@ -90,7 +90,7 @@ def test_nothing_is_confirmed_in_a_segment_before_it_is_published() -> None:
         simulate(scenario, seed)
 
 
-def test_an_idle_segment_rolls_when_its_time_has_come_but_only_with_records() -> None:
+def test_an_idle_segment_rolls_by_age_only_if_it_has_records() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as client:
             await create_namespace(client, "demo", roll_ms=10_000)
@@ -111,7 +111,7 @@ def test_an_idle_segment_rolls_when_its_time_has_come_but_only_with_records() ->
     simulate(scenario, 0)
 
 
-def test_a_lingering_batch_is_sent_when_its_time_has_come() -> None:
+def test_a_lingering_batch_is_sent_at_its_deadline() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as client:
             await create_namespace(client, "demo", linger_ms=1000, compression="zstd")

@@ -83,7 +83,7 @@ async def fail() -> None:
     raise ValueError("in the trio thread")
 
 
-def test_the_loop_lives_as_long_as_somebody_uses_it() -> None:
+def test_the_loop_lives_as_long_as_a_bridge_is_open() -> None:
     before = loops()
     with blocking.open_bridge() as one:
         assert loops() == before + 1
@@ -98,7 +98,7 @@ def test_the_loop_lives_as_long_as_somebody_uses_it() -> None:
         pass
 
 
-def test_errors_cross_as_they_are() -> None:
+def test_errors_are_raised_unchanged_in_the_caller() -> None:
     with blocking.open_bridge() as bridge, pytest.raises(ValueError, match="in the trio"):
         bridge.call(fail)
 
@@ -133,7 +133,7 @@ def test_a_cancelled_asyncio_task_ends_after_its_trio_side() -> None:
     asyncio.run(main())
 
 
-def test_a_call_cancelled_before_it_went_over_never_begins() -> None:
+def test_a_call_cancelled_before_it_was_posted_never_begins() -> None:
     scenario = Scenario()
 
     async def main() -> None:
@@ -173,7 +173,7 @@ def test_a_deadline_ends_the_trio_side_first() -> None:
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
-def test_what_a_block_raises_stays_what_it_was(error: type[BaseException]) -> None:
+def test_an_error_raised_in_a_block_is_unchanged(error: type[BaseException]) -> None:
     scenario = Scenario()
     with blocking.open_bridge() as bridge:
         with (  # noqa: PT012 (it leaves through the block)
@@ -213,7 +213,7 @@ def test_a_block_cancelled_in_asyncio_is_left_in_trio() -> None:
     asyncio.run(main())
 
 
-def test_an_entry_that_fails_raises_there() -> None:
+def test_an_error_while_entering_a_block_is_raised_in_the_caller() -> None:
     @asynccontextmanager
     async def broken() -> AsyncIterator[None]:
         await fail()
@@ -262,7 +262,7 @@ def test_many_threads_share_the_loop() -> None:
     assert sorted(done) == list(range(8))
 
 
-def test_another_asyncio_loop_is_reported() -> None:
+def test_a_bridge_used_in_another_asyncio_loop_raises() -> None:
     kept: list[aio.Bridge] = []
 
     async def keep() -> None:
@@ -277,7 +277,7 @@ def test_another_asyncio_loop_is_reported() -> None:
     asyncio.run(use())
 
 
-def test_what_was_cancelled_while_the_loop_ended_stays_cancelled() -> None:
+def test_a_task_cancelled_while_the_loop_ends_stays_cancelled() -> None:
     async def main() -> None:
         async def use() -> None:
             async with aio.open_bridge():

@@ -207,7 +207,7 @@ async def test_a_lane_that_is_stuck_does_not_stop_the_other() -> None:
         records[2].outcome()
 
 
-async def test_what_comes_while_a_writer_closes_harms_nothing_before_it() -> None:
+async def test_a_record_submitted_while_a_writer_closes_does_not_affect_earlier_ones() -> None:
     appends = TwoLanes()
     early, late = (Record(number, appends.gates[1], []) for number in (1, 3))
     appends.submit(early)
@@ -222,7 +222,7 @@ async def test_what_comes_while_a_writer_closes_harms_nothing_before_it() -> Non
         late.outcome()
 
 
-async def test_what_a_closed_writer_left_is_reported() -> None:
+async def test_records_pending_in_a_closed_writer_get_an_error() -> None:
     appends = TwoLanes()
     record = Record(1, appends.gates[1], [])
     appends.submit(record)

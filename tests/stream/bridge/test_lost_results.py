@@ -59,7 +59,7 @@ async def stubborn() -> int:
     return 7
 
 
-def test_an_answer_nobody_takes_is_given_back() -> None:
+def test_a_result_that_no_caller_takes_is_given_back() -> None:
     returned: list[int] = []
 
     async def main() -> None:
@@ -83,7 +83,7 @@ def test_an_answer_nobody_takes_is_given_back() -> None:
 
 @pytest.mark.parametrize("by", ["batch", "record"])
 @pytest.mark.parametrize("auto_advance", [True, False])
-def test_a_consumer_loses_nothing_when_asking_was_cancelled(
+def test_a_consumer_loses_nothing_when_a_request_is_cancelled(
     cluster: InProcessCluster, by: str, auto_advance: bool
 ) -> None:
     name = f"consumed-{by}-{auto_advance}"
@@ -117,7 +117,7 @@ def test_a_consumer_loses_nothing_when_asking_was_cancelled(
     assert seen == values
 
 
-def test_reading_backward_loses_nothing_when_a_step_was_cancelled(
+def test_reading_backward_loses_nothing_when_a_step_is_cancelled(
     cluster: InProcessCluster,
 ) -> None:
     values = filled(cluster, "backward")
@@ -140,7 +140,7 @@ def test_reading_backward_loses_nothing_when_a_step_was_cancelled(
     assert seen == values
 
 
-def test_a_wait_given_up_before_its_block_began_kills_nothing() -> None:
+def test_a_wait_abandoned_before_its_block_began_breaks_nothing() -> None:
     """A completion that is set twice: `entered`, of a block whose caller has stopped waiting."""
     completion = Completion()
     bridge = blocking_bridge.Bridge
@@ -152,7 +152,7 @@ def test_a_wait_given_up_before_its_block_began_kills_nothing() -> None:
         own.call(tick)
 
 
-def test_a_job_that_fails_ends_the_loop_and_all_are_reported(
+def test_a_failed_job_ends_the_loop_and_every_caller_gets_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     scenario, outcomes = Scenario(), list[BaseException]()
@@ -191,7 +191,7 @@ def test_a_job_that_fails_ends_the_loop_and_all_are_reported(
     assert "the background loop failed" in caplog.text
 
 
-def test_a_call_behind_the_last_task_of_a_failing_loop_is_reported() -> None:
+def test_a_call_that_starts_after_the_loop_ended_gets_an_error() -> None:
     loop = BackgroundLoop()
     loop.start()
     entered: list[BaseException | None] = []
@@ -212,7 +212,7 @@ def test_a_call_behind_the_last_task_of_a_failing_loop_is_reported() -> None:
     assert isinstance(entered[0], LedgerClosed)
 
 
-def test_ctrl_c_while_the_loop_starts_harms_no_later_connection(
+def test_ctrl_c_while_the_loop_starts_does_not_break_later_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     start = BackgroundLoop.start
@@ -244,7 +244,7 @@ async def left_in_trio(block: blocking_bridge.BridgedContext[str]) -> None:
     block.__exit__(GeneratorExit, GeneratorExit(), None)
 
 
-def test_a_flush_does_not_wait_for_what_came_after_it(cluster: InProcessCluster) -> None:
+def test_a_flush_does_not_wait_for_later_records(cluster: InProcessCluster) -> None:
     async def main() -> None:
         async with aio.Namespace.connect(cluster.uri, "flushed", create=True) as namespace:
             await namespace.set_policy(linger_ms=60_000)
@@ -263,7 +263,9 @@ def test_a_flush_does_not_wait_for_what_came_after_it(cluster: InProcessCluster)
     assert time.monotonic() - begin < 20
 
 
-def test_a_record_whose_hop_another_thread_owes_is_flushed(cluster: InProcessCluster) -> None:
+def test_a_record_whose_hop_another_thread_has_yet_to_make_is_flushed(
+    cluster: InProcessCluster,
+) -> None:
     """A thread that was stopped between asking for the hop and making it."""
     with blocking.Namespace.connect(cluster.uri, "owed", create=True) as namespace:
         with namespace.writer("s", create=True) as writer:
@@ -276,7 +278,7 @@ def test_a_record_whose_hop_another_thread_owes_is_flushed(cluster: InProcessClu
         assert [record.value for record in namespace.read_last("s", 2)] == [b"1", b"2"]
 
 
-def test_waiting_for_room_again_and_again_leaves_nothing_behind() -> None:
+def test_repeated_waits_for_capacity_leave_nothing_behind() -> None:
     appends = Appends("s", lambda job: None, lambda completions: None, 0)
     completions = {id(appends.want_room()) for _ in range(100)}
     assert len(completions) == 1
@@ -314,7 +316,7 @@ def test_an_append_in_another_asyncio_loop_is_refused(cluster: InProcessCluster)
     asyncio.run(main())
 
 
-def test_the_face_for_asyncio_is_for_asyncio(cluster: InProcessCluster) -> None:
+def test_the_asyncio_face_refuses_to_run_in_trio(cluster: InProcessCluster) -> None:
     before = loops()
 
     async def main() -> None:
@@ -325,7 +327,7 @@ def test_the_face_for_asyncio_is_for_asyncio(cluster: InProcessCluster) -> None:
     assert loops() == before
 
 
-def test_a_start_that_is_none_is_refused(cluster: InProcessCluster) -> None:
+def test_an_invalid_start_is_refused(cluster: InProcessCluster) -> None:
     filled(cluster, "begins")
     with blocking.Namespace.connect(cluster.uri, "begins") as namespace, blocking.fail_after(20):
         for start in ("earliest", 0, None):

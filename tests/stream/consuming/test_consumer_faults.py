@@ -227,7 +227,7 @@ def test_joining_and_leaving_may_be_cancelled_at_any_moment() -> None:
     simulate(scenario)
 
 
-def test_a_long_outage_of_the_metadata_in_the_middle_of_a_batch_leaves_no_record_out() -> None:
+def test_a_long_outage_of_the_metadata_in_the_middle_of_a_batch_skips_no_record() -> None:
     """For a while it delivers nothing; then it continues where it was."""
 
     async def scenario(cluster: SimCluster) -> None:

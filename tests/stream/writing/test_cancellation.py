@@ -60,7 +60,7 @@ async def _produce_many(writer: StreamWriter) -> None:
 @pytest.mark.parametrize(
     "call", [_append, _append_expecting, _append_many, _flush, _produce, _produce_many]
 )
-def test_a_call_that_is_cut_leaves_the_writer_usable(
+def test_a_cancelled_call_leaves_the_writer_usable(
     call: Callable[[StreamWriter], Awaitable[None]], is_full: bool
 ) -> None:
     def run(number: int) -> bool:
@@ -89,7 +89,7 @@ def test_a_call_that_is_cut_leaves_the_writer_usable(
     assert cut_each(run) >= 1
 
 
-def test_closing_that_is_cut_can_be_repeated() -> None:
+def test_a_cancelled_close_can_be_repeated() -> None:
     def run(number: int) -> bool:
         async def scenario(cluster: SimCluster) -> bool:
             async with sim_namespace(cluster) as namespace:
@@ -109,7 +109,7 @@ def test_closing_that_is_cut_can_be_repeated() -> None:
     assert cut_each(run) >= 2
 
 
-def test_who_waits_elsewhere_is_reported_when_the_end_of_the_block_was_cancelled() -> None:
+def test_a_waiting_task_gets_an_error_when_the_end_of_the_block_is_cancelled() -> None:
     async def scenario(cluster: SimCluster) -> None:
         reported: list[LedgerClosed] = []
 
@@ -131,7 +131,7 @@ def test_who_waits_elsewhere_is_reported_when_the_end_of_the_block_was_cancelled
     simulate(scenario, 5)
 
 
-def test_no_ledger_stays_open_for_writing_behind_a_writer_that_was_cancelled() -> None:
+def test_a_cancelled_writer_leaves_no_ledger_open_for_writing() -> None:
     """While it takes over, makes a ledger ahead, rolls or closes."""
 
     async def scenario(cluster: SimCluster) -> None:

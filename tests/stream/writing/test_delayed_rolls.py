@@ -50,7 +50,7 @@ class LateStore:
 
 
 @pytest.mark.parametrize("silences", [1, 2, 3])
-def test_a_roll_that_happens_late(silences: int) -> None:
+def test_a_roll_that_the_store_applies_late_loses_and_repeats_nothing(silences: int) -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as client:
             client.store = store = LateStore(client.store, silences)

@@ -25,7 +25,7 @@ async def test_a_writer_stores_the_range_of_each_segment_it_seals(tmp_path: Path
         assert await ranges(namespace) == [(5, 9), (-1, -1), (3, 7), (-1, -1)]
 
 
-async def test_recovery_knows_it_where_it_has_read_all_headers(tmp_path: Path) -> None:
+async def test_recovery_stores_the_range_if_it_has_read_all_headers(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         for producers in (["a"], ["a", "b"]):
             block = namespace.writer("s", create=True)

@@ -23,7 +23,7 @@ async def headers_of(namespace: Namespace, stream: str) -> list[tuple[int, int, 
     return [(h.producer_id, h.producer_sequence, h.count, h.has_producers_before) for h in headers]
 
 
-async def test_what_was_appended_before_is_passed_over(tmp_path: Path) -> None:
+async def test_records_that_were_appended_before_are_skipped(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace, namespace.writer("s", create=True) as writer:
         loader = await writer.producer("loader")
         assert (loader.last_sequence, loader.next_sequence) == (-1, 0)
@@ -55,7 +55,7 @@ async def test_a_gap_is_refused_and_nothing_is_appended(tmp_path: Path) -> None:
             await writer.producer("no/name")
 
 
-async def test_a_retry_of_what_is_on_its_way_waits_for_it(tmp_path: Path) -> None:
+async def test_a_retry_of_a_record_in_flight_waits_for_it(tmp_path: Path) -> None:
     async with (
         a_namespace(tmp_path, linger_ms=50) as namespace,
         namespace.writer("s", create=True) as writer,
@@ -73,7 +73,7 @@ async def test_a_retry_of_what_is_on_its_way_waits_for_it(tmp_path: Path) -> Non
         assert values(await read_all(namespace, "s")) == [b"0", b"1"]
 
 
-async def test_the_next_writer_knows_what_each_producer_had(tmp_path: Path) -> None:
+async def test_the_next_writer_knows_the_last_sequence_of_each_producer(tmp_path: Path) -> None:
     """Also of a segment that nobody sealed, with entries of several producers and of none."""
     async with a_namespace(tmp_path) as namespace:
         block = namespace.writer("s", create=True)
@@ -104,7 +104,7 @@ async def test_the_next_writer_knows_what_each_producer_had(tmp_path: Path) -> N
         assert (await namespace.stream_metadata("s")).producers["b"].last_sequence == 6
 
 
-async def test_entries_are_of_one_producer_and_say_when_others_were_before(
+async def test_an_entry_has_one_producer_and_marks_whether_others_came_before(
     tmp_path: Path,
 ) -> None:
     async with a_namespace(tmp_path) as namespace, namespace.writer("s", create=True) as writer:
@@ -138,7 +138,7 @@ async def test_producers_survive_rolls(tmp_path: Path) -> None:
         assert len(await read_all(namespace, "s")) == 420
 
 
-async def test_a_stream_remembers_so_many_producers(
+async def test_a_stream_remembers_a_limited_number_of_producers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stream.core.metadata.streams.PRODUCERS_MAX", 2)
@@ -170,7 +170,7 @@ async def test_many_tasks_may_retry_the_same_records(tmp_path: Path) -> None:
         assert values(await read_all(namespace, "s")) == sent
 
 
-async def test_a_failed_writer_reports_what_is_unknown(tmp_path: Path) -> None:
+async def test_a_failed_writer_distinguishes_durable_from_unknown_records(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         block = namespace.writer("s", create=True)
         old = await block.__aenter__()
