@@ -1,4 +1,4 @@
-"""The canary on real bookies: silent when all is well, loud when something is wrong."""
+"""The canary on real bookies: it alerts when something is wrong, and only then."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("stream.canary._READ_AGAIN_S", 0.01)
 
 
-async def test_all_is_well_and_nothing_piles_up(tmp_path: Path) -> None:
+async def test_a_healthy_stream_causes_no_alert_and_does_not_grow(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         rounds: list[CanaryRound] = []
         verdict = await Canary(namespace, "canary", QUICK).run(rounds.append, rounds=23)
@@ -42,11 +42,11 @@ async def test_all_is_well_and_nothing_piles_up(tmp_path: Path) -> None:
         assert await namespace.trash() == []
         facts = rounds[0].as_dict()
         assert (facts["round"], facts["verdict"], facts["alerts"]) == (1, "whole", [])
-        # Another one continues where this one ended.
+        # Another canary continues where this one ended.
         assert await Canary(namespace, "canary", QUICK).run(rounds.append, rounds=2) == 0
 
 
-async def test_a_stream_of_others_is_left_alone(tmp_path: Path) -> None:
+async def test_a_stream_that_is_not_a_canarys_is_left_alone(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         async with namespace.writer("s", create=True) as writer:
             await writer.append(b"precious")
@@ -80,19 +80,19 @@ async def test_a_takeover_ends_the_canary(tmp_path: Path) -> None:
         (lambda record: [record, record], "went from sequence"),
         (lambda record: [record._replace(value=b"?")], "another record"),
     ],
-    ids=["lost", "twice", "changed"],
+    ids=["lost", "duplicated", "changed"],
 )
-async def test_a_tail_that_is_wrong_is_found(tmp_path: Path, wrong: object, says: str) -> None:
+async def test_a_wrong_tail_is_detected(tmp_path: Path, wrong: object, says: str) -> None:
     async with a_namespace(tmp_path) as namespace:
         take = Canary._take
 
-        def take_lies(self: Canary, record: Record) -> None:
+        def take_wrong(self: Canary, record: Record) -> None:
             for shown in wrong(record) if record.sequence == 1 else [record]:  # type: ignore[operator]
                 take(self, shown)
 
         rounds: list[CanaryRound] = []
         options = CanaryOptions(interval_s=0.05, timeout_s=0.5)
-        with mock.patch.object(Canary, "_take", take_lies):
+        with mock.patch.object(Canary, "_take", take_wrong):
             verdict = await Canary(namespace, "canary", options).run(rounds.append, rounds=4)
         assert verdict is CopyVerdict.DAMAGE
         assert rounds[0].alerts == []

@@ -1,4 +1,4 @@
-"""Streams on real bookies: append, read, tail, roll, take over."""
+"""Streams on real bookies: append, read, tail, roll and takeover."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.stream.real_namespace import a_namespace
 from tests.stream.whole_streams import read_all, values
 
 
-async def test_what_was_appended_is_read_back_with_all_its_columns(tmp_path: Path) -> None:
+async def test_records_are_read_back_with_all_their_columns(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         async with namespace.writer("clicks", create=True) as writer:
             first = await writer.append(b"a")
@@ -31,7 +31,7 @@ async def test_what_was_appended_is_read_back_with_all_its_columns(tmp_path: Pat
         assert records[1].headers == (("h", b"1"), ("h", b"2"))
 
 
-async def test_appending_many_keeps_order_over_entries(tmp_path: Path) -> None:
+async def test_appending_many_keeps_order_across_entries(tmp_path: Path) -> None:
     async with a_namespace(tmp_path, batch_bytes=500) as namespace:
         sent = [b"%d" % i * (i % 30) for i in range(1000)]
         async with namespace.writer("s", create=True) as writer:
@@ -71,7 +71,7 @@ async def test_a_cancelled_append_leaves_the_writer_usable(tmp_path: Path) -> No
         assert values(await read_all(namespace, "s"))[-1] == b"kept"
 
 
-async def test_a_full_buffer_refuses_and_then_has_room(tmp_path: Path) -> None:
+async def test_a_full_buffer_refuses_records_until_there_is_capacity(tmp_path: Path) -> None:
     async with a_namespace(tmp_path, batch_bytes=1000) as namespace:
         options = WriterOptions(pending_bytes_max=5000)
         async with namespace.writer("s", create=True, options=options) as writer:
@@ -89,7 +89,7 @@ async def test_a_full_buffer_refuses_and_then_has_room(tmp_path: Path) -> None:
             assert positions == sorted(set(positions))
 
 
-async def test_bad_records_are_refused_and_harm_no_other(tmp_path: Path) -> None:
+async def test_invalid_records_are_refused_and_do_not_affect_others(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         async with namespace.writer("s", create=True) as writer:
             good = writer.append_nowait(b"good")
@@ -111,7 +111,7 @@ def test_a_writer_needs_a_positive_bound() -> None:
 
 
 async def test_event_times_are_whole_numbers(tmp_path: Path) -> None:
-    """They are refused when appended: in the batch they would fail the writer."""
+    """Other times are refused when appended: in the batch they would fail the writer."""
     async with a_namespace(tmp_path) as namespace:
         async with namespace.writer("s", create=True) as writer:
             waiting = writer.append_nowait(b"good", event_time_ms=-5)
@@ -127,7 +127,7 @@ async def test_event_times_are_whole_numbers(tmp_path: Path) -> None:
         assert [r.event_time_ms for r in await read_all(namespace, "s")] == [-5]
 
 
-async def test_headers_are_those_of_the_moment_of_the_append(tmp_path: Path) -> None:
+async def test_headers_are_copied_at_the_append(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         async with namespace.writer("s", create=True) as writer:
             producer = await writer.producer("loader")
@@ -166,7 +166,7 @@ async def test_rolling_by_size_keeps_order_and_positions(tmp_path: Path) -> None
         assert [record.sequence for record in records] == list(range(4000))
 
 
-async def test_a_tail_follows_over_rolls_and_a_new_writer(tmp_path: Path) -> None:
+async def test_a_tail_follows_across_rolls_and_a_new_writer(tmp_path: Path) -> None:
     async with a_namespace(tmp_path, batch_bytes=2000, roll_bytes=1 << 16) as namespace:
         await namespace.create_stream("s")
         seen: list[int] = []

@@ -33,7 +33,7 @@ async def test_a_receipt_names_all_replicas_and_is_found_whole(tmp_path: Path) -
             metadata = await namespace.client.ledger_metadata(receipt.ledger_id)
             assert sorted(receipt.bookies) == sorted(metadata.last_fragment.bookies)
             assert receipt.not_yet == ()
-            # The segment is open, and stays so.
+            # The verification leaves the segment open.
             report = await namespace.verify("s", receipt=receipt)
             assert report.verdict is CopyVerdict.WHOLE
             assert report.copies == {CopyState.WHOLE: 3}
@@ -42,7 +42,7 @@ async def test_a_receipt_names_all_replicas_and_is_found_whole(tmp_path: Path) -
         assert (await namespace.verify("s", receipt=again)).verdict is CopyVerdict.WHOLE
 
 
-async def test_records_of_one_entry_share_what_is_known(tmp_path: Path) -> None:
+async def test_receipts_of_records_in_one_entry_share_its_digest(tmp_path: Path) -> None:
     async with (
         a_namespace(tmp_path) as namespace,
         namespace.writer("s", create=True) as writer,
@@ -66,7 +66,7 @@ async def test_records_of_one_entry_share_what_is_known(tmp_path: Path) -> None:
             assert (await namespace.verify("s", receipt=receipt)).verdict is CopyVerdict.WHOLE
 
 
-async def test_a_receipt_is_asked_for_right_after_taking_the_record(tmp_path: Path) -> None:
+async def test_a_receipt_must_be_requested_before_the_record_is_confirmed(tmp_path: Path) -> None:
     async with (
         a_namespace(tmp_path) as namespace,
         namespace.writer("s", create=True) as writer,
@@ -75,7 +75,7 @@ async def test_a_receipt_is_asked_for_right_after_taking_the_record(tmp_path: Pa
         wanted = [writer.receipt_of(small), writer.receipt_of(large)]
         receipts = [await ticket.receipt() for ticket in wanted]
         assert [len(receipt.acks) for receipt in receipts] == [3, 3]
-        # Kept once it was requested, but not for other records.
+        # A requested receipt is kept; for other records there is none.
         assert (await writer.receipt_of(small).receipt()).position == receipts[0].position
         other = writer.append_nowait(b"z")
         await other.wait()
@@ -104,7 +104,7 @@ async def test_a_whole_stream_is_verified_with_progress(tmp_path: Path) -> None:
         assert (facts["verdict"], facts["copies"]) == ("whole", {"whole": 3 * report.entries})
 
 
-async def test_a_bookie_out_of_reach_is_a_doubt(tmp_path: Path) -> None:
+async def test_an_unreachable_bookie_leaves_the_verdict_unknown(tmp_path: Path) -> None:
     async with (
         real_cluster(tmp_path, **SMALL) as cluster,
         cluster.client(read_timeout_s=1.0) as client,
@@ -122,7 +122,7 @@ async def test_a_bookie_out_of_reach_is_a_doubt(tmp_path: Path) -> None:
         assert (await namespace.verify("s", receipt=receipt)).verdict is CopyVerdict.DOUBT
 
 
-async def test_a_ledger_that_is_gone_is_damage(tmp_path: Path) -> None:
+async def test_a_missing_ledger_is_damage(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         async with namespace.writer("s", create=True) as writer:
             receipt = await writer.append(b"hello", receipt=True)

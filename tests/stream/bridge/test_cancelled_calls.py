@@ -1,4 +1,4 @@
-"""Callers that give up again and again, at any moment: nothing is lost, nothing comes twice."""
+"""Callers that time out repeatedly, at any moment: no record is lost or returned twice."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessClust
         yield running
 
 
-def test_an_impatient_asyncio_program(cluster: InProcessCluster) -> None:
+def test_an_asyncio_program_with_short_timeouts_loses_and_repeats_nothing(
+    cluster: InProcessCluster,
+) -> None:
     rng = random.Random(7)
     confirmed: list[bytes] = []
     seen: list[bytes] = []
@@ -65,7 +67,9 @@ def test_an_impatient_asyncio_program(cluster: InProcessCluster) -> None:
     check(seen, confirmed)
 
 
-def test_an_impatient_blocking_program(cluster: InProcessCluster) -> None:
+def test_a_blocking_program_with_short_timeouts_loses_and_repeats_nothing(
+    cluster: InProcessCluster,
+) -> None:
     rng = random.Random(7)
     confirmed: list[bytes] = []
     seen: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Programs that end without closing, and that fork: nothing hangs, and no message is lost."""
+"""Programs that exit without closing or that fork neither hang nor print errors."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessClust
         yield running
 
 
-def ends_well(program: str, cluster: InProcessCluster) -> str:
-    """Runs a program; returns what it printed."""
+def run_to_success(program: str, cluster: InProcessCluster) -> str:
+    """Runs a program, checks that it succeeds without errors, and returns its output."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(program), cluster.uri],
         capture_output=True,
@@ -65,7 +65,7 @@ def test_the_interpreter_ends_with_a_connection_open(cluster: InProcessCluster) 
 
         threading.Thread(target=follow, daemon=True).start()
         """
-    assert ends_well(program, cluster) == "b'x'\n"
+    assert run_to_success(program, cluster) == "b'x'\n"
 
 
 def test_asyncio_ends_with_a_connection_open(cluster: InProcessCluster) -> None:
@@ -85,7 +85,7 @@ def test_asyncio_ends_with_a_connection_open(cluster: InProcessCluster) -> None:
 
         asyncio.run(main())
         """
-    assert ends_well(program, cluster) == "appended\n"
+    assert run_to_success(program, cluster) == "appended\n"
 
 
 def test_a_forked_child_reconnects(cluster: InProcessCluster) -> None:
@@ -110,7 +110,7 @@ def test_a_forked_child_reconnects(cluster: InProcessCluster) -> None:
             assert os.waitpid(child, 0)[1] == 0
             print(namespace.read_last("s", 1)[0].value)
         """
-    assert ends_well(program, cluster) == "b'of the child'\n"
+    assert run_to_success(program, cluster) == "b'of the child'\n"
 
 
 def test_ctrl_c_at_the_end_of_a_stream(cluster: InProcessCluster) -> None:
@@ -205,4 +205,4 @@ def test_a_child_forked_while_a_thread_began_to_wait(cluster: InProcessCluster) 
             thread.join()
             print(namespace.list_streams())
         """
-    assert ends_well(program, cluster) == "['s']\n"
+    assert run_to_success(program, cluster) == "['s']\n"

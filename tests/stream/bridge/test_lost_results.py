@@ -1,5 +1,7 @@
-"""Callers that give up in the very moment in which their answer arrives, and loops that end then:
-nothing is lost with the answer, and no caller waits forever."""
+"""Callers that are cancelled at the moment their result arrives, and loops that end then.
+
+Nothing is lost with the result, and no caller waits forever.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from stream import aio, blocking
 from stream.aio import bridge as aio_bridge
 from stream.blocking import bridge as blocking_bridge
 from stream.bridge.appends import Appends
-from tests.stream.bridge.test_bridge import Scenario, loops, tick
+from tests.stream.bridge.test_bridge import Recorder, loops, tick
 
 RECORDS = 12
 
@@ -44,10 +46,10 @@ def filled(cluster: InProcessCluster, name: str) -> list[bytes]:
 
 
 async def cancelled_too_late(step: asyncio.Task[object]) -> None:
-    """Cancels a task when its answer is there, and it was not awake since."""
+    """Cancels a task whose result has arrived but which has not run since."""
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    time.sleep(0.1)  # noqa: ASYNC251 (the loop stands still, the trio thread does not)
+    time.sleep(0.1)  # noqa: ASYNC251 (it blocks this loop but not the trio thread)
     step.cancel()
     with pytest.raises(asyncio.CancelledError):
         await step
@@ -59,7 +61,7 @@ async def stubborn() -> int:
     return 7
 
 
-def test_an_answer_nobody_takes_is_given_back() -> None:
+def test_a_result_that_no_caller_takes_is_given_back() -> None:
     returned: list[int] = []
 
     async def main() -> None:
@@ -83,7 +85,7 @@ def test_an_answer_nobody_takes_is_given_back() -> None:
 
 @pytest.mark.parametrize("by", ["batch", "record"])
 @pytest.mark.parametrize("auto_advance", [True, False])
-def test_a_consumer_loses_nothing_when_asking_was_cancelled(
+def test_a_consumer_loses_nothing_when_a_request_is_cancelled(
     cluster: InProcessCluster, by: str, auto_advance: bool
 ) -> None:
     name = f"consumed-{by}-{auto_advance}"
@@ -117,7 +119,7 @@ def test_a_consumer_loses_nothing_when_asking_was_cancelled(
     assert seen == values
 
 
-def test_reading_backward_loses_nothing_when_a_step_was_cancelled(
+def test_reading_backward_loses_nothing_when_a_step_is_cancelled(
     cluster: InProcessCluster,
 ) -> None:
     values = filled(cluster, "backward")
@@ -140,8 +142,8 @@ def test_reading_backward_loses_nothing_when_a_step_was_cancelled(
     assert seen == values
 
 
-def test_a_wait_given_up_before_its_block_began_kills_nothing() -> None:
-    """A completion that is set twice: `entered`, of a block whose caller has stopped waiting."""
+def test_a_wait_abandoned_before_its_block_began_breaks_nothing() -> None:
+    """A completion may be set twice: `entered`, of a block whose caller has stopped waiting."""
     completion = Completion()
     bridge = blocking_bridge.Bridge
     with blocking_bridge.open_bridge() as own:
@@ -152,22 +154,22 @@ def test_a_wait_given_up_before_its_block_began_kills_nothing() -> None:
         own.call(tick)
 
 
-def test_a_job_that_fails_ends_the_loop_and_all_are_reported(
+def test_a_failed_job_ends_the_loop_and_every_caller_gets_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    scenario, outcomes = Scenario(), list[BaseException]()
+    recorder, outcomes = Recorder(), list[BaseException]()
 
     def attempt(act: Callable[[], object]) -> None:
         try:
             act()
-        except BaseException as error:  # noqa: BLE001 (it is looked at below)
+        except BaseException as error:  # noqa: BLE001 (it is checked below)
             outcomes.append(error)
 
     def sleeping(bridge: blocking_bridge.Bridge) -> None:
         bridge.call(trio.sleep_forever)
 
     def holding(bridge: blocking_bridge.Bridge) -> None:
-        with bridge.hold(scenario.block):
+        with bridge.hold(recorder.block):
             bridge.call(trio.sleep_forever)
 
     with blocking_bridge.open_bridge() as bridge:
@@ -177,7 +179,7 @@ def test_a_job_that_fails_ends_the_loop_and_all_are_reported(
         ]
         for thread in threads:
             thread.start()
-        while not scenario.events:
+        while not recorder.events:
             bridge.call(tick)
         bridge.post(Job(lambda: 1 // 0))
         for thread in threads:
@@ -191,7 +193,7 @@ def test_a_job_that_fails_ends_the_loop_and_all_are_reported(
     assert "the background loop failed" in caplog.text
 
 
-def test_a_call_behind_the_last_task_of_a_failing_loop_is_reported() -> None:
+def test_a_call_that_starts_after_the_loop_ended_gets_an_error() -> None:
     loop = BackgroundLoop()
     loop.start()
     entered: list[BaseException | None] = []
@@ -212,7 +214,7 @@ def test_a_call_behind_the_last_task_of_a_failing_loop_is_reported() -> None:
     assert isinstance(entered[0], LedgerClosed)
 
 
-def test_ctrl_c_while_the_loop_starts_harms_no_later_connection(
+def test_ctrl_c_while_the_loop_starts_does_not_break_later_connections(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     start = BackgroundLoop.start
@@ -229,14 +231,14 @@ def test_ctrl_c_while_the_loop_starts_harms_no_later_connection(
 
 
 def test_a_block_dropped_in_the_trio_thread_does_not_stop_it() -> None:
-    """As garbage collection does to a block that was never left: it runs in any thread."""
-    scenario = Scenario()
+    """Garbage collection, which runs in any thread, does this to a block that was never left."""
+    recorder = Recorder()
     with blocking_bridge.open_bridge() as bridge:
-        block = bridge.hold(scenario.block)
+        block = bridge.hold(recorder.block)
         block.__enter__()
         with blocking.fail_after(10):
             bridge.call(lambda: left_in_trio(block))
-        while "left" not in scenario.events:
+        while "left" not in recorder.events:
             bridge.call(tick)
 
 
@@ -244,7 +246,7 @@ async def left_in_trio(block: blocking_bridge.BridgedContext[str]) -> None:
     block.__exit__(GeneratorExit, GeneratorExit(), None)
 
 
-def test_a_flush_does_not_wait_for_what_came_after_it(cluster: InProcessCluster) -> None:
+def test_a_flush_does_not_wait_for_later_records(cluster: InProcessCluster) -> None:
     async def main() -> None:
         async with aio.Namespace.connect(cluster.uri, "flushed", create=True) as namespace:
             await namespace.set_policy(linger_ms=60_000)
@@ -263,8 +265,10 @@ def test_a_flush_does_not_wait_for_what_came_after_it(cluster: InProcessCluster)
     assert time.monotonic() - begin < 20
 
 
-def test_a_record_whose_hop_another_thread_owes_is_flushed(cluster: InProcessCluster) -> None:
-    """A thread that was stopped between asking for the hop and making it."""
+def test_a_record_whose_hop_another_thread_has_yet_to_make_is_flushed(
+    cluster: InProcessCluster,
+) -> None:
+    """The other thread is suspended between claiming the hop and making it."""
     with blocking.Namespace.connect(cluster.uri, "owed", create=True) as namespace:
         with namespace.writer("s", create=True) as writer:
             writer._appends._is_asked = True
@@ -276,7 +280,7 @@ def test_a_record_whose_hop_another_thread_owes_is_flushed(cluster: InProcessClu
         assert [record.value for record in namespace.read_last("s", 2)] == [b"1", b"2"]
 
 
-def test_waiting_for_room_again_and_again_leaves_nothing_behind() -> None:
+def test_repeated_waits_for_capacity_leave_nothing_behind() -> None:
     appends = Appends("s", lambda job: None, lambda completions: None, 0)
     completions = {id(appends.want_room()) for _ in range(100)}
     assert len(completions) == 1
@@ -314,7 +318,7 @@ def test_an_append_in_another_asyncio_loop_is_refused(cluster: InProcessCluster)
     asyncio.run(main())
 
 
-def test_the_face_for_asyncio_is_for_asyncio(cluster: InProcessCluster) -> None:
+def test_the_asyncio_face_refuses_to_run_in_trio(cluster: InProcessCluster) -> None:
     before = loops()
 
     async def main() -> None:
@@ -325,7 +329,7 @@ def test_the_face_for_asyncio_is_for_asyncio(cluster: InProcessCluster) -> None:
     assert loops() == before
 
 
-def test_a_start_that_is_none_is_refused(cluster: InProcessCluster) -> None:
+def test_an_invalid_start_is_refused(cluster: InProcessCluster) -> None:
     filled(cluster, "begins")
     with blocking.Namespace.connect(cluster.uri, "begins") as namespace, blocking.fail_after(20):
         for start in ("earliest", 0, None):

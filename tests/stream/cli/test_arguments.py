@@ -1,4 +1,4 @@
-"""What `--from` and NS/STREAM mean, and that wrong ones say what would be right."""
+"""`--from` and NS/STREAM are parsed, and errors about invalid ones list the valid forms."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from stream.core.position import (
         ("cursor:billing", FromCursor("billing")),
     ],
 )
-def test_starts(text: str, start: object) -> None:
+def test_valid_starts_are_parsed(text: str, start: object) -> None:
     assert parse_from(text) == start
 
 
@@ -53,12 +53,12 @@ def test_starts(text: str, start: object) -> None:
         "event-time:1",
     ],
 )
-def test_wrong_starts_name_the_right_forms(text: str) -> None:
+def test_invalid_starts_are_refused_with_the_valid_forms(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"--from .*"):
         parse_from(text)
 
 
-def test_several_streams_are_of_one_namespace() -> None:
+def test_several_streams_must_be_in_one_namespace() -> None:
     assert parse_streams(["demo/clicks"]) == StreamNames("demo", ("clicks",))
     assert parse_streams(["demo/a", "demo/b*"]) == StreamNames("demo", ("a", "b*"))
     with pytest.raises(InvalidArgument, match="2 namespaces"):
@@ -68,7 +68,7 @@ def test_several_streams_are_of_one_namespace() -> None:
             parse_streams([wrong])
 
 
-def test_a_stream_has_a_namespace() -> None:
+def test_a_stream_is_named_with_its_namespace() -> None:
     assert parse_stream("demo/clicks") == StreamName("demo", "clicks")
     assert str(StreamName("demo", "clicks")) == "demo/clicks"
     with pytest.raises(InvalidArgument, match="like demo/clicks"):

@@ -1,4 +1,4 @@
-"""Without a trash what is deleted or truncated is gone: the command line asks first."""
+"""Without a trash deletions and truncations are permanent, so the command line requires --yes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stream.cli import streams
 JSON = OutputOption(json=True)
 
 
-async def test_what_cannot_come_back_is_asked_for(ledgerstream_cluster: InProcessCluster) -> None:
+async def test_irreversible_commands_require_yes(ledgerstream_cluster: InProcessCluster) -> None:
     cluster = ClusterOption(cluster=ledgerstream_cluster.uri)
     async with Namespace.connect(cluster.uri, "demo", create=True) as namespace:
         await namespace.set_policy(trash_ms=0)

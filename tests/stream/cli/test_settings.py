@@ -1,4 +1,4 @@
-"""Settings on the command line: read in people's units, shown in both."""
+"""Settings on the command line are parsed with units, and shown as numbers and with units."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_every_setting_has_an_option_and_a_type() -> None:
     assert set(NamespaceSettings.__annotations__) == SETTINGS
 
 
-def test_units_and_words_are_understood() -> None:
+def test_units_and_keywords_are_parsed() -> None:
     given = PolicyOptions(
         retention_ms="7d", retention_bytes="10GiB", trash_ms="0", retention_cursors="a, b",
         streams_max="none", bytes_per_s_max="5MB", placement="rack1-*", record_bytes_max="1kB",
@@ -44,12 +44,12 @@ def test_units_and_words_are_understood() -> None:
     ("option", "word"),
     [("retention_ms", "7 days"), ("roll_bytes", "ever"), ("streams_max", "-1"), ("trash_ms", "")],
 )
-def test_what_is_not_understood_is_named(option: str, word: str) -> None:
+def test_an_invalid_value_is_refused_with_its_option(option: str, word: str) -> None:
     with pytest.raises(InvalidArgument, match=f"--{option.replace('_', '-')}: "):
         PolicyOptions(**{option: word}).given()  # type: ignore[arg-type]
 
 
-def test_programs_see_numbers_and_people_see_units_too() -> None:
+def test_programs_get_numbers_and_people_get_units_as_well() -> None:
     policy = NamespaceMetadata(name="n", retention_ms=90_000_000, bytes_per_s_max=1 << 20)
     raw = policy_facts(policy, is_for_people=False)
     assert {name: raw[name] for name in SETTINGS} == {n: getattr(policy, n) for n in SETTINGS}

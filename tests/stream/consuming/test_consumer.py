@@ -1,4 +1,4 @@
-"""Consumer groups on a simulated cluster: sharing, growing, records and batches, what it costs."""
+"""Consumer groups on a simulated cluster: sharing, growth, records and batches, and their cost."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.stream.consuming.simulated_group import (
 from tests.stream.sim_namespace import sim_namespace
 
 
-def test_one_member_handles_all_and_the_next_continues_behind() -> None:
+def test_one_member_handles_all_and_the_next_continues_after_it() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster) as namespace:
             sent = await write(namespace, "a")
@@ -62,7 +62,7 @@ def test_a_plain_stream_is_one_partition() -> None:
     simulate(scenario)
 
 
-def test_batches_and_records_may_be_mixed_and_nothing_is_left_out() -> None:
+def test_batches_and_records_may_be_mixed_and_nothing_is_skipped() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster) as namespace:
             await namespace.create_stream("s", partitions=1)
@@ -134,7 +134,7 @@ def test_members_share_and_only_what_moves_pauses() -> None:
     simulate(scenario)
 
 
-def test_partitions_that_are_added_are_read_from_their_begin() -> None:
+def test_partitions_that_are_added_are_read_from_their_beginning() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster, 2) as namespace:
             workers = [Worker(cluster, f"w{n}", start=LATEST) for n in range(2)]

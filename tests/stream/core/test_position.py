@@ -47,12 +47,12 @@ def test_text_round_trip_and_order_by_segment_entry_slot(a: Position, b: Positio
         ("1:2:٣", "slot"),
     ],
 )
-def test_a_bad_position_says_which_part(text: str, wrong: str) -> None:
+def test_an_invalid_position_is_refused_with_its_wrong_part(text: str, wrong: str) -> None:
     with pytest.raises(InvalidArgument, match=wrong):
         Position.parse(text)
 
 
-def test_starts() -> None:
+def test_valid_starts_are_accepted() -> None:
     assert parse_start("earliest") is EARLIEST
     assert parse_start(" LATEST ") is LATEST
     assert parse_start("3:4:5") == Position(3, 4, 5)
@@ -68,7 +68,7 @@ def test_starts() -> None:
     ["", "soon", "sequence=-1", "time=", "sequence=9223372036854775808", "end=-1", "cursor=a/b",
      "cursor=", "event-time=noon"],
 )  # fmt: skip
-def test_a_bad_start_is_refused(bad: str) -> None:
+def test_an_invalid_start_is_refused(bad: str) -> None:
     with pytest.raises(InvalidArgument):
         parse_start(bad)
 

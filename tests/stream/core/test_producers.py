@@ -17,7 +17,7 @@ from stream.errors import ProducerGap
 EMPTY = StreamMetadata(name="s", created_ms=1)
 
 
-def test_a_log_knows_what_was_taken_and_refuses_gaps() -> None:
+def test_a_log_knows_its_accepted_records_and_refuses_gaps() -> None:
     log = ProducerLog("s", "loader", 1, 4)
     assert [log.known(0), log.known(4), log.known(5)] == [1, 1, 0]
     assert log.known(3, 10) == 2
@@ -72,7 +72,7 @@ def test_an_entry_without_the_mark_has_no_other_producers_before_it(
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), min_size=1, max_size=20))
-def test_the_last_header_or_all_of_them_show_what_producers_have(
+def test_the_last_header_or_all_headers_show_the_last_sequences_of_producers(
     entries: list[tuple[int, int]],
 ) -> None:
     mixture, nexts = ProducerSet(), {1: 0, 2: 0}
@@ -110,7 +110,7 @@ def test_the_range_of_event_times_is_known_or_unknown_never_wrong() -> None:
     assert range_of([5], [-1]) == (-1, -1)
 
 
-def test_sealing_keeps_what_each_producer_has() -> None:
+def test_sealing_keeps_the_last_sequence_of_each_producer() -> None:
     stream = EMPTY.taken_over().begun(1, 70, 0).with_producer(1, "a").with_producer(1, "b")
     assert stream.with_producer(1, "a") is stream
     end = SegmentEnd(4, 10, 100, 1, 2, producers=((1, 6), (9, 3)))

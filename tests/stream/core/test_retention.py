@@ -67,7 +67,7 @@ _cursors = st.fixed_dictionaries(
     now_ms=st.integers(0, 12_000),
     truncations=st.lists(st.tuples(st.integers(0, 8), st.integers(0, 9000)), max_size=3),
 )
-def test_retention_keeps_what_it_promises_and_no_more(
+def test_retention_keeps_the_promised_segments_and_no_more(
     sizes: list[int],
     is_open: bool,
     rules: NamespaceMetadata,
@@ -141,7 +141,7 @@ def twin_begin(
     cursors=_cursors,
     now_ms=st.integers(0, 12_000),
 )
-def test_nothing_happens_before_the_due_time_and_something_does_then(
+def test_segments_are_dropped_at_the_due_time_and_not_before(
     sizes: list[int], rules: NamespaceMetadata, cursors: dict[str, Position], now_ms: int
 ) -> None:
     plan = explain(stream_of(sizes), rules, cursors, now_ms)

@@ -51,7 +51,7 @@ def test_ledgers_become_segments_in_their_order() -> None:
         committed(stream.taken_over().begun(1, 9, 0), [], 9)
 
 
-def test_times_are_those_of_the_commit_and_never_go_back() -> None:
+def test_times_are_those_of_the_commit_and_never_decrease() -> None:
     before = EMPTY.begun(0, 4, 0).sealed(0, end_of(1, 500), 0)
     for now_ms, time_ms in ((400, 500), (600, 600)):
         segment = committed(before, [(5, end_of(3, 7))], now_ms).segments[-1]
@@ -72,7 +72,7 @@ def test_a_writer_is_interrupted_until_it_continues(records: int) -> None:
         assert b"interrupted" not in encode_stream(gone_on)
 
 
-def test_a_truncation_ahead_of_an_open_segment_spares_the_batch() -> None:
+def test_a_truncation_ahead_of_an_open_segment_keeps_the_batch() -> None:
     stream = EMPTY.begun(0, 3, 0).truncated(Position(1, 1000, 0), 0)
     stream = committed(interrupted(stream, end_of(4), 5), [(5, end_of(2))], 5)
     assert [segment.number for segment in stream.live()] == [2]

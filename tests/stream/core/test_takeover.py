@@ -75,7 +75,7 @@ def test_takeover_moves_the_epoch_before_it_fences() -> None:
     assert [s.number for s in machine.result.segments] == [1, 2]
 
 
-def test_takeover_tries_again_when_another_was_faster_with_the_epoch() -> None:
+def test_takeover_is_retried_when_another_writer_raised_the_epoch_first() -> None:
     machine = Takeover("s", 50)
     other = OPEN.taken_over()
     actions = actions_of(machine, StreamRead(OPEN, 3), StoreConflicted(), StreamRead(other, 4))
@@ -114,7 +114,7 @@ def test_roll_takes_the_prepared_ledger() -> None:
     assert machine.result.prepared is None
 
 
-def test_an_unknown_outcome_is_looked_up_and_not_repeated() -> None:
+def test_a_change_of_unknown_outcome_is_looked_up_and_not_repeated() -> None:
     machine = Takeover("s", 50, epoch=1, stream=OPEN, version=3)
     actions = actions_of(machine, LedgerEnded(TEN), LedgerMade(71), StoreUnknown())
     assert actions[-1] == ReadStream()
@@ -124,13 +124,13 @@ def test_an_unknown_outcome_is_looked_up_and_not_repeated() -> None:
     assert machine.result == store.stream
 
 
-def test_an_unknown_outcome_that_did_not_happen_is_tried_again() -> None:
+def test_a_change_of_unknown_outcome_that_was_not_stored_is_retried() -> None:
     machine = Takeover("s", 50, epoch=1, stream=OPEN, version=3)
     actions = actions_of(machine, LedgerEnded(NOTHING), LedgerMade(71), StoreUnknown())
     assert machine.handle(StreamRead(OPEN, 3)) == (actions[-2],)
 
 
-def test_an_earlier_change_that_happens_late_is_built_upon() -> None:
+def test_an_earlier_change_that_is_stored_late_is_built_upon() -> None:
     """A roll to ledger 71 stayed unknown; it is stored while ledger 72 is being made."""
     late = OPEN.sealed(1, TEN, 40).begun(1, 71, 40)
     machine = Takeover("s", 50, epoch=1, stream=OPEN, version=3)
@@ -144,7 +144,7 @@ def test_an_earlier_change_that_happens_late_is_built_upon() -> None:
     assert [s.ledger_id for s in machine.result.segments] == [70, 72]
 
 
-def test_sealing_begins_nothing() -> None:
+def test_sealing_begins_no_segment() -> None:
     machine = Takeover("s", 50, epoch=1, stream=OPEN, version=3, begins_next=False)
     actions = actions_of(machine, LedgerEnded(TEN), StreamStored(4))
     assert actions[-1] == StoreStream(OPEN.sealed(1, TEN, 50), 3)
@@ -188,7 +188,7 @@ def test_an_unexpected_event_is_a_bug_with_a_transcript() -> None:
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=200), st.lists(st.integers(0, 2)))
-def test_of_any_writers_at_once_only_one_writes_at_an_epoch(
+def test_only_one_of_several_writers_writes_at_an_epoch(
     turns: list[int], unknown_outcomes: list[int]
 ) -> None:
     """Three machines take turns against one store that sometimes does not answer.

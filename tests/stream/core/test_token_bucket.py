@@ -30,7 +30,7 @@ def test_over_any_span_no_more_is_taken_than_the_rate_allows(
 
 
 @given(RATES, st.integers(0, 10**7), st.floats(0, 100))
-def test_after_the_wait_something_may_be_taken(rate: int, amount: int, now: float) -> None:
+def test_after_the_wait_an_amount_may_be_taken(rate: int, amount: int, now: float) -> None:
     bucket = TokenBucket(rate, now)
     bucket.take(amount, now)
     wait_s = bucket.wait_s(now)
@@ -46,7 +46,7 @@ def test_an_idle_writer_saves_up_one_burst() -> None:
     assert bucket.wait_s(1000.0) > 0
 
 
-def test_a_clock_that_goes_back_gives_nothing() -> None:
+def test_a_clock_that_moves_back_adds_nothing() -> None:
     bucket = TokenBucket(100, 10.0)
     bucket.take(200, 10.0)
     assert bucket.wait_s(5.0) == bucket.wait_s(10.0) > 0.9

@@ -1,5 +1,7 @@
-"""Behaviour of namespaces, trash, partitions and groups, told once in asyncio and run on every
-face (see suite.py)."""
+"""Behaviour of namespaces, trash, partitions and groups.
+
+It is written once, for asyncio, and runs on every face (see suite.py).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ from tests.stream.faces.aio_side import give_up_after, together
 from tests.stream.faces.reading import fill, numbers_from
 
 
-async def check_streams_are_made_listed_and_deleted(namespace: Namespace) -> None:
+async def check_streams_are_created_listed_and_deleted(namespace: Namespace) -> None:
     assert await namespace.list_streams() == []
     made = await namespace.create_stream("b")
     assert made.name == "b"
@@ -49,7 +51,7 @@ async def check_policies_change(namespace: Namespace) -> None:
     assert not await namespace.ensure()
 
 
-async def check_information_says_where_a_stream_is(namespace: Namespace) -> None:
+async def check_info_describes_a_stream(namespace: Namespace) -> None:
     await fill(namespace, 30)
     info = await namespace.info("s")
     assert (info.records, info.first_sequence, info.next_sequence) == (30, 0, 30)
@@ -59,7 +61,7 @@ async def check_information_says_where_a_stream_is(namespace: Namespace) -> None
     assert [plan.stream for plan in await namespace.what_if(retention_ms=0)] == ["s"]
 
 
-async def check_what_was_deleted_comes_back(namespace: Namespace) -> None:
+async def check_a_deleted_stream_can_be_restored(namespace: Namespace) -> None:
     await fill(namespace, 30)
     await namespace.delete_stream("s")
     assert [entry.stream for entry in await namespace.trash()] == ["s"]
@@ -128,7 +130,7 @@ async def check_partitioned_streams_are_distinguished_from_others(namespace: Nam
     assert await namespace.list_streams() == ["s"]
 
 
-async def check_a_consumer_gets_everything_and_commits(namespace: Namespace) -> None:
+async def check_a_consumer_receives_everything_and_commits(namespace: Namespace) -> None:
     async with namespace.partitioned_writer("p", create=2) as writer:
         await writer.append_many(
             [b"%d" % n for n in range(50)], keys=[b"%d" % n for n in range(50)]
@@ -147,11 +149,11 @@ async def check_a_consumer_gets_everything_and_commits(namespace: Namespace) -> 
     assert (await namespace.group("p", "billing")).name == "billing"
     async with namespace.consumer("p", "billing") as consumer, give_up_after(0.3):
         await consumer.next_record()
-        raise AssertionError("all of it was handled")
+        raise AssertionError("every record was handled before")
     await namespace.delete_group("p", "billing")
 
 
-async def check_a_consumer_advances_by_hand(namespace: Namespace) -> None:
+async def check_a_consumer_advances_explicitly(namespace: Namespace) -> None:
     await fill(namespace, 30)
     async with namespace.consumer("s", "g", auto_advance=False) as consumer:
         first = await anext(consumer)

@@ -1,4 +1,7 @@
-"""Behaviour of readers and cursors, told once in asyncio and run on every face (see suite.py)."""
+"""Behaviour of readers and cursors.
+
+It is written once, for asyncio, and runs on every face (see suite.py).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ from tests.stream.faces.aio_side import give_up_after, pause, together
 
 
 async def fill(namespace: Namespace, count: int, stream: str = "s", begin: int = 0) -> None:
-    """Records of their own number, ten to an entry, event time a thousand times the number."""
+    """Appends records whose values are their numbers, ten to an entry.
+
+    The event time of a record is a thousand times its number.
+    """
     numbers = range(begin, begin + count)
     async with namespace.writer(stream, create=True) as writer:
         for at in range(begin, begin + count, 10):
@@ -45,7 +51,7 @@ async def numbers_from(namespace: Namespace, start: Start, stream: str = "s") ->
     return numbers
 
 
-async def check_readers_start_where_they_are_reported(namespace: Namespace) -> None:
+async def check_readers_begin_at_the_given_start(namespace: Namespace) -> None:
     await fill(namespace, 50)
     assert await numbers_from(namespace, EARLIEST) == list(range(50))
     assert await numbers_from(namespace, LATEST) == []
@@ -117,16 +123,16 @@ async def check_a_tail_sees_what_is_appended_later(namespace: Namespace) -> None
     assert seen == list(range(30))
 
 
-async def check_a_wait_at_the_end_can_be_given_up(namespace: Namespace) -> None:
+async def check_a_wait_at_the_end_can_be_cancelled(namespace: Namespace) -> None:
     await fill(namespace, 10)
     async with namespace.reader("s", start=LATEST) as reader:
         async with give_up_after(0.05):
             await reader.next_batch()
-            raise AssertionError("nothing is there")
+            raise AssertionError("there is no record to return")
         at = reader.position
-        # Also when something else is asked for then.
+        # The reader also serves another kind of request after that.
         async for _ in reader.read_to_end():
-            raise AssertionError("nothing is there")
+            raise AssertionError("there is no record to return")
         await fill(namespace, 5, begin=10)
         assert int((await anext(reader)).value) == 10
         assert reader.position > at
@@ -134,7 +140,7 @@ async def check_a_wait_at_the_end_can_be_given_up(namespace: Namespace) -> None:
         assert [int(value) for value in rest.values()] == [11, 12, 13, 14]
 
 
-async def check_reading_to_the_end_again_goes_on(namespace: Namespace) -> None:
+async def check_reading_to_the_end_can_be_repeated(namespace: Namespace) -> None:
     await fill(namespace, 10)
     async with namespace.reader("s") as reader:
         assert [len(batch) async for batch in reader.read_to_end()] == [10]
@@ -143,7 +149,7 @@ async def check_reading_to_the_end_again_goes_on(namespace: Namespace) -> None:
         assert [len(batch) async for batch in reader.read_to_end()] == [10]
 
 
-async def check_a_closed_reader_says_so(namespace: Namespace) -> None:
+async def check_a_closed_reader_raises(namespace: Namespace) -> None:
     await fill(namespace, 10)
     async with namespace.reader("s") as reader:
         await reader.next_batch()
@@ -153,7 +159,7 @@ async def check_a_closed_reader_says_so(namespace: Namespace) -> None:
             await reader.next_batch()
 
 
-async def check_a_reader_of_nothing_says_so(namespace: Namespace) -> None:
+async def check_a_reader_of_a_missing_stream_raises(namespace: Namespace) -> None:
     with pytest.raises(NoSuchStream):
         async with namespace.reader("nothing"):
             pass
@@ -162,7 +168,7 @@ async def check_a_reader_of_nothing_says_so(namespace: Namespace) -> None:
             pass
 
 
-async def check_truncation_is_reported_or_gone_past(namespace: Namespace) -> None:
+async def check_truncation_is_reported_or_skipped(namespace: Namespace) -> None:
     await fill(namespace, 30)
     async with namespace.reader("s", start=FromSequence(15)) as reader:
         cut = (await anext(reader)).position
@@ -176,12 +182,12 @@ async def check_truncation_is_reported_or_gone_past(namespace: Namespace) -> Non
         assert int((await anext(reader)).value) == 15
     async with namespace.reader("s", start=Position(1, 0, 0), on_truncated="latest") as reader:
         async for _ in reader.read_to_end():
-            raise AssertionError("it continues at the end")
+            raise AssertionError("it must continue at the end")
     await namespace.untruncate("s")
     assert await numbers_from(namespace, EARLIEST) == list(range(30))
 
 
-async def check_the_last_records_and_backward(namespace: Namespace) -> None:
+async def check_the_last_records_are_read_backward(namespace: Namespace) -> None:
     await fill(namespace, 45)
     assert [int(r.value) for r in await namespace.read_last("s", 3)] == [42, 43, 44]
     assert len(await namespace.read_last("s", 100)) == 45
@@ -196,7 +202,7 @@ async def check_the_last_records_and_backward(namespace: Namespace) -> None:
     await part.aclose()
 
 
-async def check_columns_come_with_batches(namespace: Namespace) -> None:
+async def check_batches_have_columns(namespace: Namespace) -> None:
     await fill(namespace, 10)
     async with namespace.reader("s") as reader:
         batch = await reader.next_batch()
@@ -206,7 +212,7 @@ async def check_columns_come_with_batches(namespace: Namespace) -> None:
     assert [record.value for record in batch] == batch.values()
 
 
-async def check_a_cursor_remembers_what_was_handled(namespace: Namespace) -> None:
+async def check_a_cursor_remembers_the_handled_records(namespace: Namespace) -> None:
     await fill(namespace, 30)
     async with (
         namespace.cursor("s", "mailer") as cursor,
@@ -241,7 +247,7 @@ async def check_a_cursor_that_was_moved_is_reported(namespace: Namespace) -> Non
             await cursor.commit()
 
 
-async def check_a_merge_is_in_the_order_of_time(namespace: Namespace) -> None:
+async def check_a_merge_is_ordered_by_time(namespace: Namespace) -> None:
     for stream, offset in (("a", 0), ("b", 5)):
         async with namespace.writer(stream, create=True) as writer:
             await writer.append_many(
@@ -287,19 +293,19 @@ async def check_a_merge_resumes_where_it_was_left(namespace: Namespace) -> None:
         assert watermark >= expected[stop - 1]
 
 
-async def check_a_merge_waits_and_can_be_given_up(namespace: Namespace) -> None:
+async def check_a_merge_that_waits_can_be_cancelled(namespace: Namespace) -> None:
     await fill(namespace, 3)
     async with namespace.merged_reader("s", idle_timeout_ms=50) as reader:
         seen = [int((await anext(reader)).record.value) for _ in range(3)]
         async with give_up_after(0.1):
             await anext(reader)
-            raise AssertionError("nothing is there")
+            raise AssertionError("there is no record to return")
         await fill(namespace, 2, begin=3)
         seen += [int((await anext(reader)).record.value) for _ in range(2)]
     assert seen == [0, 1, 2, 3, 4]
 
 
-async def check_much_is_read_in_order_while_it_is_slow(namespace: Namespace) -> None:
+async def check_a_slow_reader_reads_large_records_in_order(namespace: Namespace) -> None:
     value = bytes(100_000)
     async with namespace.writer("s", create=True) as writer:
         await writer.append_many([value] * 150)

@@ -1,4 +1,7 @@
-"""Behaviour of writers, told once in asyncio and run on every face (see suite.py)."""
+"""Behaviour of writers.
+
+It is written once, for asyncio, and runs on every face (see suite.py).
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ async def values(namespace: Namespace, stream: str = "s") -> list[bytes]:
     return [record.value for record in await everything(namespace, stream)]
 
 
-async def check_append_gives_the_position_that_is_read(namespace: Namespace) -> None:
+async def check_append_returns_the_position_of_the_record(namespace: Namespace) -> None:
     async with namespace.writer("s", create=True) as writer:
         assert writer.stream == "s"
         assert writer.epoch == 1
@@ -48,7 +51,7 @@ async def check_append_gives_the_position_that_is_read(namespace: Namespace) -> 
     assert records[1].headers == (("h", b"1"), ("h", b"2"))
 
 
-async def check_append_many_keeps_order_over_entries(namespace: Namespace) -> None:
+async def check_append_many_keeps_order_across_entries(namespace: Namespace) -> None:
     await namespace.set_policy(batch_bytes=500)
     sent = [b"%d" % i * (i % 30) for i in range(1000)]
     async with namespace.writer("s", create=True) as writer:
@@ -62,7 +65,7 @@ async def check_append_many_keeps_order_over_entries(namespace: Namespace) -> No
     assert [record.sequence for record in records] == list(range(1000))
 
 
-async def check_callers_together_each_get_their_position(namespace: Namespace) -> None:
+async def check_concurrent_callers_each_get_their_position(namespace: Namespace) -> None:
     positions: dict[bytes, Position] = {}
     async with namespace.writer("s", create=True) as writer:
 
@@ -96,7 +99,7 @@ async def check_tickets_are_confirmed_in_order(namespace: Namespace) -> None:
     assert await values(namespace) == [b"%03d" % number for number in range(300)]
 
 
-async def check_flush_makes_what_was_taken_durable(namespace: Namespace) -> None:
+async def check_flush_makes_accepted_records_durable(namespace: Namespace) -> None:
     await namespace.set_policy(linger_ms=60_000)
     async with namespace.writer("s", create=True) as writer:
         ticket = writer.append_nowait(b"x")
@@ -106,7 +109,7 @@ async def check_flush_makes_what_was_taken_durable(namespace: Namespace) -> None
         assert await values(namespace) == [b"x"]
 
 
-async def check_a_full_buffer_refuses_and_then_has_room(namespace: Namespace) -> None:
+async def check_a_full_buffer_refuses_records_until_there_is_capacity(namespace: Namespace) -> None:
     options = WriterOptions(pending_bytes_max=5000)
     async with namespace.writer("s", create=True, options=options) as writer:
         tickets: list[Ticket] = []
@@ -122,7 +125,7 @@ async def check_a_full_buffer_refuses_and_then_has_room(namespace: Namespace) ->
     assert len(await values(namespace)) == len(tickets)
 
 
-async def check_bad_records_harm_nobody(namespace: Namespace) -> None:
+async def check_invalid_records_do_not_affect_others(namespace: Namespace) -> None:
     async with namespace.writer("s", create=True) as writer:
         good = writer.append_nowait(b"good")
         with pytest.raises(TypeError, match="must be bytes, not str"):
@@ -137,7 +140,7 @@ async def check_bad_records_harm_nobody(namespace: Namespace) -> None:
         writer.append_nowait(b"late")
 
 
-async def check_a_limit_of_the_namespace_refuses_one_record(namespace: Namespace) -> None:
+async def check_a_record_beyond_the_limit_of_the_namespace_is_refused(namespace: Namespace) -> None:
     await namespace.set_policy(record_bytes_max=10)
     async with namespace.writer("s", create=True) as writer:
         with pytest.raises(InvalidArgument, match="record_bytes_max"):
@@ -158,7 +161,7 @@ async def check_conditional_appends(namespace: Namespace) -> None:
     assert await values(namespace) == [b"0", b"1", b"2"]
 
 
-async def check_a_mismatch_reports_what_is_durable(namespace: Namespace) -> None:
+async def check_a_mismatch_counts_durable_records(namespace: Namespace) -> None:
     await namespace.set_policy(linger_ms=60_000)
     async with namespace.writer("s", create=True) as writer:
         ticket = writer.append_nowait(b"0")
@@ -168,7 +171,7 @@ async def check_a_mismatch_reports_what_is_durable(namespace: Namespace) -> None
     assert await values(namespace) == [b"0"]
 
 
-async def check_headers_are_those_of_the_moment(namespace: Namespace) -> None:
+async def check_headers_are_copied_at_the_append(namespace: Namespace) -> None:
     async with namespace.writer("s", create=True) as writer:
         headers = [("h", b"1")]
         ticket = writer.append_nowait(b"0", headers=headers)
@@ -178,7 +181,7 @@ async def check_headers_are_those_of_the_moment(namespace: Namespace) -> None:
         assert (await anext(reader)).headers == (("h", b"1"),)
 
 
-async def check_a_takeover_ends_the_writer_before(namespace: Namespace) -> None:
+async def check_a_takeover_ends_the_previous_writer(namespace: Namespace) -> None:
     async with namespace.writer("s", create=True) as other:
         await other.append(b"theirs")
     with pytest.raises(TakenOver):  # noqa: PT012 (the block's end raises too)
@@ -196,7 +199,7 @@ async def check_a_takeover_ends_the_writer_before(namespace: Namespace) -> None:
     assert await values(namespace) == [b"theirs", b"old", b"new"]
 
 
-async def check_a_takeover_only_from_a_known_epoch(namespace: Namespace) -> None:
+async def check_a_takeover_happens_only_at_the_given_epoch(namespace: Namespace) -> None:
     async with namespace.writer("s", create=True) as writer:
         epoch = writer.epoch
     with pytest.raises(EpochMismatch):
@@ -232,7 +235,7 @@ async def check_a_cancelled_append_leaves_the_writer_usable(namespace: Namespace
     async with namespace.writer("s", create=True) as writer:
         async with give_up_after(0.05):
             await writer.append(b"unknown")
-            raise AssertionError("it lingers for a minute")
+            raise AssertionError("the record must linger for a minute")
         ticket = writer.append_nowait(b"kept")
         await writer.flush()
         await ticket.wait()
@@ -272,7 +275,7 @@ async def check_rolling_keeps_order_and_positions(namespace: Namespace) -> None:
     assert [record.position for record in records] == positions
 
 
-async def check_several_writers_at_once(namespace: Namespace) -> None:
+async def check_several_writers_append_at_once(namespace: Namespace) -> None:
     async def write(stream: str) -> None:
         async with namespace.writer(stream, create=True) as writer:
             for number in range(20):

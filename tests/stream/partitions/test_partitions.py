@@ -32,7 +32,7 @@ async def with_clicks(tmp_path: Path) -> AsyncIterator[Namespace]:
         yield namespace
 
 
-async def test_partitions_are_made_together_and_listed_as_one(tmp_path: Path) -> None:
+async def test_partitions_are_created_together_and_listed_as_one(tmp_path: Path) -> None:
     async with with_clicks(tmp_path) as namespace:
         await namespace.create_stream("plain")
         assert await namespace.list_streams() == ["clicks", "plain"]
@@ -165,7 +165,7 @@ async def test_truncation_by_time_and_by_position(tmp_path: Path) -> None:
             await namespace.truncate_partitions("clicks", {3: last})
 
 
-async def test_one_partition_that_fails_keeps_no_other_from_being_truncated(
+async def test_one_partition_that_fails_does_not_stop_others_from_being_truncated(
     tmp_path: Path,
 ) -> None:
     async with with_clicks(tmp_path) as namespace:

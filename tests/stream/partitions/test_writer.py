@@ -93,7 +93,7 @@ async def test_a_partition_can_be_chosen_and_must_be_there(tmp_path: Path) -> No
         assert values(await read_all(namespace, "clicks#1")) == [b"a", b"b", b"c"]
 
 
-async def test_a_bad_record_harms_no_other(tmp_path: Path) -> None:
+async def test_an_invalid_record_does_not_affect_others(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         async with namespace.partitioned_writer("clicks", create=3) as writer:
             with pytest.raises(InvalidArgument, match="the largest is"):
@@ -114,7 +114,7 @@ async def test_only_partitions_that_get_records_are_taken_over(tmp_path: Path) -
         assert epochs == [0, 0, 0, 0, 0, 1, 0, 0]
 
 
-async def test_two_writers_with_partitions_of_their_own_leave_each_other_alone(
+async def test_two_writers_with_partitions_of_their_own_do_not_interfere(
     tmp_path: Path,
 ) -> None:
     async with a_namespace(tmp_path) as namespace:

@@ -198,11 +198,11 @@ async def scenario(cluster: SimCluster) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(ci=1, night=20))
-def test_what_was_confirmed_stays_in_the_order_of_its_key(seed: int) -> None:
+def test_confirmed_records_stay_in_the_order_of_their_key(seed: int) -> None:
     simulate(scenario, seed, bookies=4)
 
 
-def test_a_node_that_cannot_be_read_stops_no_writer() -> None:
+def test_an_unreadable_node_does_not_stop_a_writer() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as client:
             namespace, path = Namespace(client, "demo"), stream_path("demo", "s")

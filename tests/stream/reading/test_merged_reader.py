@@ -114,7 +114,7 @@ async def test_a_quiet_stream_holds_the_others_back_until_it_is_idle(tmp_path: P
                 assert await take(reader, 2) == [b"quiet 0", b"4"]
 
 
-async def test_a_stream_begun_behind_its_last_record_is_idle_too(tmp_path: Path) -> None:
+async def test_a_stream_read_from_behind_its_last_record_is_idle_too(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         await fill(namespace, "quiet", [1, 2])
         await fill(namespace, "busy", [3])
@@ -248,7 +248,7 @@ async def test_an_outage_is_reported_and_nothing_is_lost(tmp_path: Path) -> None
             assert [m.record.event_time_ms for m in merged] == [n // 2 for n in range(40)]
 
 
-async def test_what_cannot_be_merged_is_refused(tmp_path: Path) -> None:
+async def test_streams_that_cannot_be_merged_are_refused(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         await namespace.create_stream("a")
         await namespace.create_stream("b")

@@ -88,7 +88,7 @@ async def test_a_start_by_event_time_misses_no_record_of_that_time(
             assert await read_all(namespace, "s", FromEventTime(wanted_ms)) == everything[first:]
 
 
-async def test_an_event_time_that_is_still_to_come_is_waited_for(tmp_path: Path) -> None:
+async def test_a_start_at_a_future_event_time_waits_for_it(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace, namespace.writer("s", create=True) as writer:
         await writer.append(b"old", event_time_ms=1)
         async with namespace.reader("s", start=FromEventTime(100)) as reader:
@@ -103,7 +103,7 @@ async def test_an_event_time_that_is_still_to_come_is_waited_for(tmp_path: Path)
         ]  # fmt: skip
 
 
-async def test_an_event_time_in_what_was_truncated_begins_where_the_stream_does(
+async def test_a_start_at_a_truncated_event_time_begins_where_the_stream_does(
     tmp_path: Path,
 ) -> None:
     async with a_namespace(tmp_path) as namespace:
@@ -131,7 +131,7 @@ async def test_starts_before_the_end_and_at_cursors(tmp_path: Path) -> None:
         assert await read_all(namespace, "s", FromEnd(10_000)) == everything[300:]
 
 
-async def test_the_last_records_are_read_backward_over_entries_and_segments(
+async def test_the_last_records_are_read_backward_across_entries_and_segments(
     tmp_path: Path,
 ) -> None:
     async with a_namespace(tmp_path, batch_bytes=300) as namespace:

@@ -113,7 +113,7 @@ def test_the_end_is_behind_what_was_truncated_ahead(policy: OnTruncated, is_seal
     simulate(scenario, 1)
 
 
-def test_times_of_ledgers_that_others_wrote_do_not_go_back() -> None:
+def test_times_of_ledgers_that_others_wrote_do_not_decrease() -> None:
     """Tasks have clocks of their own: the time of the commit counts."""
 
     async def scenario(cluster: SimCluster) -> None:
@@ -182,7 +182,7 @@ def test_the_read_ahead_of_a_cancelled_call_is_dropped(monkeypatch: pytest.Monke
     simulate(scenario, 1)
 
 
-def test_to_the_end_of_a_dead_writer_nothing_is_waited_for() -> None:
+def test_reading_to_the_end_of_a_dead_writer_does_not_wait() -> None:
     """The end is known from the bookies: a reader that has followed needs no poll to learn it."""
 
     async def scenario(cluster: SimCluster) -> None:
@@ -213,7 +213,7 @@ def test_to_the_end_of_a_dead_writer_nothing_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("policy", ["error", "earliest", "latest"])
-def test_to_an_end_that_was_truncated_ahead_nothing_is_waited_for(policy: OnTruncated) -> None:
+def test_reading_to_an_end_that_was_truncated_ahead_does_not_wait(policy: OnTruncated) -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with (
             a_namespace(cluster) as namespace,

@@ -41,7 +41,9 @@ async def take(reader: StreamReader, count: int, pause: Callable[[], Awaitable[N
     return seen
 
 
-def test_what_a_hundred_readers_cost_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hundred_readers_cost_one_poll_and_one_decoding_per_entry(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """One poll, one decoding and next to no task per entry, whatever the number of readers."""
     counts = {"polls": 0, "decodes": 0}
     poll = LacPoll.poll

@@ -13,7 +13,7 @@ from stream.store.streams import namespace_path, stream_path
 from tests.stream.retention.test_trash import WINDOW_MS, simulate_trash, write
 
 
-def test_a_ledger_that_cannot_be_read_is_counted_and_keeps_no_other_orphan() -> None:
+def test_an_unreadable_ledger_is_counted_and_does_not_keep_other_orphans() -> None:
     async def scenario(namespace: Namespace) -> None:
         client = namespace.client
         await write(namespace, "s", [b"a"])
@@ -45,7 +45,7 @@ def test_partitions_of_a_node_that_cannot_be_read_are_not_taken_for_orphans() ->
     simulate_trash(scenario)
 
 
-def test_a_namespace_that_cannot_be_read_keeps_no_other_from_being_cleaned() -> None:
+def test_an_unreadable_namespace_does_not_stop_others_from_being_cleaned() -> None:
     async def scenario(namespace: Namespace) -> None:
         client = namespace.client
         await Namespace(client, "broken").ensure()

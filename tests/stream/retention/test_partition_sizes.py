@@ -51,7 +51,7 @@ async def test_the_oldest_partition_goes_first_and_all_count_as_one(tmp_path: Pa
         assert (report.segments_dropped, again.segments_dropped) == (1, 0)
 
 
-async def test_nothing_goes_by_what_another_partition_was(tmp_path: Path) -> None:
+async def test_retention_does_not_use_a_stale_size_of_another_partition(tmp_path: Path) -> None:
     """The other partition is truncated by hand after it was counted: its bytes no longer exist."""
     async with a_namespace(tmp_path) as namespace:
         await namespace.create_stream("clicks", partitions=2)

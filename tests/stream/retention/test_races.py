@@ -232,7 +232,7 @@ def test_a_segment_published_unknown_to_its_writer_is_not_taken_out_of_the_trash
     simulate_trash(scenario)
 
 
-def test_a_writer_that_slept_while_its_stream_was_removed_does_not_own_the_next_one() -> None:
+def test_a_writer_suspended_while_its_stream_was_removed_does_not_own_the_next_one() -> None:
     async def sleep_through(namespace: Namespace) -> None:
         async with namespace.writer("s", create=True) as sleeper:
             await sleeper.append(b"a")

@@ -201,7 +201,7 @@ def test_purged_streams_leave_nothing_behind() -> None:
     simulate_trash(scenario)
 
 
-def test_a_namespace_is_deleted_with_its_trash_if_that_is_asked_for() -> None:
+def test_a_namespace_is_deleted_with_its_trash_if_that_is_requested() -> None:
     async def scenario(namespace: Namespace) -> None:
         await write(namespace, "s", [b"a"])
         async with namespace.cursor("s", "c"):

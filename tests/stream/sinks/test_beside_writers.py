@@ -163,7 +163,7 @@ def test_records_in_flight_follow_the_batch(seed: int) -> None:
     simulate(scenario, seed)
 
 
-def test_a_conditional_append_fails_if_a_batch_came_between() -> None:
+def test_a_conditional_append_fails_if_a_batch_was_committed_before_it() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with (
             sim_namespace(cluster) as namespace,
@@ -215,7 +215,7 @@ def test_flush_reports_a_refused_record_that_nothing_waited_for() -> None:
     simulate(scenario)
 
 
-def test_a_producer_loses_and_doubles_nothing() -> None:
+def test_a_producer_loses_and_repeats_nothing() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster, batch_bytes=1) as namespace:
             async with namespace.writer("s", create=True) as writer:
@@ -234,7 +234,7 @@ def test_a_producer_loses_and_doubles_nothing() -> None:
     simulate(scenario)
 
 
-def test_a_receipt_says_the_sequence_it_got_in_the_end() -> None:
+def test_a_receipt_has_the_final_sequence_of_its_record() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with (
             sim_namespace(cluster) as namespace,

@@ -1,4 +1,4 @@
-"""Appends that expect a sequence number, and the limits a namespace sets to appends."""
+"""Appends that expect a sequence number, and the limits that a namespace sets for appends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.stream.sim_namespace import sim_namespace
 from tests.stream.whole_streams import read_all, values
 
 
-async def test_only_the_record_that_is_expected_is_appended(tmp_path: Path) -> None:
+async def test_only_a_record_with_the_expected_sequence_is_appended(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace, namespace.writer("s", create=True) as writer:
         assert writer.next_sequence == 0
         await writer.append(b"0", expected_sequence=0)
@@ -34,7 +34,7 @@ async def test_only_the_record_that_is_expected_is_appended(tmp_path: Path) -> N
         assert values(await read_all(namespace, "s")) == [b"%d" % n for n in range(5)]
 
 
-async def test_of_many_that_expect_the_same_one_gets_it(tmp_path: Path) -> None:
+async def test_one_of_many_appends_that_expect_the_same_sequence_succeeds(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace, namespace.writer("s", create=True) as writer:
         won: list[int] = []
 
@@ -54,7 +54,9 @@ async def test_of_many_that_expect_the_same_one_gets_it(tmp_path: Path) -> None:
         assert values(await read_all(namespace, "s")) == [b"%d" % won[0]]
 
 
-async def test_conditional_ones_follow_each_other_whatever_others_do(tmp_path: Path) -> None:
+async def test_records_of_a_conditional_append_stay_contiguous_beside_other_appends(
+    tmp_path: Path,
+) -> None:
     options = WriterOptions(pending_bytes_max=100_000)
     async with (
         a_namespace(tmp_path, batch_bytes=1000) as namespace,
@@ -74,7 +76,7 @@ async def test_conditional_ones_follow_each_other_whatever_others_do(tmp_path: P
                     await writer.append_many(ours, expected_sequence=writer.next_sequence)
                     break
                 except SequenceMismatch:
-                    pass  # had to wait for room, and another was faster
+                    pass  # it waited for capacity, and another append came first
         found = values(await read_all(namespace, "s"))
         begin = found.index(ours[0])
         assert found[begin : begin + 2000] == ours
@@ -83,8 +85,8 @@ async def test_conditional_ones_follow_each_other_whatever_others_do(tmp_path: P
 
 
 @pytest.mark.parametrize("is_many", [False, True])
-def test_a_mismatch_reports_only_what_is_durable(is_many: bool) -> None:
-    """A caller that was cut off and retries must not count its record as stored before it is."""
+def test_a_mismatch_counts_only_durable_records(is_many: bool) -> None:
+    """A caller that was cancelled and retries must not take its record for stored too early."""
 
     async def append(writer: StreamWriter) -> None:
         if is_many:
@@ -114,7 +116,7 @@ def test_a_mismatch_reports_only_what_is_durable(is_many: bool) -> None:
     simulate(scenario, 3)
 
 
-async def test_a_writer_that_was_replaced_learns_that_first(tmp_path: Path) -> None:
+async def test_a_replaced_writer_raises_taken_over_before_a_mismatch(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         block = namespace.writer("s", create=True)
         old = await block.__aenter__()
@@ -129,7 +131,7 @@ async def test_a_writer_that_was_replaced_learns_that_first(tmp_path: Path) -> N
             await block.__aexit__(None, None, None)
 
 
-async def test_a_namespace_limits_its_records(tmp_path: Path) -> None:
+async def test_a_namespace_limits_the_size_of_records(tmp_path: Path) -> None:
     async with (
         a_namespace(tmp_path, record_bytes_max=10) as namespace,
         namespace.writer("s", create=True) as writer,
@@ -144,7 +146,7 @@ async def test_a_namespace_limits_its_records(tmp_path: Path) -> None:
         assert writer.next_sequence == 1
 
 
-def test_a_quota_is_kept_by_waiting() -> None:
+def test_appends_wait_to_stay_within_the_quota() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with (
             sim_namespace(cluster, bytes_per_s_max=10_000, batch_bytes=1000) as namespace,
@@ -154,7 +156,7 @@ def test_a_quota_is_kept_by_waiting() -> None:
             for _ in range(200):
                 await writer.append(bytes(1000))
             seconds = trio.current_time() - begun
-            assert 19 < seconds < 23  # 200 entries of some 1100 bytes, less one burst
+            assert 19 < seconds < 23  # 200 entries of about 1100 bytes, less one burst
             while writer.has_room:
                 writer.append_nowait(bytes(1000))
             with pytest.raises(trio.WouldBlock):
@@ -165,7 +167,7 @@ def test_a_quota_is_kept_by_waiting() -> None:
     simulate(scenario, 1)
 
 
-def test_who_waits_for_the_quota_hears_of_a_new_one_and_of_the_end() -> None:
+def test_an_append_that_waits_for_the_quota_follows_its_changes() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with (
             sim_namespace(cluster, bytes_per_s_max=1) as namespace,

@@ -1,4 +1,4 @@
-"""A stream changes hands without anything becoming unknown, or at a known epoch only."""
+"""Writers hand a stream over without unknown outcomes, or take it over at a given epoch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.stream.sim_namespace import sim_namespace
 from tests.stream.whole_streams import read_values
 
 
-def test_a_writer_that_is_asked_makes_durable_what_it_took_and_seals() -> None:
+def test_a_writer_that_is_asked_to_hand_over_flushes_and_seals() -> None:
     async def scenario(cluster: SimCluster) -> None:
         confirmed: dict[bytes, Position] = {}
         refused: list[bytes] = []
@@ -44,7 +44,7 @@ def test_a_writer_that_is_asked_makes_durable_what_it_took_and_seals() -> None:
             await Namespace(one, "n").ensure()
             old_is_open, new_is_done = trio.Event(), trio.Event()
 
-            async def old_life() -> None:
+            async def old_process() -> None:
                 async with Namespace(one, "n").writer("s", create=True) as writer:
                     old_is_open.set()
                     async with trio.open_nursery() as nursery:
@@ -58,7 +58,7 @@ def test_a_writer_that_is_asked_makes_durable_what_it_took_and_seals() -> None:
                         await writer.flush()
 
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(old_life)
+                nursery.start_soon(old_process)
                 await old_is_open.wait()
                 await trio.sleep(1)
                 begun = trio.current_time()
@@ -82,7 +82,7 @@ def test_a_writer_that_does_not_answer_is_taken_over_by_force() -> None:
             await Namespace(one, "n").ensure()
             is_over = trio.Event()
 
-            async def old_life() -> None:
+            async def old_process() -> None:
                 async with Namespace(one, "n").writer("s", create=True) as writer:
                     await writer.append(b"1")
                     await is_over.wait()
@@ -91,7 +91,7 @@ def test_a_writer_that_does_not_answer_is_taken_over_by_force() -> None:
                     assert not isinstance(reported.value, HandedOver)
 
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_passed_over, old_life)
+                nursery.start_soon(_ignore_takeover, old_process)
                 await trio.sleep(2)
                 cluster.metadata.cut_off("old")
                 begun = trio.current_time()
@@ -100,23 +100,23 @@ def test_a_writer_that_does_not_answer_is_taken_over_by_force() -> None:
                     await writer.append(b"2")
                     cluster.metadata.heal()
                     await trio.sleep(10)
-                    await writer.append(b"3")  # the request was not for this one
+                    await writer.append(b"3")  # the request was not for this writer
                     is_over.set()
             assert await read_values(Namespace(two, "n")) == [b"1", b"2", b"3"]
 
     simulate(scenario, 2)
 
 
-async def _passed_over(life: object) -> None:
-    """The end of the block reports the takeover, too."""
-    assert callable(life)
+async def _ignore_takeover(process: object) -> None:
+    """Runs a writer whose block may end with the takeover as its error."""
+    assert callable(process)
     try:
-        await life()
+        await process()
     except TakenOver:
         pass
 
 
-def test_nobody_is_waited_for_where_nobody_writes() -> None:
+def test_a_takeover_does_not_wait_if_there_is_no_writer() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster) as namespace:
             with trio.fail_after(5):
@@ -132,7 +132,7 @@ def test_nobody_is_waited_for_where_nobody_writes() -> None:
     simulate(scenario, 3)
 
 
-def test_writers_that_ask_each_other_all_get_their_turn() -> None:
+def test_writers_that_ask_each_other_for_the_stream_all_get_it() -> None:
     async def scenario(cluster: SimCluster) -> None:
         turns: list[bytes] = []
 
@@ -185,7 +185,7 @@ def test_the_owner_may_close_while_it_hands_over() -> None:
     simulate(scenario, 5)
 
 
-def test_what_is_on_its_way_survives_a_repair_in_the_middle_of_a_hand_over() -> None:
+def test_records_in_flight_survive_a_repair_during_a_handover() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with cluster.client("old") as one, cluster.client() as two:
             await Namespace(one, "n").ensure(ensemble_size=3, ack_quorum=3)
@@ -212,7 +212,7 @@ def test_what_is_on_its_way_survives_a_repair_in_the_middle_of_a_hand_over() -> 
     simulate(scenario, 6)
 
 
-def test_a_stream_is_taken_over_at_the_epoch_named_only() -> None:
+def test_a_stream_is_taken_over_only_at_the_given_epoch() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster) as namespace:
             async with namespace.writer("s", create=True, if_epoch=0) as writer:
@@ -231,7 +231,7 @@ def test_a_stream_is_taken_over_at_the_epoch_named_only() -> None:
     simulate(scenario, 7)
 
 
-def test_a_writer_may_be_asked_while_it_still_takes_over() -> None:
+def test_a_writer_may_be_asked_to_hand_over_during_its_own_takeover() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as one, cluster.client() as two:
             await Namespace(one, "n").ensure()
@@ -254,7 +254,7 @@ def test_a_writer_may_be_asked_while_it_still_takes_over() -> None:
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(slow)
-                # Its epoch is stored, and the old segment still open.
+                # Its epoch is stored, and the old segment is still open.
                 async with aclosing(Namespace(two, "n").store.watch_stream("n", "s")) as versions:
                     async for stream in versions:
                         if stream is not None and stream.epoch == 2:
@@ -268,8 +268,8 @@ def test_a_writer_may_be_asked_while_it_still_takes_over() -> None:
     simulate(scenario, 8)
 
 
-def test_a_request_that_was_left_over_hides_no_newer_one() -> None:
-    """Of epoch 9 beside one of epoch 10: as names they are in another order than as numbers."""
+def test_a_stale_request_does_not_hide_a_newer_one() -> None:
+    """The requests are for epochs 9 and 10, which sort differently as names and as numbers."""
 
     async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as one, cluster.client() as two:
@@ -290,7 +290,7 @@ def test_a_request_that_was_left_over_hides_no_newer_one() -> None:
     simulate(scenario, 9)
 
 
-def test_who_was_cut_while_asking_for_his_turn_leaves_it_to_others() -> None:
+def test_a_cancelled_request_for_a_handover_is_removed() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as one, cluster.client() as two:
             namespace = Namespace(one, "n")
@@ -306,7 +306,7 @@ def test_who_was_cut_while_asking_for_his_turn_leaves_it_to_others() -> None:
     simulate(scenario, 10)
 
 
-def test_a_turn_that_could_not_be_given_back_is_given_back_later() -> None:
+def test_a_request_that_could_not_be_removed_is_removed_later() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with cluster.client("asks") as one, cluster.client() as two:
             await Namespace(two, "n").ensure()
@@ -331,6 +331,6 @@ def test_a_turn_that_could_not_be_given_back_is_given_back_later() -> None:
     simulate(scenario, 11)
 
 
-def test_requests_are_distinguished_from_other_names() -> None:
+def test_names_of_requests_are_distinguished_from_other_names() -> None:
     assert parse_request(request_name("clicks#2", 17)) == ("clicks#2", 17)
     assert [parse_request(name) for name in ("", "s", "~1", "s~", "s~x", "s~-1")] == [None] * 6

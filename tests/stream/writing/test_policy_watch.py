@@ -17,7 +17,7 @@ from tests.stream.sim_namespace import sim_namespace
 SOON_S = 5.0
 
 
-def test_settings_of_batches_and_limits_apply_at_once() -> None:
+def test_new_limits_and_batch_settings_apply_at_once() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with (
             sim_namespace(cluster) as namespace,
@@ -37,7 +37,9 @@ def test_settings_of_batches_and_limits_apply_at_once() -> None:
 
 
 @pytest.mark.parametrize(("before_ms", "after_ms"), [(60_000, 0), (60_000, 1000), (0, 500)])
-def test_what_has_gathered_does_not_wait_for_an_old_deadline(before_ms: int, after_ms: int) -> None:
+def test_accumulated_records_do_not_wait_for_an_old_linger_deadline(
+    before_ms: int, after_ms: int
+) -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with (
             sim_namespace(cluster, linger_ms=before_ms) as namespace,
@@ -63,7 +65,7 @@ def test_what_has_gathered_does_not_wait_for_an_old_deadline(before_ms: int, aft
 
 
 @pytest.mark.parametrize("is_idle", [True, False])
-def test_other_quorums_make_a_writer_roll(is_idle: bool) -> None:
+def test_a_change_of_the_quorums_makes_a_writer_roll(is_idle: bool) -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster) as namespace:
             async with namespace.writer("s", create=True) as writer:
@@ -88,7 +90,7 @@ def test_other_quorums_make_a_writer_roll(is_idle: bool) -> None:
     simulate(scenario, 2)
 
 
-def test_a_ledger_made_ahead_for_the_old_settings_is_not_used() -> None:
+def test_a_ledger_prepared_for_the_old_settings_is_not_used() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with (
             sim_namespace(cluster, roll_ms=100_000) as namespace,
@@ -109,7 +111,7 @@ def test_a_ledger_made_ahead_for_the_old_settings_is_not_used() -> None:
     simulate(scenario, 3)
 
 
-def test_what_cannot_be_rolled_to_is_tried_again_and_harms_nobody() -> None:
+def test_a_failed_roll_to_new_settings_is_retried_while_appends_continue() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with (
             sim_namespace(cluster) as namespace,
@@ -130,7 +132,7 @@ def test_what_cannot_be_rolled_to_is_tried_again_and_harms_nobody() -> None:
 
 
 class CountingStore:
-    """Counts the watches that are open on the namespace."""
+    """A store that counts the open watches on the namespace."""
 
     def __init__(self, inner: MetadataStore) -> None:
         self._inner = inner
@@ -148,7 +150,7 @@ class CountingStore:
             self.watches -= path == namespace_path("n")
 
 
-def test_many_writers_share_one_watch_which_outlives_the_first_of_them() -> None:
+def test_many_writers_share_one_watch_that_outlives_the_first_of_them() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as client:
             store = CountingStore(client.store)
@@ -182,7 +184,7 @@ def test_many_writers_share_one_watch_which_outlives_the_first_of_them() -> None
     simulate(scenario, 5)
 
 
-def test_a_writer_that_ends_slowly_keeps_no_other_from_following() -> None:
+def test_a_writer_that_ends_slowly_does_not_stop_others_from_following() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster) as namespace:
             scope = trio.CancelScope()
@@ -210,7 +212,7 @@ def test_a_writer_that_ends_slowly_keeps_no_other_from_following() -> None:
     simulate(scenario, 10)
 
 
-def test_a_store_that_is_out_of_reach_stops_no_writer_from_following_later() -> None:
+def test_a_writer_follows_the_policy_again_after_an_outage_of_the_store() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with cluster.client("writer") as client, cluster.client() as other:
             await Namespace(other, "n").ensure()
@@ -229,7 +231,7 @@ def test_a_store_that_is_out_of_reach_stops_no_writer_from_following_later() -> 
     simulate(scenario, 6)
 
 
-def test_a_policy_that_cannot_be_read_ends_no_writer() -> None:
+def test_an_unreadable_policy_does_not_end_a_writer() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as client:
             namespace, path = Namespace(client, "n"), namespace_path("n")
@@ -250,7 +252,7 @@ def test_a_policy_that_cannot_be_read_ends_no_writer() -> None:
     simulate(scenario, 8)
 
 
-def test_segments_end_under_a_policy_that_cannot_be_followed() -> None:
+def test_segments_roll_under_a_policy_that_cannot_be_followed() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with (
             sim_namespace(cluster, roll_bytes=1 << 16, batch_bytes=1000) as namespace,

@@ -1,4 +1,4 @@
-"""Idempotent producers on real bookies: a retry is never there twice, and never dropped."""
+"""Idempotent producers on real bookies: a retried record is stored once and never dropped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.stream.whole_streams import read_all, values
 
 
 async def headers_of(namespace: Namespace, stream: str) -> list[tuple[int, int, int, bool]]:
-    """Producer, its sequence, records and the mark of each entry of the newest segment."""
+    """Returns producer, its sequence, record count and mark of each entry of the newest segment."""
     segment = (await namespace.stream_metadata(stream)).segments[-1]
     async with namespace.client.open_ledger(segment.ledger_id, recover=False) as reader:
         entries = await reader.read(0, await reader.read_last_confirmed())
@@ -23,7 +23,7 @@ async def headers_of(namespace: Namespace, stream: str) -> list[tuple[int, int, 
     return [(h.producer_id, h.producer_sequence, h.count, h.has_producers_before) for h in headers]
 
 
-async def test_what_was_appended_before_is_passed_over(tmp_path: Path) -> None:
+async def test_records_that_were_appended_before_are_skipped(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace, namespace.writer("s", create=True) as writer:
         loader = await writer.producer("loader")
         assert (loader.last_sequence, loader.next_sequence) == (-1, 0)
@@ -55,7 +55,7 @@ async def test_a_gap_is_refused_and_nothing_is_appended(tmp_path: Path) -> None:
             await writer.producer("no/name")
 
 
-async def test_a_retry_of_what_is_on_its_way_waits_for_it(tmp_path: Path) -> None:
+async def test_a_retry_of_a_record_in_flight_waits_for_it(tmp_path: Path) -> None:
     async with (
         a_namespace(tmp_path, linger_ms=50) as namespace,
         namespace.writer("s", create=True) as writer,
@@ -66,15 +66,15 @@ async def test_a_retry_of_what_is_on_its_way_waits_for_it(tmp_path: Path) -> Non
         again = loader.append_nowait(b"0", 0)
         assert again is not None
         with trio.move_on_after(0):
-            await loader.append(b"1", 1)  # cancelled, but taken
+            await loader.append(b"1", 1)  # cancelled, but accepted
         place = await loader.append(b"1", 1)
         assert await again.wait() == await ticket.wait()
         assert place == (await ticket.wait())._replace(slot=1)
         assert values(await read_all(namespace, "s")) == [b"0", b"1"]
 
 
-async def test_the_next_writer_knows_what_each_producer_had(tmp_path: Path) -> None:
-    """Also of a segment that nobody sealed, with entries of several producers and of none."""
+async def test_the_next_writer_knows_the_last_sequence_of_each_producer(tmp_path: Path) -> None:
+    """This includes an unsealed segment with entries of several producers and of none."""
     async with a_namespace(tmp_path) as namespace:
         block = namespace.writer("s", create=True)
         old = await block.__aenter__()
@@ -104,7 +104,7 @@ async def test_the_next_writer_knows_what_each_producer_had(tmp_path: Path) -> N
         assert (await namespace.stream_metadata("s")).producers["b"].last_sequence == 6
 
 
-async def test_entries_are_of_one_producer_and_say_when_others_were_before(
+async def test_an_entry_has_one_producer_and_marks_whether_others_came_before(
     tmp_path: Path,
 ) -> None:
     async with a_namespace(tmp_path) as namespace, namespace.writer("s", create=True) as writer:
@@ -138,7 +138,7 @@ async def test_producers_survive_rolls(tmp_path: Path) -> None:
         assert len(await read_all(namespace, "s")) == 420
 
 
-async def test_a_stream_remembers_so_many_producers(
+async def test_a_stream_remembers_a_limited_number_of_producers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("stream.core.metadata.streams.PRODUCERS_MAX", 2)
@@ -170,7 +170,7 @@ async def test_many_tasks_may_retry_the_same_records(tmp_path: Path) -> None:
         assert values(await read_all(namespace, "s")) == sent
 
 
-async def test_a_failed_writer_reports_what_is_unknown(tmp_path: Path) -> None:
+async def test_a_failed_writer_distinguishes_durable_from_unknown_records(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         block = namespace.writer("s", create=True)
         old = await block.__aenter__()
@@ -180,7 +180,7 @@ async def test_a_failed_writer_reports_what_is_unknown(tmp_path: Path) -> None:
             with pytest.raises(TakenOver):
                 await loader.append(b"1", 1)
             assert loader.last_sequence == 0
-            assert await loader.append(b"0", 0) is None  # durable, whichever producer asks
+            assert await loader.append(b"0", 0) is None  # durable, although the writer failed
             with pytest.raises(TakenOver):
                 await old.producer("other")
             loader = await writer.producer("loader")

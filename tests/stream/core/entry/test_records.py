@@ -55,7 +55,9 @@ def payload_of(rows: list[Row], compression: Compression = Compression.NONE) -> 
 
 
 @given(_rows, st.sampled_from(Compression), st.data())
-def test_what_goes_in_comes_out(rows: list[Row], kind: Compression, data: st.DataObject) -> None:
+def test_decoded_records_equal_the_encoded_ones(
+    rows: list[Row], kind: Compression, data: st.DataObject
+) -> None:
     batch = decode(payload_of(rows, kind), segment=3, entry=9)
     first = data.draw(st.integers(0, len(rows)))
     stop = data.draw(st.integers(first, len(rows)))
@@ -204,7 +206,7 @@ def test_compression_is_kept_only_if_it_helps(kind: Compression) -> None:
 
 
 @pytest.mark.parametrize("kind", [Compression.LZ4, Compression.ZSTD])
-def test_a_bomb_is_refused_before_it_inflates(kind: Compression) -> None:
+def test_a_decompression_bomb_is_refused_before_it_inflates(kind: Compression) -> None:
     import lz4.block
     import zstandard
 
@@ -250,7 +252,7 @@ def test_each_header_field_is_checked_and_named() -> None:
         decode(payload)
 
 
-def test_too_much_or_uneven_input_is_refused() -> None:
+def test_oversized_or_uneven_input_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="1 to 65536 records, not 0"):
         encode([])
     with pytest.raises(InvalidArgument, match="limit 4194304"):

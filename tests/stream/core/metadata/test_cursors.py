@@ -65,7 +65,7 @@ def test_the_bytes_stay_as_they_are() -> None:
         ({"novelty": 1}, "unknown fields"),
     ],
 )
-def test_what_is_not_a_cursor_is_refused(changes: dict[str, object], cause: str) -> None:
+def test_an_invalid_cursor_is_refused(changes: dict[str, object], cause: str) -> None:
     document = json.loads(encode_cursor(ONE)) | changes
     with pytest.raises(MetadataCorrupt, match=cause):
         decode_cursor("billing", json.dumps(document).encode())
@@ -77,7 +77,7 @@ def test_garbage_is_refused(data: bytes) -> None:
         decode_cursor("billing", data)
 
 
-def test_a_cursor_never_goes_back_by_itself() -> None:
+def test_a_cursor_never_moves_back_by_itself() -> None:
     back = Position(3, 120, 6)
     with pytest.raises(AssertionError, match="cannot go back"):
         ONE.committed(back, "t", 1)

@@ -61,7 +61,7 @@ def test_the_bytes_stay_as_they_are() -> None:
         ({"novelty": 1}, "unknown fields"),
     ],
 )
-def test_what_is_not_a_group_is_refused(changes: dict[str, object], cause: str) -> None:
+def test_an_invalid_group_is_refused(changes: dict[str, object], cause: str) -> None:
     document = json.loads(encode_group(ONE)) | changes
     with pytest.raises(MetadataCorrupt, match=cause):
         decode_group("billing", json.dumps(document).encode())

@@ -29,7 +29,7 @@ CLICKS = PartitionedStream(name="clicks", created_ms=17, partitions=3)
 
 
 @given(st.integers(1, PARTITIONS_MAX), st.integers(0, 1 << 50))
-def test_what_was_encoded_is_decoded(partitions: int, created_ms: int) -> None:
+def test_a_node_is_decoded_as_it_was_encoded(partitions: int, created_ms: int) -> None:
     stream = PartitionedStream(name="s", created_ms=created_ms, partitions=partitions)
     assert decode_partitioned("s", encode_partitioned(stream)) == stream
     deleted = stream.deleted(created_ms + 1)
@@ -51,7 +51,7 @@ def test_plain_and_partitioned_streams_are_distinguished() -> None:
     assert (caught.value.stream, caught.value.partitions) == ("clicks", 3)
 
 
-def test_a_deleted_one_is_a_deleted_stream_for_all() -> None:
+def test_a_deleted_partitioned_stream_is_decoded_as_a_deleted_stream() -> None:
     tombstone = decode_stream("clicks", encode_partitioned(CLICKS.deleted(40)))
     assert (tombstone.is_deleted, tombstone.deleted_ms, tombstone.epoch) == (True, 40, 1)
     assert not tombstone.ledgers()

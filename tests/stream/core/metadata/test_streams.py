@@ -205,7 +205,7 @@ def test_damaged_stream_metadata_is_metadata_corrupt() -> None:
             decode_stream("s", raw)
 
 
-def test_metadata_has_a_limit_and_says_what_to_do() -> None:
+def test_metadata_beyond_its_limit_is_refused_with_the_cure() -> None:
     rng = random.Random(5)
     stream = replace(EMPTY, garbage=tuple(rng.randrange(1 << 60) for _ in range(120_000)))
     with pytest.raises(InvalidArgument, match="set a retention"):
