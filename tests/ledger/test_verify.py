@@ -98,7 +98,7 @@ async def test_a_whole_ledger(
     assert len(steps) > 2
 
 
-async def test_what_each_answer_proves() -> None:
+async def test_each_response_proves_a_state_of_the_copy() -> None:
     async with scripted_cluster() as cluster, cluster.client() as client:
         ledger_id = await filled(client)
         bookies = cluster.bookies
@@ -119,7 +119,7 @@ async def test_what_each_answer_proves() -> None:
             assert report.lost_entries == 0
 
 
-async def test_a_bookie_that_knows_nothing_of_the_ledger() -> None:
+async def test_a_bookie_that_does_not_know_the_ledger_lacks_its_copies() -> None:
     async with scripted_cluster() as cluster, cluster.client() as client:
         ledger_id = await filled(client)
         for name in ("b1", "b2"):
@@ -134,7 +134,7 @@ async def test_a_bookie_that_knows_nothing_of_the_ledger() -> None:
         assert report.lost_entries == COUNT
 
 
-async def test_a_wrong_byte_a_strange_entry_and_a_valid_copy_of_other_bytes() -> None:
+async def test_a_wrong_byte_a_foreign_entry_and_a_valid_copy_of_other_bytes_are_reported() -> None:
     async with scripted_cluster() as cluster, cluster.client() as client:
         ledger_id = await filled(client)
         held = cluster.bookie("b2").entries
@@ -158,7 +158,7 @@ async def test_a_wrong_byte_a_strange_entry_and_a_valid_copy_of_other_bytes() ->
         assert report.copies[CopyState.WHOLE] == 3 * COUNT - 1
 
 
-async def test_a_bookie_that_hangs_up_is_out_of_reach_and_the_others_are_read() -> None:
+async def test_a_bookie_that_closes_the_connection_is_unreachable_and_others_are_read() -> None:
     async with scripted_cluster() as cluster, cluster.client() as client:
         ledger_id = await filled(client)
 
@@ -191,7 +191,7 @@ async def test_an_open_ledger_is_verified_up_to_its_last_add_confirmed(tmp_path:
         await writer.append(b"it was not fenced")
 
 
-async def test_where_an_open_ledger_ends_may_be_in_doubt(tmp_path: Path) -> None:
+async def test_the_end_of_an_open_ledger_may_be_unknown(tmp_path: Path) -> None:
     async with (
         real_cluster(tmp_path, **SMALL) as cluster,
         cluster.client() as client,
@@ -206,7 +206,7 @@ async def test_where_an_open_ledger_ends_may_be_in_doubt(tmp_path: Path) -> None
         writer.abandon()
 
 
-async def test_a_receipt_is_held_against_what_is_there() -> None:
+async def test_a_receipt_is_compared_with_the_stored_copies() -> None:
     async with scripted_cluster() as cluster, cluster.client() as client:
         async with client.create_ledger() as writer:
             entry_id = writer.append_nowait(b"hello")
@@ -316,7 +316,7 @@ async def test_only_entries_in_flight_can_be_watched() -> None:
                 writer.watch_acks(entry_id)
 
 
-async def test_verifying_what_is_not_there_or_not_ours() -> None:
+async def test_verifying_a_missing_ledger_or_with_a_wrong_password_raises() -> None:
     async with scripted_cluster() as cluster, cluster.client() as client:
         with pytest.raises(NoSuchLedger):
             await verify_ledger(client, 404)

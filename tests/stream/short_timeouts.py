@@ -1,4 +1,4 @@
-"""Clients that give up on a bookie soon."""
+"""Options of clients that give up on a bookie soon."""
 
 from __future__ import annotations
 

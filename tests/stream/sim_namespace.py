@@ -14,7 +14,7 @@ from stream import Namespace, NamespaceSettings
 async def sim_namespace(
     cluster: SimCluster, **settings: Unpack[NamespaceSettings]
 ) -> AsyncIterator[Namespace]:
-    """Yields namespace "n", new, used by a client of its own."""
+    """Yields a new namespace "n" with a client of its own."""
     async with cluster.client() as client:
         namespace = Namespace(client, "n")
         await namespace.ensure(**settings)

@@ -1,4 +1,4 @@
-"""The canary on real bookies: silent when all is well, loud when something is wrong."""
+"""The canary on real bookies: it alerts when something is wrong, and only then."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def test_a_healthy_stream_causes_no_alert_and_does_not_grow(tmp_path: Path
         assert await namespace.trash() == []
         facts = rounds[0].as_dict()
         assert (facts["round"], facts["verdict"], facts["alerts"]) == (1, "whole", [])
-        # Another one continues where this one ended.
+        # Another canary continues where this one ended.
         assert await Canary(namespace, "canary", QUICK).run(rounds.append, rounds=2) == 0
 
 
@@ -80,7 +80,7 @@ async def test_a_takeover_ends_the_canary(tmp_path: Path) -> None:
         (lambda record: [record, record], "went from sequence"),
         (lambda record: [record._replace(value=b"?")], "another record"),
     ],
-    ids=["lost", "twice", "changed"],
+    ids=["lost", "duplicated", "changed"],
 )
 async def test_a_wrong_tail_is_detected(tmp_path: Path, wrong: object, says: str) -> None:
     async with a_namespace(tmp_path) as namespace:

@@ -1,7 +1,7 @@
-"""Streams in a simulated cluster that kills writers, bookies and answers.
+"""Streams in a simulated cluster that kills writers and bookies and loses responses.
 
-Whatever happens: a confirmed record is in the stream once, at the position that its writer
-returned; records of one writer keep their order; sequences have no gaps; a tail sees the same.
+In every run a confirmed record is in the stream once, at the position that its writer returned;
+the records of one writer keep their order; sequences have no gaps; and a tail sees the same.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SECONDS = 25.0
 
 @dataclass
 class History:
-    """What was done and read."""
+    """The appends, their outcomes and the records read by the tail."""
 
     issued: list[tuple[int, int]] = field(default_factory=list)
     confirmed: dict[tuple[int, int], Position] = field(default_factory=dict)
@@ -96,7 +96,7 @@ class StressRun:
         self.history.confirmed[incarnation, number] = await ticket.wait()
 
     async def tail(self, client: LedgerClient) -> None:
-        """Follows the stream forever, continuing where it was after an error."""
+        """Follows the stream forever, and continues where it was after an error."""
         namespace = Namespace(client, "demo")
         while True:
             position = (
@@ -115,8 +115,8 @@ class StressRun:
     async def clean(self, client: LedgerClient) -> None:
         await Janitor(client, "demo", orphan_age_ms=1000).run(0.5)
 
-    async def hurt(self) -> None:
-        """Causes one fault after the other until the run is over; then everything runs again."""
+    async def inject_faults(self) -> None:
+        """Causes one fault after the other until the run is over, and then repairs all of them."""
         cluster, chance = self.cluster, self.chance
         calm = replace(cluster.metadata.options)
         with trio.move_on_after(SECONDS):
@@ -164,7 +164,7 @@ class StressRun:
         await cluster.start_all()
 
     async def run(self) -> list[Record]:
-        """Runs the whole scenario; returns what is in the stream at the end."""
+        """Runs the whole scenario and returns the records in the stream at its end."""
         cluster, history = self.cluster, self.history
         async with cluster.client() as client:
             await create_namespace(client, "demo", batch_bytes=2500, roll_bytes=1 << 16)
@@ -174,7 +174,7 @@ class StressRun:
                 self.writers.append(cluster.start_client(self.write, options=IMPATIENT))
             tail = cluster.start_client(self.tail, options=IMPATIENT)
             janitor = cluster.start_client(self.clean)
-            await self.hurt()
+            await self.inject_faults()
             history.is_over = True
             with trio.fail_after(120):
                 for writer in self.writers:
@@ -197,7 +197,7 @@ class StressRun:
 def check(history: History, records: list[Record]) -> None:
     keys = [key_of(record) for record in records]
     at = {key: record.position for key, record in zip(keys, records, strict=True)}
-    assert len(at) == len(records), "a record is there twice"
+    assert len(at) == len(records), "a record is stored twice"
     assert set(at) <= set(history.issued)
     assert {key: at.get(key) for key in history.confirmed} == history.confirmed
     assert [record.sequence for record in records] == list(range(len(records)))
@@ -207,7 +207,7 @@ def check(history: History, records: list[Record]) -> None:
     assert times == sorted(times)
     last: dict[int, int] = {}
     for incarnation, number in keys:
-        assert number == last.get(incarnation, -1) + 1, "records of a writer out of order"
+        assert number == last.get(incarnation, -1) + 1, "records of a writer are out of order"
         last[incarnation] = number
     assert history.seen == records
 

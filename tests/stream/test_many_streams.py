@@ -1,4 +1,4 @@
-"""Nothing grows with the number of idle streams, and a roll needs only a few metadata calls."""
+"""The cost of a client does not grow with idle streams, and a roll needs few metadata calls."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ledger.runtime.network import TcpNetwork
 from stream import Namespace
 from tests.real_cluster import SMALL, now_ms, real_cluster
 
-ROLL_CALLS_MAX = 15  # ten, and some for the ledger made ahead of the next roll
+ROLL_CALLS_MAX = 15  # ten, and some for the ledger that is prepared for the next roll
 TAKEOVER_CALLS_MAX = 12
 LAST_TASKS = [
     f"{function.__module__}.{function.__qualname__}"
@@ -43,8 +43,10 @@ def task_names() -> Counter[str]:
 
 
 async def bookies_run(count: int) -> None:
-    """Whether the bookies run with all their tasks: a bookie is registered before its last task
-    begins."""
+    """Reports whether all tasks of the bookies run.
+
+    A bookie is registered before its last task begins.
+    """
     with trio.fail_after(60):
         while any(task_names()[name] < count for name in LAST_TASKS):
             await trio.testing.wait_all_tasks_blocked(0.01)
@@ -71,13 +73,13 @@ async def test_idle_streams_need_no_task_or_watch_and_rolls_need_few_calls(tmp_p
         assert store.watches == 0
         asked = store.calls.copy()
         assert await namespace.list_streams() == names
-        assert sum((store.calls - asked).values()) <= 4, "a listing asks about each stream"
+        assert sum((store.calls - asked).values()) <= 4, "a listing reads each stream"
 
         written = names[::15]
         asked = store.calls.copy()
         async with open_writers(namespace, written) as (writers, _):
             assert sum(store.per(len(written), asked).values()) <= TAKEOVER_CALLS_MAX
-            assert store.watches <= 3, "a watch per writer"
+            assert store.watches <= 3, "each writer has a watch of its own"
             assert tasks() - before <= 4 * len(written) + 20
             asked = store.calls.copy()
             rolls = await roll_all(list(writers.values()), bytes(100), namespace)

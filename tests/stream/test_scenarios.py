@@ -1,4 +1,4 @@
-"""Named scenarios of streams on the simulated cluster: what breaks, and what then holds."""
+"""Named scenarios of streams on the simulated cluster: single faults and their consequences."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ from tests.stream.whole_streams import read_values
 
 
 def test_entries_whose_acks_were_lost_are_not_written_twice() -> None:
-    """The bookies store records but their answers get lost; the writer abandons the ledger, finds
-    the records by recovery, and sends only what is missing."""
+    """The bookies store records but their responses get lost.
+
+    The writer abandons the ledger, finds the records by recovery, and sends only the missing ones.
+    """
 
     async def scenario(cluster: SimCluster) -> None:
         async with cluster.client("writer", IMPATIENT) as client:
@@ -47,15 +49,17 @@ def test_entries_whose_acks_were_lost_are_not_written_twice() -> None:
             expected = [b"before", *(b"%d" % number for number in range(5)), b"after"]
             assert await read_values(namespace) == expected
             assert [first, *positions, last] == sorted({first, *positions, last})
-            assert positions[0].segment == first.segment, "what was stored stays where it is"
+            assert positions[0].segment == first.segment, "stored records must stay where they are"
 
     for seed in range(scaled(ci=1, night=12)):
         simulate(scenario, seed)
 
 
 def test_nothing_is_confirmed_in_a_segment_before_it_is_published() -> None:
-    """A writer dies between sending to its next ledger and publishing it: the writer that takes
-    over does not know that ledger, so nothing in it may have been confirmed."""
+    """A writer dies between sending to its next ledger and publishing it.
+
+    The writer that takes over does not know that ledger, so no record in it may be confirmed.
+    """
 
     async def scenario(cluster: SimCluster) -> None:
         confirmed: list[tuple[Position, bytes]] = []
@@ -177,7 +181,7 @@ def test_a_reader_behind_retention_learns_where_to_continue() -> None:
                 async with namespace.writer("s") as writer:
                     last = await writer.append(b"last")
                     await Janitor(client, "demo").sweep()
-                    # What was fetched already is still returned; then the error is raised.
+                    # Records already fetched are still returned; then the error is raised.
                     assert [(await reader.__anext__()).sequence for _ in range(2)] == [1, 2]
                     with pytest.raises(Truncated) as caught:
                         await reader.__anext__()

@@ -1,4 +1,4 @@
-"""Streams on real bookies: append, read, tail, roll, take over."""
+"""Streams on real bookies: append, read, tail, roll and takeover."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_writer_needs_a_positive_bound() -> None:
 
 
 async def test_event_times_are_whole_numbers(tmp_path: Path) -> None:
-    """They are refused when appended: in the batch they would fail the writer."""
+    """Other times are refused when appended: in the batch they would fail the writer."""
     async with a_namespace(tmp_path) as namespace:
         async with namespace.writer("s", create=True) as writer:
             waiting = writer.append_nowait(b"good", event_time_ms=-5)

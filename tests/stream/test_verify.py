@@ -33,7 +33,7 @@ async def test_a_receipt_names_all_replicas_and_is_found_whole(tmp_path: Path) -
             metadata = await namespace.client.ledger_metadata(receipt.ledger_id)
             assert sorted(receipt.bookies) == sorted(metadata.last_fragment.bookies)
             assert receipt.not_yet == ()
-            # The segment is open, and stays so.
+            # The verification leaves the segment open.
             report = await namespace.verify("s", receipt=receipt)
             assert report.verdict is CopyVerdict.WHOLE
             assert report.copies == {CopyState.WHOLE: 3}
@@ -75,7 +75,7 @@ async def test_a_receipt_must_be_requested_before_the_record_is_confirmed(tmp_pa
         wanted = [writer.receipt_of(small), writer.receipt_of(large)]
         receipts = [await ticket.receipt() for ticket in wanted]
         assert [len(receipt.acks) for receipt in receipts] == [3, 3]
-        # Kept once it was requested, but not for other records.
+        # A requested receipt is kept; for other records there is none.
         assert (await writer.receipt_of(small).receipt()).position == receipts[0].position
         other = writer.append_nowait(b"z")
         await other.wait()

@@ -1,4 +1,4 @@
-"""Short ways to read a whole stream."""
+"""Helpers that read a whole stream."""
 
 from __future__ import annotations
 

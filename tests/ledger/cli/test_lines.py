@@ -12,7 +12,7 @@ from ledger.errors import InvalidArgument
 
 
 @given(st.binary(max_size=200).map(lambda b: b.replace(b"a", b"\n")), st.integers(1, 20))
-def test_any_cut_gives_the_same_lines(data: bytes, step: int) -> None:
+def test_lines_are_the_same_however_the_input_is_split(data: bytes, step: int) -> None:
     splitter = LineSplitter(1000)
     lines: list[bytes] = []
     for start in range(0, len(data), step):
@@ -37,6 +37,6 @@ def test_a_line_over_the_limit_is_refused_with_its_number(step: int) -> None:
         feed_all()
 
 
-def test_bytes_that_are_no_text_are_kept_in_json() -> None:
+def test_bytes_that_are_not_text_are_kept_in_json() -> None:
     assert text_or_base64("grüß".encode()) == "grüß"
     assert text_or_base64(b"\xff\x00") == {"base64": "/wA="}

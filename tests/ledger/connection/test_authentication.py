@@ -82,7 +82,7 @@ async def test_nothing_is_sent_before_the_last_round(wire_version: int) -> None:
         assert friend.said == ROUNDS
 
 
-async def test_every_connection_begins_with_it() -> None:
+async def test_every_connection_begins_with_authentication() -> None:
     async with scripted_cluster() as cluster, cluster.client(auth=Friend()) as client:
         set_script(cluster, asks(lambda r: AuthResponse(Status.OK, Friend.plugin, b"welcome")))
         async with client.create_ledger() as writer:
@@ -117,15 +117,15 @@ def refused_as_apache(request: Request) -> ResponseBody:
     return refused(request) if request.version == 3 else hung_up(request)
 
 
-def sends_away(request: Request) -> ResponseBody:
+def rejects(request: Request) -> ResponseBody:
     return AuthResponse(Status.OK, Friend.plugin, b"go away")
 
 
-def surprises(request: Request) -> ResponseBody:
+def sends_a_surprise(request: Request) -> ResponseBody:
     return AuthResponse(Status.OK, Friend.plugin, b"surprise")
 
 
-def asks_for_ever(request: Request) -> ResponseBody:
+def asks_forever(request: Request) -> ResponseBody:
     return AuthResponse(Status.OK, Friend.plugin, b"more")
 
 
@@ -134,10 +134,10 @@ def asks_for_ever(request: Request) -> ResponseBody:
     [
         (3, refused, "UNAUTHORIZED"),
         (2, refused_as_apache, "closed the connection|UNAUTHORIZED"),
-        (2, sends_away, "does not know us"),
-        (3, sends_away, "does not know us"),
-        (2, surprises, "by plugin 'test.Friend': the AuthProvider failed with ValueError"),
-        (2, asks_for_ever, "no end after 32 rounds"),
+        (2, rejects, "does not know us"),
+        (3, rejects, "does not know us"),
+        (2, sends_a_surprise, "by plugin 'test.Friend': the AuthProvider failed with ValueError"),
+        (2, asks_forever, "no end after 32 rounds"),
     ],
 )
 async def test_a_refusal_names_bookie_plugin_and_cure(
@@ -157,14 +157,14 @@ async def test_a_refusal_names_bookie_plugin_and_cure(
         said = str(caught.value)
         assert secret.decode() not in said
         assert "a secret" not in said
-        if answer not in (sends_away, surprises):
+        if answer not in (rejects, sends_a_surprise):
             assert "by plugin 'test.Friend'" in said
             assert "Cure" in said
         with pytest.raises(Unauthorized, match=why):
             await client.open_ledger(writer.ledger_id)
 
 
-async def test_a_bookie_that_dies_meanwhile_is_no_refusal() -> None:
+async def test_a_bookie_that_dies_during_authentication_has_not_refused_it() -> None:
     async with (
         scripted_cluster() as cluster,
         cluster.client(auth=Friend(), wire_version=3, ensemble_change_timeout_s=0.3) as client,

@@ -19,7 +19,7 @@ from ledger.wire.messages import (
 from tests.ledger.scripted_bookie import Script, ScriptedBookie, scripted_cluster
 
 
-async def test_a_writers_late_adds_are_not_taken_for_recoverys() -> None:
+async def test_late_adds_of_a_writer_are_not_taken_for_those_of_recovery() -> None:
     """Writer and recovery of one client, and bookies that look at the writer's adds last: they
     are refused, and that is not what becomes of the same entries added by recovery."""
     last = 5
@@ -67,7 +67,9 @@ async def test_a_writers_late_adds_are_not_taken_for_recoverys() -> None:
 
 
 @pytest.mark.parametrize("by_others", [None, 0, 2])
-async def test_a_late_bookies_fence_is_no_news_to_who_closes(by_others: int | None) -> None:
+async def test_the_fence_of_a_late_bookie_does_not_change_the_result_of_close(
+    by_others: int | None,
+) -> None:
     """All of a writer's entries are confirmed by two of three bookies. The third looks at one of
     them when another client has recovered the ledger already, and says that it is fenced. What
     `close` answers does not hang on whether that bookie was late, but on where the ledger ended:
@@ -118,7 +120,7 @@ async def test_a_late_bookies_fence_is_no_news_to_who_closes(by_others: int | No
                     await writer.append(b"too late")
 
 
-async def test_a_fenced_writer_with_entries_on_their_way_does_not_close() -> None:
+async def test_a_fenced_writer_with_entries_in_flight_does_not_close() -> None:
     async with scripted_cluster(3) as cluster, cluster.client() as client:
         writer = await client.create_ledger()
         await writer.append_many(b"%d" % i for i in range(10))

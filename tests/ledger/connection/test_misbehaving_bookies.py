@@ -19,7 +19,7 @@ from ledger.wire.messages import (
 from tests.ledger.scripted_bookie import ScriptedCluster, scripted_cluster
 
 
-async def check_that_one_is_not_missed(cluster: ScriptedCluster) -> None:
+async def check_that_appends_and_reads_succeed(cluster: ScriptedCluster) -> None:
     async with cluster.client(wire_version=3) as client:
         async with client.create_ledger() as writer:
             for i in range(20):
@@ -29,7 +29,7 @@ async def check_that_one_is_not_missed(cluster: ScriptedCluster) -> None:
         assert [bytes(entry.payload) for entry in entries] == [b"%d" % i for i in range(20)]
 
 
-async def test_an_add_answered_as_a_read_ends_the_connection_and_no_more() -> None:
+async def test_an_add_answered_as_a_read_ends_only_the_connection() -> None:
     def script(request: Request) -> ResponseBody | None:
         if isinstance(request.body, AddRequest):
             return ReadResponse(Status.OK, request.body.ledger_id, request.body.entry_id, b"x")
@@ -37,10 +37,10 @@ async def test_an_add_answered_as_a_read_ends_the_connection_and_no_more() -> No
 
     async with scripted_cluster() as cluster:
         cluster.bookie("b1").script = script
-        await check_that_one_is_not_missed(cluster)
+        await check_that_appends_and_reads_succeed(cluster)
 
 
-async def test_a_read_answered_as_a_force_ends_the_connection_and_no_more() -> None:
+async def test_a_read_answered_as_a_force_ends_only_the_connection() -> None:
     def script(request: Request) -> ResponseBody | None:
         if isinstance(request.body, ReadRequest | ReadLacRequest):
             return ForceLedgerResponse(Status.OK, request.body.ledger_id)
@@ -48,7 +48,7 @@ async def test_a_read_answered_as_a_force_ends_the_connection_and_no_more() -> N
 
     async with scripted_cluster() as cluster:
         cluster.bookie("b1").script = script
-        await check_that_one_is_not_missed(cluster)
+        await check_that_appends_and_reads_succeed(cluster)
 
 
 async def test_only_the_answer_to_a_force_proves_that_a_bookie_has_synced() -> None:

@@ -51,7 +51,7 @@ def requests_of(cluster: ScriptedCluster, kind: type) -> list[Request]:
     return [r for b in cluster.bookies.values() for r in b.requests if isinstance(r.body, kind)]
 
 
-async def test_nothing_dies_with_a_connection_closed_on_a_batch_read() -> None:
+async def test_no_call_fails_when_a_batch_read_closes_its_connection() -> None:
     async with scripted_cluster() as cluster, cluster.client(speculative_read_s=60) as client:
         for bookie in cluster.bookies.values():
             bookie.script = closes_on_batches
@@ -92,7 +92,7 @@ async def test_a_bookie_that_is_being_stopped_is_not_taken_for_an_old_one() -> N
         assert await check_reads(client, writer.ledger_id, 500) < 20
 
 
-async def test_a_bookie_is_asked_again_after_it_was_restarted() -> None:
+async def test_a_restarted_bookie_is_sent_batch_reads_again() -> None:
     sizes = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
     async with scripted_cluster(1) as cluster, cluster.client(speculative_read_s=60) as client:
         bookie = cluster.bookie("b0")
@@ -120,7 +120,7 @@ async def test_a_bookie_is_asked_again_after_it_was_restarted() -> None:
                     break
 
 
-async def test_batch_reads_in_a_crowd_wait_for_the_first() -> None:
+async def test_concurrent_batch_reads_wait_for_the_first() -> None:
     async with scripted_cluster(1) as cluster, cluster.client(speculative_read_s=60) as client:
         async with client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1) as writer:
             await writer.append_many(map(payload_of, range(100)))
@@ -145,7 +145,7 @@ async def test_batch_reads_in_a_crowd_wait_for_the_first() -> None:
         assert sum(asked) == 20
 
 
-async def test_all_over_v3_needs_one_connection_and_single_reads() -> None:
+async def test_v3_needs_one_connection_and_single_reads() -> None:
     async with (
         scripted_cluster() as cluster,
         cluster.client(wire_version=3, speculative_read_s=60) as client,
@@ -159,7 +159,7 @@ async def test_all_over_v3_needs_one_connection_and_single_reads() -> None:
             assert reader.last_add_confirmed == 299
 
 
-async def test_a_single_read_that_fails_ends_the_run_and_is_asked_elsewhere() -> None:
+async def test_a_failed_single_read_ends_the_batch_and_is_sent_elsewhere() -> None:
     async with (
         scripted_cluster() as cluster,
         cluster.client(wire_version=3, speculative_read_s=60) as client,
@@ -177,7 +177,7 @@ async def test_a_single_read_that_fails_ends_the_run_and_is_asked_elsewhere() ->
         assert await check_reads(client, ledger_id, 300) >= 300
 
 
-async def test_fewer_single_reads_at_once_where_they_were_too_many() -> None:
+async def test_fewer_single_reads_are_sent_at_once_after_too_many() -> None:
     async with (
         scripted_cluster() as cluster,
         cluster.client(wire_version=3, speculative_read_s=60) as client,
@@ -229,7 +229,7 @@ async def test_an_add_refused_by_a_busy_bookie_is_sent_again(wire_version: int) 
             assert sorted(e for _, e in bookie.entries) == list(range(100))
 
 
-async def test_a_bookie_that_is_busy_for_good_is_replaced() -> None:
+async def test_a_bookie_that_stays_busy_is_replaced() -> None:
     async with (
         scripted_cluster(4) as cluster,
         cluster.client(add_timeout_s=0.4) as client,
@@ -275,7 +275,7 @@ async def test_a_read_only_bookie_is_replaced() -> None:
         assert writer.metadata.last_fragment.first_entry_id == 0
 
 
-async def test_deferred_sync_survives_a_bookie_and_loses_nothing_forced() -> None:
+async def test_deferred_sync_survives_the_loss_of_a_bookie_without_losing_forced_entries() -> None:
     async with scripted_cluster(4) as cluster, cluster.client() as client:
         async with client.create_ledger(deferred_sync=True) as writer:
             await writer.append_many(map(payload_of, range(50)))

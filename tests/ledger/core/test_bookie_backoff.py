@@ -18,12 +18,12 @@ def _changes(chances: BookieBackoff, holds_s: float, until_s: float) -> int:
     return count
 
 
-def test_a_bookie_that_stays_slow_is_taken_back_seldom() -> None:
+def test_a_bookie_that_stays_slow_is_rarely_used_again() -> None:
     day_s = 86_400
     assert _changes(BookieBackoff(60), 10.0, day_s) < day_s / PAUSE_S_MAX + 20
 
 
-def test_a_bookie_that_is_restarted_now_and_then_is_taken_back_at_once() -> None:
+def test_a_bookie_that_is_restarted_occasionally_is_used_again_at_once() -> None:
     chances = BookieBackoff(60)
     for now_s in (100.0, 200.0, 300.0):
         chances.failed("b", now_s)
@@ -31,7 +31,7 @@ def test_a_bookie_that_is_restarted_now_and_then_is_taken_back_at_once() -> None
         chances.taken("b", now_s + 5)
 
 
-def test_who_holds_again_for_long_enough_is_as_good_as_new() -> None:
+def test_a_bookie_that_works_long_enough_starts_again_without_a_pause() -> None:
     chances = BookieBackoff(60)
     chances.failed("b", 0)
     for now_s, pause_s in ((10, 1), (20, 2), (30, 4)):
@@ -48,7 +48,7 @@ def test_who_holds_again_for_long_enough_is_as_good_as_new() -> None:
     assert not chances.is_resting("b", 103)
 
 
-def test_others_and_those_that_failed_before_they_were_taken_do_not_wait() -> None:
+def test_other_bookies_and_those_that_failed_before_their_use_do_not_wait() -> None:
     chances = BookieBackoff(60)
     chances.failed("b", 0)
     chances.failed("b", 1)

@@ -51,14 +51,14 @@ def test_verdicts_for_three_copies_of_which_two_are_needed(
     assert judge(dict(zip("abc", copies, strict=True)), 2)[0] is verdict
 
 
-def test_the_odd_one_differs_and_without_a_majority_all_do() -> None:
+def test_the_copy_in_the_minority_differs_and_without_a_majority_all_do() -> None:
     _, bad = judge({"a": GOOD, "b": OTHER, "c": GOOD}, 2)
     assert {b: c.state for b, c in bad.items()} == {"b": CopyState.DIFFERS}
     _, bad = judge({"a": GOOD, "b": OTHER}, 2)
     assert {b: c.state for b, c in bad.items()} == dict.fromkeys("ab", CopyState.DIFFERS)
 
 
-def test_who_acknowledged_an_entry_may_not_be_without_it() -> None:
+def test_a_bookie_that_acknowledged_an_entry_must_have_it() -> None:
     copies: dict[str, Copy] = {"a": GOOD, "b": GOOD, "c": ABSENT}
     assert judge(copies, 2, acknowledged=("a", "b"))[0] is CopyVerdict.REDUCED
     assert judge(copies, 2, acknowledged=("a", "c"))[0] is CopyVerdict.DAMAGE
@@ -77,7 +77,7 @@ def test_a_bookie_named_twice_has_one_copy() -> None:
         max_size=20,
     )
 )
-def test_a_tally_is_what_counting_gives(kinds: list[list[BadCopy | None]]) -> None:
+def test_a_tally_equals_plain_counting(kinds: list[list[BadCopy | None]]) -> None:
     tally = CopyTally(2)
     everything: list[dict[str, Copy]] = []
     for entry_id, three in enumerate(kinds):
@@ -116,7 +116,7 @@ def test_a_tally_is_what_counting_gives(kinds: list[list[BadCopy | None]]) -> No
     assert sum(fault.entries for fault in report.faults) == len(reported)
 
 
-def test_what_could_not_be_looked_at_is_a_doubt() -> None:
+def test_copies_that_could_not_be_read_leave_the_verdict_unknown() -> None:
     report = CopyTally(2).report(
         7, is_closed=False, first_entry=0, last_entry=-1, doubts=["who knows where it ends"]
     )

@@ -66,7 +66,7 @@ def test_lac_packets_are_apaches_bytes(digest_type: DigestType, sample: str) -> 
 
 
 @given(DIGEST_TYPES, INT63, INT63, st.integers(-1, 2**63 - 1), INT63, st.binary(max_size=300))
-def test_an_entry_comes_back_as_written(
+def test_an_entry_is_decoded_as_it_was_encoded(
     digest_type: DigestType, ledger_id: int, entry_id: int, lac: int, length: int, payload: bytes
 ) -> None:
     digest = Digest(digest_type, b"secret")
@@ -80,7 +80,7 @@ def test_an_entry_comes_back_as_written(
 
 
 @given(CHECKING, st.binary(max_size=100), st.data())
-def test_one_changed_bit_is_noticed(
+def test_one_changed_bit_is_detected(
     digest_type: DigestType, payload: bytes, draw: st.DataObject
 ) -> None:
     digest = Digest(digest_type, b"secret")
@@ -106,7 +106,7 @@ def test_any_bytes_are_an_entry_or_a_mismatch(digest_type: DigestType, data: byt
 
 
 @given(DIGEST_TYPES)
-def test_a_cut_entry_is_noticed(digest_type: DigestType) -> None:
+def test_a_truncated_entry_is_detected(digest_type: DigestType) -> None:
     digest = Digest(digest_type)
     data = encoded(digest, Entry(7, 8, 6, 1000, b"payload"))
     # Without a digest only a cut into the header can be seen.
@@ -134,7 +134,7 @@ def test_another_password_does_not_verify() -> None:
 
 
 @pytest.mark.parametrize("digest_type", DigestType)
-def test_many_are_decoded_as_one_by_one(digest_type: DigestType) -> None:
+def test_many_entries_are_decoded_as_they_are_one_by_one(digest_type: DigestType) -> None:
     digest = Digest(digest_type)
     entries = [Entry(3, 10 + i, 9 + i, 100 * i, bytes(i)) for i in range(20)]
     bodies = [memoryview(encoded(digest, entry)) for entry in entries]
@@ -144,7 +144,9 @@ def test_many_are_decoded_as_one_by_one(digest_type: DigestType) -> None:
 
 
 @given(DIGEST_TYPES, INT63, st.integers(-1, 2**63 - 1))
-def test_a_lac_packet_comes_back(digest_type: DigestType, ledger_id: int, lac: int) -> None:
+def test_a_lac_packet_is_decoded_as_it_was_encoded(
+    digest_type: DigestType, ledger_id: int, lac: int
+) -> None:
     digest = Digest(digest_type, b"secret")
     data = digest.encode_lac(ledger_id, lac)
     assert digest.decode_lac(ledger_id, data) == lac
@@ -156,7 +158,7 @@ def test_a_lac_packet_comes_back(digest_type: DigestType, ledger_id: int, lac: i
 
 
 @given(CHECKING, st.integers(0, 191))
-def test_one_changed_bit_in_a_lac_packet_is_noticed(digest_type: DigestType, bit: int) -> None:
+def test_one_changed_bit_in_a_lac_packet_is_detected(digest_type: DigestType, bit: int) -> None:
     digest = Digest(digest_type)
     data = bytearray(digest.encode_lac(1, 7))
     bit %= len(data) * 8

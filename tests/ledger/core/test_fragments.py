@@ -66,7 +66,7 @@ def test_a_writer_and_a_mover_of_fragments_never_undo_each_other(
     assert {f.first_entry_id: f.bookies for f in closed.fragments[:-1]} == moved
 
 
-def test_a_ledger_in_recovery_is_not_the_writers_any_more() -> None:
+def test_a_ledger_in_recovery_no_longer_belongs_to_its_writer() -> None:
     stored = metadata((0, ("b0", "b1", "b2")))
     own = stored.last_fragment
     with pytest.raises(LedgerFenced, match="took it over"):
@@ -75,7 +75,7 @@ def test_a_ledger_in_recovery_is_not_the_writers_any_more() -> None:
         closed_by_writer(stored.in_recovery(), own, 5, 50)
 
 
-def test_a_fragment_more_was_another_writers() -> None:
+def test_an_additional_fragment_is_from_another_writer() -> None:
     stored = metadata((0, ("b0", "b1", "b2")), (4, ("b0", "b1", "b3")))
     own = stored.fragments[0]
     with pytest.raises(LedgerFenced, match="from entry 4, ours b0, b1, b2 from entry 0"):
@@ -84,7 +84,7 @@ def test_a_fragment_more_was_another_writers() -> None:
         closed_by_writer(stored, own, 9, 90)
 
 
-def test_closing_where_another_client_closed() -> None:
+def test_closing_a_ledger_that_another_client_closed_depends_on_its_end() -> None:
     stored = metadata((0, ("b0", "b1", "b2"))).closed(9, 90)
     own = stored.last_fragment
     assert closed_by_writer(stored, own, 9, 90) is None
@@ -92,7 +92,7 @@ def test_closing_where_another_client_closed() -> None:
         closed_by_writer(stored, own, 12, 120)
 
 
-def test_a_change_that_was_still_under_way_when_its_writer_closed() -> None:
+def test_a_writer_may_close_while_its_change_of_the_ensemble_is_in_flight() -> None:
     """The new ensemble is stored, and the writer ended before it learned that."""
     old, new = ("b0", "b1", "b2"), ("b0", "b1", "b3")
     stored = metadata((0, ("b4", "b1", "b2")), (4, old), (10, new))

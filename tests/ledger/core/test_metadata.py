@@ -54,12 +54,12 @@ def metadata(**changes: object) -> LedgerMetadata:
         ({"format_version": 0}, "format version 0"),
     ],
 )
-def test_unsound_metadata_cannot_be_made(changes: dict[str, object], cause: str) -> None:
+def test_invalid_metadata_cannot_be_created(changes: dict[str, object], cause: str) -> None:
     with pytest.raises(InvalidArgument, match=cause):
         metadata(**changes)
 
 
-def test_metadata_does_not_change_behind_ones_back() -> None:
+def test_metadata_is_immutable() -> None:
     tags = {"owner": b"me"}
     kept = metadata(custom=tags)
     tags["owner"] = b"you"
@@ -130,7 +130,7 @@ def test_recovery_of_a_ledger_in_recovery_changes_nothing() -> None:
     assert once.in_recovery() is once
 
 
-def test_a_closed_ledger_stays_as_it_is() -> None:
+def test_a_closed_ledger_does_not_change() -> None:
     closed = metadata().closed(9, 50)
     assert closed.closed(9, 50) is closed
     for last_entry_id, length in ((9, 51), (8, 50), (10, 50)):

@@ -96,12 +96,14 @@ def test_the_bytes_are_apaches(sample: str, metadata: LedgerMetadata) -> None:
 
 
 @given(any_metadata())
-def test_metadata_comes_back_as_stored(metadata: LedgerMetadata) -> None:
+def test_metadata_is_decoded_as_it_was_stored(metadata: LedgerMetadata) -> None:
     assert decode(metadata.ledger_id, encode(metadata)) == storable(metadata)
 
 
 @given(any_metadata(), st.data())
-def test_a_cut_never_becomes_other_metadata(metadata: LedgerMetadata, draw: st.DataObject) -> None:
+def test_truncated_metadata_never_becomes_other_metadata(
+    metadata: LedgerMetadata, draw: st.DataObject
+) -> None:
     data = encode(metadata)
     cut = data[: draw.draw(st.integers(0, len(data) - 1))]
     if metadata.format_version == 3:
@@ -255,12 +257,12 @@ def test_a_closed_ledger_without_an_end_is_corrupt() -> None:
         decode(1, stored(message.SerializeToString()))
 
 
-def test_a_bookie_id_that_is_no_text_is_corrupt() -> None:
+def test_a_bookie_id_that_is_not_text_is_corrupt() -> None:
     with pytest.raises(MetadataCorrupt):
         decode(1, encode(OPEN).replace(b"10.0.0.1", b"10.0.\xff.1"))
 
 
-def test_what_is_said_of_malformed_text_holds_no_password() -> None:
+def test_the_error_about_malformed_text_contains_no_password() -> None:
     text = encode(replace(OPEN, format_version=2, password=b"secret")).replace(b't"', b't\\"')
     with pytest.raises(MetadataCorrupt) as raised:
         decode(1, text)

@@ -40,7 +40,7 @@ def test_an_ensemble_has_different_bookies_on_as_many_hosts_as_there_are(
 
 
 @given(st.integers(0, 2**32))
-def test_each_write_set_lies_on_different_hosts_when_hosts_are_few(seed: int) -> None:
+def test_each_write_set_is_on_different_hosts_when_hosts_are_few(seed: int) -> None:
     candidates = {f"b{number}": "ABC"[number % 3] for number in range(6)}
     ensemble = choose(6, 3, 2, candidates, (), random.Random(seed))
     for start in range(6):
@@ -49,7 +49,7 @@ def test_each_write_set_lies_on_different_hosts_when_hosts_are_few(seed: int) ->
 
 
 @given(BOOKIES, st.integers(0, 2**32))
-def test_the_same_chance_gives_the_same_ensemble_whatever_the_order(
+def test_the_same_seed_gives_the_same_ensemble_for_any_order(
     candidates: dict[str, str], seed: int
 ) -> None:
     turned = dict(reversed(candidates.items()))
@@ -58,7 +58,7 @@ def test_the_same_chance_gives_the_same_ensemble_whatever_the_order(
     assert once == choose(size, size, 1, turned, (), random.Random(seed))
 
 
-def test_every_bookie_is_chosen_at_times() -> None:
+def test_every_bookie_is_chosen_sometimes() -> None:
     candidates = {f"b{number}": f"h{number}" for number in range(5)}
     rng = random.Random(1)
     count = Counter(bookie for _ in range(200) for bookie in choose(3, 3, 2, candidates, (), rng))
@@ -66,7 +66,7 @@ def test_every_bookie_is_chosen_at_times() -> None:
     assert min(count.values()) > 80
 
 
-def test_excluded_bookies_are_not_chosen_and_the_error_counts() -> None:
+def test_excluded_bookies_are_not_chosen_and_the_error_counts_them() -> None:
     candidates = {"a": "1", "b": "2", "c": "3", "d": "4"}
     assert sorted(choose(3, 3, 2, candidates, ["b"], random.Random(0))) == ["a", "c", "d"]
     with pytest.raises(
@@ -113,18 +113,18 @@ def test_a_replacement_comes_from_a_host_that_has_no_copy() -> None:
         assert changed == ("a:1", "b:1", "d:1")
 
 
-def test_an_index_outside_is_refused() -> None:
+def test_an_index_out_of_range_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="index 3"):
         replace(("a", "b", "c"), [3], {"d": "d"}, (), random.Random(0))
 
 
-def test_three_bookies_go_on_with_one_down() -> None:
+def test_three_bookies_continue_with_one_down() -> None:
     known = {"a": "1", "b": "2", "c": "3"}
     ensemble = choose_degraded(3, 3, 2, {"a": "1", "c": "3"}, known, (), random.Random(0))
     assert sorted(ensemble) == ["a", "b", "c"]
 
 
-def test_three_bookies_go_on_while_a_dead_one_is_still_registered() -> None:
+def test_three_bookies_continue_while_a_dead_one_is_still_registered() -> None:
     known = {"a": "1", "b": "2", "c": "3"}
     ensemble = choose_degraded(3, 3, 2, known, known, ("b",), random.Random(0))
     assert sorted(ensemble) == ["a", "b", "c"]
@@ -137,7 +137,7 @@ def test_bookies_that_are_down_fill_up_before_excluded_ones() -> None:
     assert sorted(ensemble) == ["b", "c", "d"]
 
 
-def test_with_enough_bookies_none_that_is_down_is_taken() -> None:
+def test_with_enough_bookies_none_that_is_down_is_chosen() -> None:
     known = {"a": "1", "b": "2", "c": "3", "d": "4"}
     available = {"a": "1", "b": "2", "d": "4"}
     for seed in range(10):

@@ -26,7 +26,7 @@ SIZES = [
 ]
 
 
-def test_write_sets_go_round() -> None:
+def test_write_sets_rotate() -> None:
     assert write_set(0, 5, 3) == (0, 1, 2)
     assert write_set(4, 5, 3) == (4, 0, 1)
     assert write_set(5, 5, 3) == write_set(0, 5, 3)
@@ -85,6 +85,6 @@ def test_an_add_fails_when_too_few_can_still_acknowledge(
 
 
 @pytest.mark.parametrize("wrong", [(2, 3, 2), (3, 2, 3), (3, 2, 0), (0, 0, 0), (3, -1, -1)])
-def test_senseless_sizes_are_refused(wrong: tuple[int, int, int]) -> None:
+def test_impossible_sizes_are_refused(wrong: tuple[int, int, int]) -> None:
     with pytest.raises(InvalidArgument, match="must hold"):
         check_sizes(*wrong)

@@ -44,15 +44,15 @@ def read(hedges_max: int = 2) -> ReplicaRead[int]:
 
 
 class TestReplicaRead:
-    def test_one_is_asked_and_the_clock_runs(self) -> None:
+    def test_one_replica_is_asked_first_with_a_timer(self) -> None:
         assert read().start() == [ReadReplica("b0"), Wait(0.5)]
 
-    def test_a_failure_moves_on_at_once(self) -> None:
+    def test_a_failure_moves_to_the_next_replica_at_once(self) -> None:
         machine = read()
         machine.start()
         assert machine.handle(Failed("b0", BookieUnavailable("gone"))) == [ReadReplica("b1")]
 
-    def test_slowness_adds_one_more(self) -> None:
+    def test_a_slow_replica_adds_one_more_request(self) -> None:
         machine = read()
         machine.start()
         assert machine.handle(HedgeDelayElapsed()) == [ReadReplica("b1"), Wait(0.5)]
@@ -67,14 +67,14 @@ class TestReplicaRead:
         machine.start()
         assert machine.handle(HedgeDelayElapsed()) == [ReadReplica("b1")]
 
-    def test_a_failure_waits_for_a_hedge_under_way(self) -> None:
+    def test_a_failure_waits_for_a_hedge_in_flight(self) -> None:
         machine = read()
         machine.start()
         machine.handle(HedgeDelayElapsed())
         assert machine.handle(Failed("b0", BookieUnavailable("gone"))) == []
         assert machine.handle(Failed("b1", BookieUnavailable("gone"))) == [ReadReplica("b2")]
 
-    def test_absent_only_if_all_say_so(self) -> None:
+    def test_an_entry_is_absent_only_if_all_replicas_say_so(self) -> None:
         kinds: list[type[LedgerError]] = [
             NoSuchEntry,
             NoSuchLedger,
@@ -130,23 +130,23 @@ class TestReplicaRead:
 
 
 class TestOrder:
-    def test_is_sticky_if_all_hold_everything(self) -> None:
+    def test_the_order_is_sticky_if_all_hold_everything(self) -> None:
         order = ReplicaOrder(1)
         metadata = make_metadata()
         assert {order.order(metadata, e, 0.0) for e in range(9)} == {("b1", "b2", "b0")}
 
-    def test_spreads_readers(self) -> None:
+    def test_the_order_spreads_readers(self) -> None:
         metadata = make_metadata()
         firsts = {ReplicaOrder(r).order(metadata, 0, 0.0)[0] for r in range(3)}
         assert firsts == {"b0", "b1", "b2"}
 
-    def test_asks_only_those_that_hold_the_entry(self) -> None:
+    def test_only_replicas_that_hold_the_entry_are_asked(self) -> None:
         metadata = make_metadata(5, 3, 2)
         for rotation, entry_id in product(range(4), range(7)):
             found = ReplicaOrder(rotation).order(metadata, entry_id, 0.0)
             assert set(found) == {f"b{(entry_id + w) % 5}" for w in range(3)}
 
-    def test_failed_ones_come_last_until_forgotten(self) -> None:
+    def test_failed_replicas_come_last_until_forgotten(self) -> None:
         order = ReplicaOrder(0)
         metadata = make_metadata()
         order.failed("b0", 10.0)
@@ -164,7 +164,7 @@ class TestOrder:
 
 
 class TestLac:
-    def test_covered_by_two_of_three(self) -> None:
+    def test_the_lac_is_covered_by_two_of_three(self) -> None:
         machine = LacRead(make_metadata())
         assert machine.start() == [ReadReplica("b0"), ReadReplica("b1"), ReadReplica("b2")]
         machine.handle(ReplicaAnswered("b0", 4))
@@ -174,7 +174,7 @@ class TestLac:
         assert machine.finished
         assert machine.result == 6
 
-    def test_holding_nothing_is_an_answer_and_doubt_is_none(self) -> None:
+    def test_holding_nothing_is_an_answer_and_an_unknown_state_is_not(self) -> None:
         machine = LacRead(make_metadata())
         machine.handle(Failed("b0", NoSuchLedger("never seen")))
         machine.handle(Failed("b1", UnknownLedgerState("limbo")))
@@ -182,7 +182,7 @@ class TestLac:
         machine.handle(Failed("b2", NoSuchEntry("none")))
         assert machine.result == -1
 
-    def test_too_many_silent(self) -> None:
+    def test_the_lac_is_not_covered_if_too_many_are_silent(self) -> None:
         machine = LacRead(make_metadata())
         machine.handle(ReplicaAnswered("b0", 4))
         for bookie in ("b1", "b2"):
@@ -191,14 +191,14 @@ class TestLac:
         with pytest.raises(NotEnoughBookies, match="b1: down"):
             _ = machine.result
 
-    def test_a_fragment_begins_after_what_is_confirmed(self) -> None:
+    def test_a_fragment_begins_after_the_confirmed_entries(self) -> None:
         fragments = (Fragment(0, BOOKIES), Fragment(9, ("b3", "b1", "b2")))
         machine = LacRead(make_metadata(fragments=fragments))
         machine.handle(Failed("b3", NoSuchLedger("new here")))
         machine.handle(ReplicaAnswered("b1", 3))
         assert machine.result == 8
 
-    def test_of_a_bookie_is_the_greater_of_explicit_and_carried(self) -> None:
+    def test_the_lac_of_a_bookie_is_the_greater_of_explicit_and_carried(self) -> None:
         packet = DIGEST.encode_lac(LEDGER, 5)
         assert lac_of(DIGEST, LEDGER, packet, make_body(5, 4)) == 5
         assert lac_of(DIGEST, LEDGER, packet, make_body(9, 8)) == 8
@@ -209,7 +209,9 @@ class TestLac:
 
 class TestSpans:
     @given(st.integers(0, 40), st.integers(0, 40), st.integers(1, 50))
-    def test_never_cross_a_fragment_and_always_move(self, a: int, b: int, most: int) -> None:
+    def test_spans_never_cross_a_fragment_and_always_advance(
+        self, a: int, b: int, most: int
+    ) -> None:
         fragments = tuple(Fragment(f, BOOKIES) for f in (0, 7, 8, 30))
         metadata = make_metadata(fragments=fragments)
         first, last = min(a, b), max(a, b)

@@ -99,7 +99,7 @@ class World:
 
 @settings(deadline=None, max_examples=scaled(ci=80, night=2000))
 @given(st.sampled_from(SIZES), st.integers(0, 1 << 32))
-def test_names_exactly_who_acknowledged_in_the_stored_ensemble(
+def test_a_receipt_names_exactly_the_acknowledging_bookies_of_the_stored_ensemble(
     sizes: tuple[int, int, int], seed: int
 ) -> None:
     rng = random.Random(seed)
@@ -119,7 +119,7 @@ def test_names_exactly_who_acknowledged_in_the_stored_ensemble(
         world.check()
 
 
-def test_an_ack_that_came_before_anybody_asked_is_known() -> None:
+def test_an_ack_that_arrived_before_the_request_is_known() -> None:
     core = AppendCore(3, 3, 2)
     core.last_add_pushed = 3
     core.acked(1, 0, 1)
@@ -135,7 +135,7 @@ def test_nothing_is_recorded_for_entries_that_are_not_watched() -> None:
     assert not core.ack_log.entries
 
 
-def test_what_is_watched_is_bounded() -> None:
+def test_the_number_of_watched_entries_is_bounded() -> None:
     log = AckLog()
     first = log.watch(0, (0, 1), {}, -1)
     for entry in range(1, receipts.WATCHED_MAX + 1):

@@ -78,14 +78,14 @@ class TestFencing:
     @pytest.mark.parametrize(
         "doubt", [None, UNKNOWN, Status.IO_ERROR, Status.BAD_REQUEST, b"garbage"]
     )
-    def test_two_doubtful_of_three_are_too_many(self, doubt: bytes | Status | None) -> None:
+    def test_two_unknown_answers_of_three_are_too_many(self, doubt: bytes | Status | None) -> None:
         core = start()
         fence(core, {"b0": NO, "b1": doubt, "b2": doubt})
         with pytest.raises(RecoveryIncomplete, match="1 of 3 answered") as caught:
             _ = core.result
         assert "stays in recovery" in str(caught.value)
 
-    def test_a_wrong_key_is_said_plainly(self) -> None:
+    def test_a_wrong_key_is_a_clear_error(self) -> None:
         core = start()
         fence(core, dict.fromkeys(["b0", "b1", "b2"], Status.UNAUTHORIZED))
         with pytest.raises(Unauthorized):
@@ -167,7 +167,7 @@ class TestEnd:
         assert core.result.is_closed
 
     @pytest.mark.parametrize("doubt", [None, UNKNOWN, Status.IO_ERROR, b"not an entry"])
-    def test_doubt_is_never_a_negative(self, doubt: bytes | Status | None) -> None:
+    def test_an_unknown_state_is_never_a_negative(self, doubt: bytes | Status | None) -> None:
         """#2908: a corrupt log that answered "no such entry" truncated a ledger."""
         core = start()
         (first,) = fence(core, {"b0": NO, "b1": NO})
@@ -178,7 +178,7 @@ class TestEnd:
             _ = core.result
         assert "there are 1" in str(caught.value)
 
-    def test_one_good_copy_beats_doubt_and_denial(self) -> None:
+    def test_one_good_copy_outweighs_unknown_and_negative_answers(self) -> None:
         core = start()
         (first,) = fence(core, {"b0": NO, "b1": NO})
         second, third = core.handle(answer(first, NO))
@@ -212,7 +212,7 @@ class TestEnd:
 
 
 class TestLength:
-    def test_comes_from_the_last_entry_added_again(self) -> None:
+    def test_the_length_is_that_of_the_last_entry_added_again(self) -> None:
         core = start()
         (read,) = fence(core, {"b0": NO, "b1": NO})
         adds = core.handle(answer(read, make_body(0, -1)))
@@ -223,7 +223,7 @@ class TestLength:
         assert isinstance(store, StoreClosed)
         assert (store.closed.last_entry_id, store.closed.length) == (0, 5)
 
-    def test_is_read_from_the_lac_entry_when_nothing_follows(self) -> None:
+    def test_the_length_is_read_from_the_lac_entry_when_none_follows(self) -> None:
         fragments = (Fragment(0, ("b0", "b1", "b2")), Fragment(3, ("b3", "b1", "b2")))
         core = start(make_metadata(fragments=fragments))
         (read,) = [a for a in fence(core, {"b3": NO, "b1": NO}) if isinstance(a, ReadEntry)]
@@ -239,7 +239,7 @@ class TestLength:
         assert isinstance(store, StoreClosed)
         assert (store.closed.last_entry_id, store.closed.length) == (2, 15)
 
-    def test_is_never_guessed(self) -> None:
+    def test_the_length_is_never_guessed(self) -> None:
         fragments = (Fragment(0, ("b0", "b1", "b2")), Fragment(3, ("b3", "b1", "b2")))
         core = start(make_metadata(fragments=fragments))
         (read,) = fence(core, {"b3": NO, "b1": NO})
@@ -257,7 +257,7 @@ class TestAddingAgain:
         adds = core.handle(answer(read, make_body(0, -1)))
         return core, [a for a in adds if isinstance(a, AddEntry)]
 
-    def test_bytes_stay_as_the_writer_made_them(self) -> None:
+    def test_bytes_stay_as_the_writer_wrote_them(self) -> None:
         _, adds = self.begin()
         assert [bytes(a.body) for a in adds] == [make_body(0, -1)] * 3
 
@@ -291,7 +291,7 @@ class TestAddingAgain:
         core.handle(answer(by["b2", 0], Status.OK))
         assert core._adds.confirmed == 0
 
-    def test_without_a_replacement_an_ack_quorum_of_the_rest_will_do(self) -> None:
+    def test_without_a_replacement_an_ack_quorum_of_the_rest_is_enough(self) -> None:
         core, adds = self.begin()
         (replace,) = core.handle(answer(adds[0], Status.READ_ONLY))
         assert isinstance(replace, ReplaceBookie)
@@ -319,13 +319,13 @@ class TestStoring:
         assert isinstance(store, StoreClosed)
         return core, store
 
-    def test_anothers_close_is_adopted(self) -> None:
+    def test_the_close_of_another_client_is_adopted(self) -> None:
         core, store = self.closing()
         theirs = make_metadata().closed(4, 25)
         core.handle(LedgerConflicted(store, theirs))
         assert core.result is theirs
 
-    def test_anothers_change_means_beginning_again(self) -> None:
+    def test_a_change_by_another_client_restarts_recovery(self) -> None:
         core, store = self.closing()
         moved = make_metadata().with_ensemble(0, ("b0", "b5", "b2"))
         actions = core.handle(LedgerConflicted(store, moved))

@@ -99,7 +99,7 @@ def run_duel(seed: int) -> None:
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_no_order_of_few_messages_loses_a_confirmed_entry(block: int) -> None:
+def test_no_order_of_a_few_messages_loses_a_confirmed_entry(block: int) -> None:
     for seed in range(block * 700, block * 700 + 700, stride(ci=8)):
         try:
             run_duel(seed)
@@ -108,7 +108,7 @@ def test_no_order_of_few_messages_loses_a_confirmed_entry(block: int) -> None:
 
 
 @pytest.mark.parametrize("block", range(4))
-def test_every_history_ends_closed_with_all_that_was_confirmed(block: int) -> None:
+def test_every_history_ends_closed_with_all_confirmed_entries(block: int) -> None:
     kinds: dict[str, int] = {}
     for seed in range(block * 200, block * 200 + 200, stride(ci=8)):
         try:

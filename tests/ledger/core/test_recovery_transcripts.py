@@ -166,7 +166,7 @@ def transcript_of(text: str) -> str:
 
 
 @pytest.mark.parametrize("path", sorted(TRANSCRIPTS.glob("recovery_*.txt")), ids=lambda p: p.stem)
-def test_the_transcript_is_as_recorded(path: Path) -> None:
+def test_the_transcript_equals_the_recorded_one(path: Path) -> None:
     text = path.read_text()
     now = transcript_of(text)
     if os.environ.get("REWRITE_TRANSCRIPTS"):

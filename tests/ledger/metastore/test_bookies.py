@@ -90,7 +90,7 @@ async def test_a_registration_is_read_once_while_it_is_there() -> None:
             assert await registry.read_only() == {}
 
 
-async def test_watchers_see_bookies_come_and_go(open_session: OpenSession) -> None:
+async def test_watchers_see_bookies_register_and_leave(open_session: OpenSession) -> None:
     async with (
         open_session() as mine,
         open_session() as theirs,
@@ -122,7 +122,7 @@ async def test_a_bookie_whose_session_expired_registers_again(
         assert await BookieRegistry(theirs).available() == {"b1": INFO}
 
 
-async def test_a_registration_an_operator_deleted_comes_back(
+async def test_a_registration_that_an_operator_deleted_is_restored(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     async with MemoryStore(MemoryTree(), now_ms) as store:
@@ -166,7 +166,7 @@ async def test_the_remains_of_a_dead_predecessor_are_taken_over_at_once(
             assert list(await registry.available()) == ["b1"]
 
 
-async def test_a_bookie_whose_id_another_took_meanwhile_ends_and_leaves_it_alone(
+async def test_a_bookie_whose_id_was_taken_meanwhile_ends_and_leaves_the_registration(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     """It stood still until its session was over, and never saw the moment between the two."""
@@ -228,7 +228,7 @@ async def test_the_block_raises_what_its_body_raised() -> None:
         assert await BookieRegistry(store).available() == {}
 
 
-async def test_an_unregistered_bookie_has_the_address_its_id_says() -> None:
+async def test_an_unregistered_bookie_has_the_address_in_its_id() -> None:
     async with MemoryStore(MemoryTree(), now_ms) as store:
         registry = BookieRegistry(store)
         assert await registry.address("db-1:3181") == ("db-1", 3181)
@@ -237,7 +237,7 @@ async def test_an_unregistered_bookie_has_the_address_its_id_says() -> None:
                 await registry.address(bookie_id)
 
 
-async def test_one_broken_registration_hides_no_other() -> None:
+async def test_an_invalid_registration_does_not_hide_others() -> None:
     async with MemoryStore(MemoryTree(), now_ms) as store:
         registry = BookieRegistry(store)
         await store.create("/ledgers/available/broken", b"\xff\xff\xff")
@@ -279,7 +279,7 @@ def test_the_endpoint_of_the_bookie_is_found_among_others() -> None:
         decode_info("b1", b"\x32%c" % len(http) + http)
 
 
-def test_an_endpoint_is_known_by_its_protocol_and_may_have_more() -> None:
+def test_an_endpoint_is_recognised_by_its_protocol_and_may_have_more_fields() -> None:
     message = BookieServiceInfoFormat(properties={"rack": "r1"})
     message.endpoints.add(id="admin", protocol="http", host="10.0.0.7", port=8080)
     message.endpoints.add(
@@ -306,7 +306,7 @@ def test_the_http_endpoint_has_apaches_name() -> None:
         replace(INFO, http=("h", 0))
 
 
-def test_a_bad_http_endpoint_hides_no_bookie() -> None:
+def test_an_invalid_http_endpoint_does_not_hide_a_bookie() -> None:
     message = BookieServiceInfoFormat.FromString(encode_info(INFO))
     message.endpoints.add(id="httpserver", protocol="http", host="h", port=0)
     assert decode_info("b1", message.SerializeToString()) == INFO
@@ -332,7 +332,7 @@ async def test_cookies_are_kept_under_their_version() -> None:
         assert await registry.all() == []
 
 
-async def test_a_cluster_is_made_once(open_session: OpenSession) -> None:
+async def test_a_cluster_is_created_once(open_session: OpenSession) -> None:
     async with open_session() as one, open_session() as two:
         with pytest.raises(NoSuchNode, match="no cluster at /ledgers"):
             await BookieRegistry(one).instance_id()
@@ -353,7 +353,7 @@ async def test_a_cluster_is_made_once(open_session: OpenSession) -> None:
         assert layout == b"2\norg.apache.bookkeeper.meta.HierarchicalLedgerManagerFactory:1"
 
 
-async def test_the_layout_of_a_cluster_is_the_first_ones() -> None:
+async def test_the_first_layout_of_a_cluster_is_kept() -> None:
     async with MemoryStore(MemoryTree(), now_ms) as store:
         registry = BookieRegistry(store)
         instance_id = await registry.init_cluster(random.Random(0), Layout.FLAT)
@@ -364,7 +364,7 @@ async def test_the_layout_of_a_cluster_is_the_first_ones() -> None:
             await registry.init_cluster(random.Random(1), Layout.HIERARCHICAL)
 
 
-async def test_in_a_cluster_of_an_unknown_layout_nothing_is_made() -> None:
+async def test_in_a_cluster_of_an_unknown_layout_nothing_is_created() -> None:
     async with MemoryStore(MemoryTree(), now_ms) as store:
         await store.create("/ledgers/LAYOUT", b"2\norg.example.NewLedgerManagerFactory:1")
         with pytest.raises(MetadataCorrupt, match="NewLedgerManagerFactory"):

@@ -92,7 +92,7 @@ async def test_a_stale_version_changes_nothing(open_session: OpenSession) -> Non
             await store.get("/a")
 
 
-async def test_parents_are_made_as_needed_and_children_are_sorted(
+async def test_missing_parents_are_created_and_children_are_sorted(
     open_session: OpenSession,
 ) -> None:
     async with open_session() as store:
@@ -105,7 +105,7 @@ async def test_parents_are_made_as_needed_and_children_are_sorted(
         assert (parent.data, parent.version) == (b"", 0)
 
 
-async def test_children_are_those_of_the_node_alone(open_session: OpenSession) -> None:
+async def test_children_are_only_those_of_the_node_itself(open_session: OpenSession) -> None:
     async with open_session() as store:
         await store.create("/a/b", b"")
         await store.create("/a/b/c", b"")
@@ -162,7 +162,7 @@ async def test_data_is_bounded(open_session: OpenSession) -> None:
             await store.transaction(too_many)
 
 
-async def test_any_bytes_come_back(open_session: OpenSession) -> None:
+async def test_any_bytes_are_read_back(open_session: OpenSession) -> None:
     async with open_session() as store:
         every = bytes(range(256))
         await store.create("/ü/名", every)
@@ -243,7 +243,7 @@ async def test_ephemeral_nodes_vanish_with_their_session(open_session: OpenSessi
         assert await stays.children("/e") == ["kept", "stays"]
 
 
-async def test_an_ephemeral_node_can_be_deleted_by_anybody(open_session: OpenSession) -> None:
+async def test_an_ephemeral_node_can_be_deleted_by_any_session(open_session: OpenSession) -> None:
     async with open_session() as one, open_session() as two:
         await one.create("/e", b"", is_ephemeral=True)
         await two.delete("/e")
@@ -259,7 +259,7 @@ async def test_an_ephemeral_node_has_no_children(open_session: OpenSession) -> N
             await store.create("/e/child", b"")
 
 
-async def test_a_closed_store_refuses(open_session: OpenSession) -> None:
+async def test_a_closed_store_refuses_every_call(open_session: OpenSession) -> None:
     async with open_session() as store:
         await store.aclose()
         await store.aclose()
@@ -280,7 +280,9 @@ async def test_closing_ends_a_waiting_watch(open_session: OpenSession) -> None:
             await next_of(nodes)
 
 
-async def test_a_watch_gives_the_present_then_each_last_change(open_session: OpenSession) -> None:
+async def test_a_watch_yields_the_present_value_and_then_the_latest_change(
+    open_session: OpenSession,
+) -> None:
     async with open_session() as one, open_session() as two, aclosing(two.watch("/a")) as nodes:
         assert await next_of(nodes) is None
         await one.create("/a", b"0")
@@ -326,7 +328,9 @@ async def test_a_watch_is_quiet_about_other_nodes(open_session: OpenSession) -> 
         assert changed.data == b"mine"
 
 
-async def test_watching_children_shows_sessions_come_and_go(open_session: OpenSession) -> None:
+async def test_watching_children_shows_sessions_that_begin_and_end(
+    open_session: OpenSession,
+) -> None:
     async with open_session() as watching, aclosing(watching.watch_children("/e")) as names:
         assert await next_of(names) == []
         async with open_session() as other:
@@ -380,7 +384,7 @@ async def test_concurrent_counters_lose_no_update(open_session: OpenSession) -> 
         assert (await one.get("/n")).data == b"40"
 
 
-async def test_a_node_made_again_is_a_change_though_it_looks_the_same(
+async def test_a_node_created_again_is_a_change_even_if_it_looks_the_same(
     open_session: OpenSession,
 ) -> None:
     async with open_session() as store, aclosing(store.watch_children("/e")) as names:

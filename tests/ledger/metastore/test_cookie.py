@@ -29,7 +29,7 @@ def test_the_text_is_apaches() -> None:
     assert decode_cookie(TEXT) == COOKIE
 
 
-def test_version_four_reads_alike() -> None:
+def test_version_four_is_read_in_the_same_way() -> None:
     assert decode_cookie(b"4" + TEXT[1:]) == COOKIE
 
 
@@ -48,7 +48,7 @@ DIRECTORIES = st.lists(
 
 
 @given(DIRECTORIES, DIRECTORIES, DIRECTORIES | st.just(()))
-def test_any_directories_come_back(
+def test_any_directories_are_read_back(
     journal: tuple[str, ...], ledgers: tuple[str, ...], index: tuple[str, ...]
 ) -> None:
     cookie = Cookie(

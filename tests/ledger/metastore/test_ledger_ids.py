@@ -47,20 +47,22 @@ async def test_short_ids_count_from_zero_in_every_layout(store: CountedFar) -> N
         assert await take(ids, 3, layout) == [0, 1, 2]
 
 
-async def test_after_the_last_short_id_come_long_ones(store: CountedFar) -> None:
+async def test_long_ids_follow_the_last_short_id(store: CountedFar) -> None:
     store.ahead["/ledgers/idgen/ID-"] = LAST_SHORT
     ids = LedgerIds(store, "/ledgers")
     assert await take(ids, 3) == [LAST_SHORT, 1 << 32, (1 << 32) + 1]
     assert await store.children("/ledgers/idgen-long") == ["HOB-0000000001"]
 
 
-async def test_the_long_counter_is_used_once_anybody_began_it(store: CountedFar) -> None:
+async def test_the_long_counter_is_used_once_any_client_began_it(store: CountedFar) -> None:
     await store.create("/ledgers/idgen-long/HOB-0000000007", b"")
     await store.create("/ledgers/idgen-long/notes", b"")
     assert await take(LedgerIds(store, "/ledgers"), 2) == [7 << 32, (7 << 32) + 1]
 
 
-async def test_who_began_with_short_ids_may_go_on_beside_long_ones(store: CountedFar) -> None:
+async def test_a_client_that_began_with_short_ids_may_continue_beside_long_ones(
+    store: CountedFar,
+) -> None:
     early = LedgerIds(store, "/ledgers")
     assert await take(early, 1) == [0]
     await store.create("/ledgers/idgen-long", b"")
@@ -96,7 +98,7 @@ async def test_layouts_of_short_ids_end_with_them(
         await ids.next_id(layout)
 
 
-async def test_even_long_ids_end(store: CountedFar) -> None:
+async def test_exhausted_long_ids_are_an_error(store: CountedFar) -> None:
     path = f"/ledgers/idgen-long/HOB-{HIGH_BITS_MAX:010d}"
     await store.create(path, b"")
     store.ahead[f"{path}/ID-"] = LAST_SHORT
@@ -106,7 +108,9 @@ async def test_even_long_ids_end(store: CountedFar) -> None:
         await ids.next_id(HYBRID)
 
 
-async def test_many_at_once_get_different_ids_across_the_border(store: CountedFar) -> None:
+async def test_concurrent_clients_get_different_ids_across_the_switch_to_long_ids(
+    store: CountedFar,
+) -> None:
     store.ahead["/ledgers/idgen/ID-"] = SHORT_LEDGER_ID_END - 5
     store.ahead["/ledgers/idgen-long/HOB-0000000001/ID-"] = SHORT_LEDGER_ID_END - 5
     taken: list[int] = []

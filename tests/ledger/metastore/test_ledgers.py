@@ -57,7 +57,7 @@ IDS = st.sets(st.integers(0, LEDGER_ID_MAX) | st.integers(0, 30_000), max_size=2
 
 
 @given(st.sampled_from(Layout), IDS)
-def test_listing_gives_exactly_the_ledgers(layout: Layout, ids: set[int]) -> None:
+def test_listing_returns_exactly_the_ledgers(layout: Layout, ids: set[int]) -> None:
     async def list_them() -> list[int]:
         async with MemoryStore(MemoryTree(), now_ms) as store:
             ledgers = LedgerStore(store)
@@ -76,7 +76,7 @@ def test_listing_gives_exactly_the_ledgers(layout: Layout, ids: set[int]) -> Non
     assert trio.run(list_them) == sorted(ids)
 
 
-async def test_what_was_created_is_read_with_its_version(store: MemoryStore) -> None:
+async def test_created_metadata_is_read_with_its_version(store: MemoryStore) -> None:
     ledgers = LedgerStore(store)
     await ledgers.create(new_ledger(7))
     metadata, version = await ledgers.read(7)
@@ -91,7 +91,7 @@ async def test_ids_are_new_each_time(store: MemoryStore) -> None:
     assert await ledgers.list() == []
 
 
-async def test_a_second_create_fails_unless_it_is_the_same_one(store: MemoryStore) -> None:
+async def test_a_second_create_fails_unless_it_repeats_the_first(store: MemoryStore) -> None:
     ledgers = LedgerStore(store)
     await ledgers.create(new_ledger(1, c_token=42))
     await ledgers.create(new_ledger(1, c_token=42))  # the answer to the first one was lost
@@ -116,7 +116,7 @@ async def test_missing_ledgers_are_reported_by_every_call(store: MemoryStore) ->
     assert not await ledgers.exists(5)
 
 
-async def test_compare_and_put_loses_against_a_newer_version(store: MemoryStore) -> None:
+async def test_compare_and_put_fails_against_a_newer_version(store: MemoryStore) -> None:
     ledgers = LedgerStore(store)
     await ledgers.create(new_ledger(1))
     metadata, version = await ledgers.read(1)
@@ -126,7 +126,7 @@ async def test_compare_and_put_loses_against_a_newer_version(store: MemoryStore)
     assert (await ledgers.read(1))[0].state is LedgerState.IN_RECOVERY
 
 
-async def test_update_starts_again_when_another_came_first(store: MemoryStore) -> None:
+async def test_update_starts_again_after_a_change_by_another_client(store: MemoryStore) -> None:
     ledgers = LedgerStore(store)
     await ledgers.create(new_ledger(1))
     seen: list[int] = []
@@ -152,7 +152,7 @@ async def test_update_starts_again_when_another_came_first(store: MemoryStore) -
     assert closed == stored
 
 
-async def test_update_gives_up_when_it_always_loses(
+async def test_update_gives_up_after_repeated_conflicts(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ledgers_module, "UPDATE_TRIES_MAX", 3)
@@ -169,7 +169,7 @@ async def test_update_gives_up_when_it_always_loses(
             await LedgerStore(mine).update(1, lambda metadata: metadata.closed(1, 1))
 
 
-async def test_update_leaves_alone_what_need_not_change(store: MemoryStore) -> None:
+async def test_update_writes_nothing_if_nothing_changes(store: MemoryStore) -> None:
     ledgers = LedgerStore(store)
     await ledgers.create(new_ledger(1))
     await ledgers.update(1, lambda metadata: None)
@@ -177,7 +177,7 @@ async def test_update_leaves_alone_what_need_not_change(store: MemoryStore) -> N
     assert (await ledgers.read(1))[1] == 0
 
 
-async def test_what_a_transform_raises_leaves_update(store: MemoryStore) -> None:
+async def test_an_error_of_the_transform_is_raised_by_update(store: MemoryStore) -> None:
     ledgers = LedgerStore(store)
     await ledgers.create(new_ledger(1))
     await ledgers.update(1, lambda metadata: metadata.closed(1, 5))
@@ -186,7 +186,7 @@ async def test_what_a_transform_raises_leaves_update(store: MemoryStore) -> None
 
 
 @pytest.mark.parametrize("error", [MetadataUnavailable, Unauthorized])
-async def test_a_deleted_ledger_is_deleted_though_its_parents_stay(
+async def test_a_ledger_is_deleted_although_its_parents_stay(
     store: MemoryStore, monkeypatch: pytest.MonkeyPatch, error: type[LedgerError]
 ) -> None:
     ledgers = LedgerStore(store)
@@ -216,7 +216,7 @@ async def test_deleting_removes_empty_parents_and_no_others(store: MemoryStore) 
     assert await ledgers.list() == [10_001]
 
 
-async def test_existence_is_never_denied_in_doubt(store: MemoryStore) -> None:
+async def test_existence_is_never_denied_if_it_is_unknown(store: MemoryStore) -> None:
     ledgers = LedgerStore(store)
     with pytest.raises(MetadataUnavailable, match="no LAYOUT"):
         await ledgers.exists(3)  # wiping the tree has not deleted the ledger
@@ -231,7 +231,9 @@ async def test_existence_is_never_denied_in_doubt(store: MemoryStore) -> None:
         await ledgers.exists(4)
 
 
-async def test_a_watch_follows_a_ledger_from_nothing_to_nothing(store: MemoryStore) -> None:
+async def test_a_watch_follows_a_ledger_from_before_its_creation_to_its_deletion(
+    store: MemoryStore,
+) -> None:
     ledgers = LedgerStore(store)
     async with aclosing(ledgers.watch(1)) as versions:
         with trio.fail_after(5):
@@ -249,7 +251,9 @@ async def test_a_watch_follows_a_ledger_from_nothing_to_nothing(store: MemorySto
 
 
 @pytest.mark.parametrize("layout", Layout)
-async def test_ledgers_lie_where_the_cluster_has_them(store: MemoryStore, layout: Layout) -> None:
+async def test_ledgers_are_stored_under_the_layout_of_the_cluster(
+    store: MemoryStore, layout: Layout
+) -> None:
     await store.create("/ledgers/LAYOUT", encode_layout(layout))
     ledgers = LedgerStore(store)
     await ledgers.create(new_ledger(7))
@@ -274,7 +278,9 @@ async def test_the_layout_is_read_once(store: MemoryStore) -> None:
     assert await ledgers.exists(7)
 
 
-async def test_without_a_layout_the_address_or_the_default_counts(store: MemoryStore) -> None:
+async def test_without_a_layout_that_of_the_address_or_the_default_is_used(
+    store: MemoryStore,
+) -> None:
     assert await LedgerStore(store).layout() is Layout.HIERARCHICAL
     asked = LedgerStore(store, layout=Layout.FLAT)
     assert await asked.layout() is Layout.FLAT

@@ -63,7 +63,7 @@ class ChangingStore(MemoryStore):
         await super().transaction(changes)
 
 
-async def test_a_node_of_ours_that_changes_meanwhile_is_not_anothers(
+async def test_our_own_node_that_changes_meanwhile_is_not_taken_for_anothers(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     tree = MemoryTree()
@@ -87,7 +87,7 @@ class LeavingStore(MemoryStore):
         await super().transaction(changes)
 
 
-async def test_a_change_that_is_broken_off_leaves_the_other_state_when_it_is_tried_again() -> None:
+async def test_a_change_of_state_that_was_interrupted_is_completed_when_retried() -> None:
     registry = BookieRegistry(LeavingStore(MemoryTree(), now_ms))
     async with registry.register("b1", INFO) as registration:
         with pytest.raises(MetadataUnavailable):

@@ -39,7 +39,7 @@ def some_change(rng: random.Random, whole: dict[str, Node | None]) -> Change:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_both_drivers_do_the_same(seed: int, tmp_path: Path) -> None:
+def test_both_drivers_return_the_same_results(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     tree, session = MemoryTree(), _Session()
     file = SqliteTree(

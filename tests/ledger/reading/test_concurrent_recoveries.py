@@ -35,7 +35,7 @@ class RecoveryCount(MemoryStore):
         return put
 
 
-async def test_some_ledgers_at_a_time_and_all_in_the_end(tmp_path: Path) -> None:
+async def test_a_limited_number_of_ledgers_is_recovered_at_a_time(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, **SMALL) as cluster:
         async with cluster.client() as client:
             ledger_ids = []

@@ -93,7 +93,9 @@ async def test_no_such_ledger(autojump_clock: MockClock) -> None:
             await world.opener.open_ledger(7, password=PASSWORD)
 
 
-async def test_doubt_leaves_the_ledger_in_recovery_for_the_next(autojump_clock: MockClock) -> None:
+async def test_an_unknown_state_leaves_the_ledger_in_recovery_for_the_next_client(
+    autojump_clock: MockClock,
+) -> None:
     async with make_faulty_bookies() as world:
         metadata = await world.create()
         world.put(metadata, 0, 9)
@@ -107,7 +109,7 @@ async def test_doubt_leaves_the_ledger_in_recovery_for_the_next(autojump_clock: 
         assert reader.last_add_confirmed == 9
 
 
-async def test_a_bookie_that_dies_meanwhile_is_replaced(autojump_clock: MockClock) -> None:
+async def test_a_bookie_that_dies_during_recovery_is_replaced(autojump_clock: MockClock) -> None:
     async with make_faulty_bookies(bookies=5) as world:
         metadata = await world.create()
         world.put(metadata, 0, 9)
@@ -123,25 +125,25 @@ async def test_a_bookie_that_dies_meanwhile_is_replaced(autojump_clock: MockCloc
         assert [e.entry_id for e in await reader.read(0, 9)] == list(range(10))
 
 
-async def test_a_busy_bookie_is_asked_again(autojump_clock: MockClock) -> None:
+async def test_a_request_to_a_busy_bookie_is_retried(autojump_clock: MockClock) -> None:
     async with make_faulty_bookies() as world:
         metadata = await world.create()
         world.put(metadata, 0, 3)
         for name in ("b0", "b1", "b2"):
             world.bookies[name].trouble.read_status = Status.TOO_MANY_REQUESTS
 
-        async def calm_down() -> None:
+        async def become_idle() -> None:
             await trio.sleep(0.3)
             for double in world.bookies.values():
                 double.trouble.read_status = None
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(calm_down)
+            nursery.start_soon(become_idle)
             closed = await world.opener.metadata_for_reading(7, password=PASSWORD)
         assert closed.last_entry_id == 3
 
 
-async def test_recovery_may_be_cancelled_anywhere(autojump_clock: MockClock) -> None:
+async def test_recovery_may_be_cancelled_at_any_point(autojump_clock: MockClock) -> None:
     for stop_ms in range(0, 60, 4):
         async with make_faulty_bookies(seed=stop_ms) as world:
             metadata = await world.create()
@@ -227,12 +229,14 @@ async def duel(seed: int) -> None:
 
 
 @pytest.mark.parametrize("block", range(3))
-def test_two_recoverers_and_a_living_writer_agree(block: int) -> None:
+def test_two_recoveries_and_an_active_writer_agree(block: int) -> None:
     for seed in range(block * 25, block * 25 + 25, stride(ci=6)):
         trio.run(duel, seed, clock=MockClock(autojump_threshold=0))
 
 
-async def test_fragments_of_recovery_are_stored_with_the_end(autojump_clock: MockClock) -> None:
+async def test_fragments_changed_by_recovery_are_stored_with_the_end(
+    autojump_clock: MockClock,
+) -> None:
     fragments = (Fragment(0, ("b0", "b1", "b2")), Fragment(5, ("b0", "b3", "b2")))
     async with make_faulty_bookies(bookies=5) as world:
         metadata = await world.create(fragments=fragments)

@@ -45,7 +45,9 @@ async def collect(iterator: AsyncIterator[list[Entry]]) -> list[int]:
 
 
 class TestRanges:
-    async def test_entries_come_in_order_and_complete(self, autojump_clock: MockClock) -> None:
+    async def test_entries_are_returned_in_order_and_completely(
+        self, autojump_clock: MockClock
+    ) -> None:
         options = ClientOptions(batch_read_bytes=4000, read_ahead_bytes=20_000)
         async with make_faulty_bookies(options=options) as world:
             for double in world.bookies.values():
@@ -73,7 +75,7 @@ class TestRanges:
             assert await collect(reader.entries(0)) == list(range(100))
             assert all(isinstance(c, ReadRequest) for b in world.bookies.values() for c in b.calls)
 
-    async def test_a_range_over_fragments_asks_the_right_bookies(
+    async def test_a_range_across_fragments_is_read_from_the_right_bookies(
         self, autojump_clock: MockClock
     ) -> None:
         async with make_faulty_bookies(bookies=6) as world:
@@ -104,7 +106,7 @@ class TestRanges:
             ]
             assert len(refused) == 1
 
-    async def test_beyond_the_end_is_refused(self, autojump_clock: MockClock) -> None:
+    async def test_a_range_beyond_the_end_is_refused(self, autojump_clock: MockClock) -> None:
         async with make_faulty_bookies() as world:
             reader = await closed(world, 9)
             for first, last in ((0, 10), (-1, 3), (5, 4), (10, 10)):
@@ -130,7 +132,7 @@ class TestReplicas:
             (Status.NO_SUCH_LEDGER, NoSuchLedger),
         ],
     )
-    async def test_one_good_replica_is_enough_and_none_is_said_plainly(
+    async def test_one_good_replica_is_enough_and_none_is_a_clear_error(
         self, autojump_clock: MockClock, status: Status, error: type[LedgerError]
     ) -> None:
         async with make_faulty_bookies() as world:
@@ -142,7 +144,9 @@ class TestReplicas:
             with pytest.raises(error, match="b0: "):
                 await reader.read(0, 9)
 
-    async def test_absence_needs_all_replicas(self, autojump_clock: MockClock) -> None:
+    async def test_an_entry_is_absent_only_if_all_replicas_lack_it(
+        self, autojump_clock: MockClock
+    ) -> None:
         async with make_faulty_bookies() as world:
             reader = await closed(world, 9)
             world.bookies["b0"].trouble.read_status = Status.NO_SUCH_ENTRY
@@ -209,7 +213,7 @@ class TestReplicas:
 
 
 class TestLac:
-    async def test_the_greatest_of_explicit_and_piggybacked_counts(
+    async def test_the_greater_of_explicit_and_piggybacked_lac_counts(
         self, autojump_clock: MockClock
     ) -> None:
         async with make_faulty_bookies() as world:
@@ -232,7 +236,7 @@ class TestLac:
                 await reader.read_last_confirmed()
             assert reader.last_add_confirmed == 8
 
-    async def test_waiting_ends_with_the_time(self, autojump_clock: MockClock) -> None:
+    async def test_waiting_ends_at_the_deadline(self, autojump_clock: MockClock) -> None:
         async with make_faulty_bookies() as world:
             metadata = await world.create()
             world.put(metadata, 0, 9)
@@ -243,7 +247,7 @@ class TestLac:
             # Parked, not spinning.
             assert reader.statistics().long_polls <= 4
 
-    async def test_a_poll_brings_the_entry_along(self, autojump_clock: MockClock) -> None:
+    async def test_a_long_poll_returns_the_entry_as_well(self, autojump_clock: MockClock) -> None:
         async with make_faulty_bookies() as world:
             metadata = await world.create()
             world.put(metadata, 0, 9)
@@ -337,7 +341,9 @@ class TestTail:
                 with pytest.raises(NoSuchLedger):
                     await collect(reader.tail(0))
 
-    async def test_goes_on_after_an_error_where_it_stopped(self, autojump_clock: MockClock) -> None:
+    async def test_continues_after_an_error_where_it_stopped(
+        self, autojump_clock: MockClock
+    ) -> None:
         options = ClientOptions(batch_read_bytes=500, read_ahead_bytes=1000)
         async with make_faulty_bookies(options=options) as world:
             reader = await closed(world, 199)
@@ -359,7 +365,7 @@ class TestTail:
             seen += await collect(tail)
             assert seen == list(range(200))
 
-    async def test_lac_never_goes_back(self, autojump_clock: MockClock) -> None:
+    async def test_lac_never_decreases(self, autojump_clock: MockClock) -> None:
         async with make_faulty_bookies() as world:
             metadata = await world.create()
             world.put(metadata, 0, 9)

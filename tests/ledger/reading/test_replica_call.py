@@ -35,7 +35,7 @@ async def closed_ledger(client: LedgerClient, entries: int) -> AsyncIterator[Led
         yield reader
 
 
-async def test_a_silent_replica_costs_the_hedge_once_and_is_asked_last_then() -> None:
+async def test_a_silent_replica_costs_one_hedge_and_is_read_last_afterwards() -> None:
     async with (
         scripted_cluster() as cluster,
         cluster.client(speculative_read_s=0.4, read_timeout_s=5) as client,
@@ -51,7 +51,7 @@ async def test_a_silent_replica_costs_the_hedge_once_and_is_asked_last_then() ->
         assert statistics.entries == 20
 
 
-async def test_replicas_that_are_all_silent_are_given_up_after_the_time_out() -> None:
+async def test_replicas_that_are_all_silent_are_given_up_after_the_timeout() -> None:
     async with (
         scripted_cluster() as cluster,
         cluster.client(speculative_read_s=0.02, read_timeout_s=0.1) as client,
@@ -77,7 +77,7 @@ async def test_replicas_that_are_all_silent_are_given_up_after_the_time_out() ->
         assert after > before, "the silent connections were kept"
 
 
-async def test_a_read_that_was_cancelled_harms_no_later_one() -> None:
+async def test_a_cancelled_read_does_not_affect_later_ones() -> None:
     async with (
         scripted_cluster() as cluster,
         cluster.client(speculative_read_s=60) as client,
@@ -114,7 +114,7 @@ async def test_single_reads_cost_no_task_each() -> None:
         assert spawned.count <= 5, f"{spawned.count} tasks for 50 reads"
 
 
-async def test_a_time_out_names_who_was_asked_and_how_long() -> None:
+async def test_a_timeout_names_the_bookies_and_the_time() -> None:
     async with (
         scripted_cluster(1) as cluster,
         cluster.client(speculative_read_s=60, read_timeout_s=0.05) as client,

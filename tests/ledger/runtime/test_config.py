@@ -23,7 +23,7 @@ def loaded(**flags: object) -> BookieConfig:
     return load_bookie_config(None, {}, {**REQUIRED, **flags})
 
 
-def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
+def test_flags_override_environment_file_and_defaults_in_this_order(tmp_path: Path) -> None:
     file = tmp_path / "b.toml"
     file.write_text(
         'metadata_uri = "memory:"\njournal_directories = ["/j"]\nledger_directories = ["/l"]\n'
@@ -64,7 +64,7 @@ def test_an_unknown_key_names_its_source_and_the_nearest_known_one(tmp_path: Pat
         loaded(zzzzzz=1)
 
 
-def test_wrong_types_name_the_setting_and_the_value(tmp_path: Path) -> None:
+def test_errors_about_wrong_types_name_the_setting_and_the_value(tmp_path: Path) -> None:
     file = tmp_path / "b.toml"
     file.write_text('port = "3181"\n')
     with pytest.raises(InvalidArgument, match=r"port = '3181' is wrong: Expected `int`"):
@@ -131,13 +131,13 @@ def test_the_id_follows_from_what_clients_connect_to() -> None:
     assert loaded(bookie_id="seven").id_of(1) == "seven"
 
 
-def test_the_root_follows_from_the_address_unless_it_is_said() -> None:
+def test_the_root_follows_from_the_address_unless_it_is_given() -> None:
     assert loaded().ledgers_root == "/ledgers"
     assert loaded(metadata_uri="zk+flat://h/a/b/mine").ledgers_root == "/mine"
     assert loaded(metadata_uri="zk://h/a", metadata_root="/x/y").ledgers_root == "/x/y"
 
 
-def test_the_documentation_has_the_table_of_settings_as_it_is() -> None:
+def test_the_documentation_has_the_current_table_of_settings() -> None:
     text = (ROOT / "docs" / "configuration.md").read_text(encoding="utf-8")
     assert settings_table(BookieConfig) in text
 

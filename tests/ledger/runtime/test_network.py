@@ -24,7 +24,7 @@ async def test_waits_on_a_closed_transport_raise() -> None:
         transport.close()  # a second time harms nobody
 
 
-async def test_a_socket_connected_to_itself_is_no_bookie(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_socket_connected_to_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one is, sooner or later, that calls a free port of its own machine again and again."""
     with socket.socket() as echo:
         echo.bind(("127.0.0.1", 0))

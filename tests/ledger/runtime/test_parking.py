@@ -9,7 +9,7 @@ from outcome import Value
 from ledger.runtime.parking import ParkedTasks, ParkingSlot, ThresholdWaiters
 
 
-async def test_only_what_is_reached_is_woken() -> None:
+async def test_only_waiters_whose_number_is_reached_are_woken() -> None:
     waiters = ThresholdWaiters()
     woken: list[int] = []
 

@@ -51,14 +51,14 @@ def test_the_add_reply_is_apaches_bytes() -> None:
 
 
 @given(v2_requests())
-def test_requests_come_back(request: m.Request) -> None:
+def test_requests_are_decoded_as_they_were_encoded(request: m.Request) -> None:
     frame = v2.encode_request(request)
     assert v2.decode_request(body_of(frame)) == request
     assert v2.decode_request(bytearray(frame[4:])) == request
 
 
 @given(v2_responses())
-def test_responses_come_back(response: m.Response) -> None:
+def test_responses_are_decoded_as_they_were_encoded(response: m.Response) -> None:
     assert v2.decode_response(body_of(v2.encode_response(response))) == response
 
 
@@ -131,7 +131,7 @@ def test_before_version_2_a_fencing_read_has_no_key() -> None:
         ),
     ],
 )
-def test_a_version_we_do_not_know_is_refused_with_an_answer(
+def test_an_unknown_version_is_refused_with_a_response(
     frame: bytes, answer: m.ResponseBody
 ) -> None:
     with pytest.raises(RequestRefused) as caught:
@@ -142,7 +142,7 @@ def test_a_version_we_do_not_know_is_refused_with_an_answer(
     assert reply[8:12] == (103).to_bytes(4, "big")
 
 
-def test_an_add_without_its_header_is_refused_with_an_answer() -> None:
+def test_an_add_without_its_header_is_refused_with_a_response() -> None:
     frame = bytes.fromhex("02010000") + bytes(20) + entry(7, 8)[:31]
     with pytest.raises(RequestRefused) as caught:
         v2.decode_request(frame)
@@ -178,7 +178,7 @@ def test_operations_v2_does_not_have_are_protocol_errors(operation: int) -> None
         m.AuthRequest("\ud800", b""),
     ],
 )
-def test_what_v2_cannot_say_is_our_error(body: m.RequestBody) -> None:
+def test_a_request_that_v2_cannot_express_is_an_error_of_the_caller(body: m.RequestBody) -> None:
     with pytest.raises(LocalProtocolError):
         v2.encode_request(m.Request(2, 0, body))
 
@@ -201,12 +201,12 @@ def test_flags_need_a_version_that_has_them() -> None:
         m.AddResponse(Status.OK, 2**63, 5, 5),
     ],
 )
-def test_answers_v2_does_not_have_are_our_error(body: m.ResponseBody) -> None:
+def test_a_response_that_v2_does_not_have_is_an_error_of_the_caller(body: m.ResponseBody) -> None:
     with pytest.raises(LocalProtocolError):
         v2.encode_response(m.Response(2, 0, body))
 
 
-def test_a_read_reply_drops_what_v2_has_no_place_for() -> None:
+def test_a_read_reply_drops_fields_that_v2_does_not_have() -> None:
     sent = m.ReadResponse(Status.OK, 1, 2, entry(1, 2), max_lac=9, lac_update_ms=10)
     frame = v2.encode_response(m.Response(2, 0, sent))
     heard = v2.decode_response(body_of(frame)).body
@@ -219,7 +219,7 @@ def test_every_status_has_a_code(status: Status) -> None:
     assert heard is (Status.IO_ERROR if status is Status.UNKNOWN_LEDGER_STATE else status)
 
 
-def test_codes_we_do_not_send_prove_nothing() -> None:
+def test_codes_that_our_bookies_do_not_send_prove_nothing() -> None:
     assert v2.status_of_code(107) is Status.UNKNOWN_LEDGER_STATE
     assert v2.status_of_code(9999) is Status.IO_ERROR
     assert v2.code_of_status(Status.UNKNOWN_LEDGER_STATE) == 101
@@ -245,6 +245,6 @@ def test_a_range_ack_does_not_run_backwards() -> None:
         v2.decode_response(frame[4:])
 
 
-def test_a_reply_in_a_version_we_did_not_speak_is_refused() -> None:
+def test_a_reply_in_a_version_that_was_not_requested_is_refused() -> None:
     with pytest.raises(RemoteProtocolError, match="reply in version 3"):
         v2.decode_response(b"\x03\x01\0\0" + bytes(20))

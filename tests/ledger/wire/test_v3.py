@@ -60,14 +60,14 @@ def test_requests_are_apaches_bytes(sample: str, request_: m.Request) -> None:
 
 
 @given(V3_REQUESTS)
-def test_requests_come_back(request: m.Request) -> None:
+def test_requests_are_decoded_as_they_were_encoded(request: m.Request) -> None:
     frame = v3.encode_request(request)
     assert frame[4] == 0x0A, "the first byte distinguishes v3 from v2"
     assert v3.decode_request(body_of(frame)) == request
 
 
 @given(V3_RESPONSES)
-def test_responses_come_back(response: m.Response) -> None:
+def test_responses_are_decoded_as_they_were_encoded(response: m.Response) -> None:
     frame = v3.encode_response(response)
     assert frame[4] == 0x0A
     assert v3.decode_response(body_of(frame)) == response
@@ -94,7 +94,7 @@ def test_any_bytes_are_a_message_or_a_protocol_error(data: bytes) -> None:
 
 
 @given(V3_RESPONSES)
-def test_the_status_is_said_inside_and_outside(response: m.Response) -> None:
+def test_the_status_is_in_the_message_and_in_the_response(response: m.Response) -> None:
     message = pb.Response()
     message.ParseFromString(v3.encode_response(response)[4:])
     assert message.header.version == pb.VERSION_THREE
@@ -135,7 +135,7 @@ def test_a_request_with_half_its_message_is_answered_with_bad_request() -> None:
 
 
 @pytest.mark.parametrize("body", [ENTRY[:31], HEADER.pack(1, 3, 1, 30), HEADER.pack(2, 2, 1, 30)])
-def test_a_senseless_add_is_answered_with_bad_request(body: bytes) -> None:
+def test_an_invalid_add_is_answered_with_bad_request(body: bytes) -> None:
     message = request_message(pb.ADD_ENTRY)
     message.addRequest.CopyFrom(pb.AddRequest(ledgerId=1, entryId=2, masterKey=KEY, body=body))
     assert refusal_of(message.SerializeToString()).body == m.AddResponse(
@@ -144,7 +144,7 @@ def test_a_senseless_add_is_answered_with_bad_request(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("key", [b"", b"short", bytes(21)])
-def test_a_key_of_any_length_is_heard(key: bytes) -> None:
+def test_a_key_of_any_length_is_decoded(key: bytes) -> None:
     """Whether it is the right one is for the ledger to say."""
     message = request_message(pb.ADD_ENTRY)
     message.addRequest.CopyFrom(pb.AddRequest(ledgerId=1, entryId=2, masterKey=key, body=ENTRY))
@@ -210,7 +210,7 @@ def test_high_priority_is_what_apaches_client_sends() -> None:
         m.AuthRequest("\ud800", b""),
     ],
 )
-def test_what_v3_cannot_say_is_our_error(body: m.RequestBody) -> None:
+def test_a_request_that_v3_cannot_express_is_an_error_of_the_caller(body: m.RequestBody) -> None:
     with pytest.raises(LocalProtocolError):
         v3.encode_request(m.Request(3, 1, body))
 
@@ -224,7 +224,7 @@ def test_what_v3_cannot_say_is_our_error(body: m.RequestBody) -> None:
         m.ErrorResponse(Status.BAD_REQUEST, 99),
     ],
 )
-def test_answers_v3_does_not_have_are_our_error(body: m.ResponseBody) -> None:
+def test_a_response_that_v3_does_not_have_is_an_error_of_the_caller(body: m.ResponseBody) -> None:
     with pytest.raises(LocalProtocolError):
         v3.encode_response(m.Response(3, 1, body))
 
@@ -236,7 +236,7 @@ def test_ok_without_its_message_is_a_protocol_error() -> None:
         v3.decode_response(message.SerializeToString())
 
 
-def test_a_status_inside_counts_when_the_outer_one_is_ok() -> None:
+def test_the_status_of_the_message_counts_when_the_outer_one_is_ok() -> None:
     message = pb.Response(status=pb.EOK)
     message.header.CopyFrom(request_message(pb.FORCE_LEDGER).header)
     message.forceLedgerResponse.status = pb.EIO
@@ -246,7 +246,7 @@ def test_a_status_inside_counts_when_the_outer_one_is_ok() -> None:
     )
 
 
-def test_a_status_we_do_not_know_proves_nothing() -> None:
+def test_an_unknown_status_proves_nothing() -> None:
     message = pb.Response(status=pb.ENOENTRY)
     message.header.CopyFrom(request_message(pb.READ_ENTRY).header)
     frame = message.SerializeToString().replace(b"\x10\x93\x03", b"\x10\xf7\x06")
@@ -262,7 +262,7 @@ def test_a_response_of_another_version_is_a_protocol_error() -> None:
         v3.decode_response(frame.replace(b"\x08\x03", b"\x08\x02", 1))
 
 
-def test_a_name_that_is_no_text_is_refused() -> None:
+def test_a_name_that_is_not_text_is_refused() -> None:
     good = v3.encode_request(m.Request(3, 5, m.AuthRequest("plugin", b"x")))[4:]
     assert refusal_of(good.replace(b"plugin", b"plug\xffn")).body == m.ErrorResponse(
         Status.BAD_REQUEST, m.Operation.AUTH

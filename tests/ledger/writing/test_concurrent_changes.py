@@ -163,7 +163,7 @@ async def test_a_writer_that_finds_its_ledger_in_recovery_is_fenced() -> None:
             await writer.close()
 
 
-async def test_a_reader_finds_entries_that_were_moved_away_meanwhile() -> None:
+async def test_a_reader_finds_entries_that_were_moved_meanwhile() -> None:
     async with scripted_cluster(4) as cluster, cluster.client() as client:
         async with client.create_ledger(write_quorum=3, ack_quorum=3) as writer:
             await writer.append_many(map(payload_of, range(COUNT)))
@@ -212,7 +212,7 @@ async def test_only_our_bookies_prove_unannounced_confirmations(properties: dict
         await check_reads(reading, writer.ledger_id, COUNT)
 
 
-async def test_a_bookie_that_is_of_other_software_by_now_proves_nothing() -> None:
+async def test_a_bookie_that_changed_to_other_software_proves_nothing() -> None:
     """A client that lives long has listed it when it was ours."""
     cluster_of_three = scripted_cluster(properties={SOFTWARE_PROPERTY: OUR_SOFTWARE})
     async with cluster_of_three as cluster, cluster.client() as reading:
@@ -227,7 +227,7 @@ async def test_a_bookie_that_is_of_other_software_by_now_proves_nothing() -> Non
             assert reader.last_add_confirmed < COUNT - 1
 
 
-async def test_no_entry_is_proven_by_an_ensemble_that_may_have_been_left(
+async def test_an_ensemble_that_may_have_been_replaced_proves_no_entry(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The writer replaced a bookie before it went; the metadata is out of reach when a reader
@@ -257,7 +257,7 @@ async def test_no_entry_is_proven_by_an_ensemble_that_may_have_been_left(
         assert await reader.read_last_confirmed() == last - 1
 
 
-async def test_a_reserved_ledger_that_was_given_away_has_a_living_writer(
+async def test_a_reserved_ledger_that_was_handed_over_has_an_active_writer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The client that reserved it is gone, the one that writes it lives."""
@@ -323,7 +323,7 @@ async def test_the_digest_of_a_ledger_that_names_none(format_version: int) -> No
 
 @pytest.mark.parametrize("wire_version", [2, 3])
 @pytest.mark.parametrize("deferred_sync", [False, True])
-async def test_our_bookies_in_every_wire_and_sync(
+async def test_our_bookies_work_with_every_protocol_version_and_sync_mode(
     tmp_path: Path, wire_version: int, deferred_sync: bool
 ) -> None:
     async with (

@@ -27,7 +27,9 @@ def pieces_of(payloads: list[bytes]) -> list[Buffer]:
 
 @pytest.mark.parametrize("version", [2, 3])
 @given(st.lists(st.binary(max_size=300), max_size=12))
-def test_every_frame_is_found_by_how_many_follow(version: int, payloads: list[bytes]) -> None:
+def test_every_frame_is_found_by_the_number_of_later_ones(
+    version: int, payloads: list[bytes]
+) -> None:
     pieces = pieces_of(payloads)
     codec = v3 if version == 3 else v2
     frames = add_frames.to_v3(pieces, is_sync_deferred=False) if version == 3 else b"".join(pieces)

@@ -33,7 +33,7 @@ async def payloads_of(client: LedgerClient, ledger_id: int) -> list[bytes]:
 
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (4, 2, 2), (4, 3, 2)])
 @pytest.mark.parametrize("digest_type", DigestType)
-async def test_they_keep_their_place_among_gathered_ones(
+async def test_payloads_sent_in_place_keep_their_order_among_copied_ones(
     tmp_path: Path, sizes: tuple[int, int, int], digest_type: DigestType
 ) -> None:
     ensemble, write, ack = sizes
@@ -53,7 +53,7 @@ async def test_they_keep_their_place_among_gathered_ones(
 
 
 @pytest.mark.parametrize("deferred_sync", [True, False])
-async def test_where_sync_is_deferred_or_v3_is_spoken_they_are_copied(
+async def test_payloads_are_copied_with_deferred_sync_or_v3(
     tmp_path: Path, deferred_sync: bool
 ) -> None:
     async with (
@@ -66,7 +66,9 @@ async def test_where_sync_is_deferred_or_v3_is_spoken_they_are_copied(
         assert await payloads_of(client, writer.ledger_id) == list(map(payload_of, range(10)))
 
 
-async def test_a_full_window_a_closed_writer_and_a_size_refuse_them(tmp_path: Path) -> None:
+async def test_payloads_are_refused_by_a_full_window_a_closed_writer_and_their_size(
+    tmp_path: Path,
+) -> None:
     async with (
         real_cluster(tmp_path, **SMALL) as cluster,
         cluster.client(window_bytes=2 * LARGE) as client,
@@ -87,7 +89,7 @@ async def test_a_full_window_a_closed_writer_and_a_size_refuse_them(tmp_path: Pa
         assert payloads == [bytes(LARGE), bytes(LARGE), b"last"]
 
 
-async def test_a_new_bookie_gets_those_that_are_not_confirmed(tmp_path: Path) -> None:
+async def test_a_new_bookie_receives_the_unconfirmed_payloads(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, 4, **SMALL) as cluster, cluster.client() as client:
         async with client.create_ledger(ack_quorum=3) as writer:
             bookies = writer.metadata.last_fragment.bookies
@@ -105,7 +107,7 @@ async def test_a_new_bookie_gets_those_that_are_not_confirmed(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("wire_version", [2, 3])
-async def test_a_receipt_has_the_stored_digest_of_one(wire_version: int) -> None:
+async def test_a_receipt_has_the_digest_of_a_payload_sent_in_place(wire_version: int) -> None:
     async with (
         scripted_cluster(3) as cluster,
         cluster.client(wire_version=wire_version) as client,
@@ -120,7 +122,7 @@ async def test_a_receipt_has_the_stored_digest_of_one(wire_version: int) -> None
         assert receipt.digest == bytes(held[32:36])
 
 
-async def test_a_busy_bookie_is_sent_one_of_several_again() -> None:
+async def test_one_of_several_payloads_is_sent_again_to_a_busy_bookie() -> None:
     refused: list[int] = []
 
     def busy(request: Request) -> ResponseBody | None:

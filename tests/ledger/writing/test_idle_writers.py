@@ -43,7 +43,7 @@ def test_a_dead_bookie_is_replaced_with_the_next_append(bookies: int) -> None:
     simulate(scenario, 7, bookies=bookies)
 
 
-def test_an_idle_writer_without_an_ack_quorum_does_not_fail_before_it_is_asked() -> None:
+def test_an_idle_writer_without_an_ack_quorum_does_not_fail_before_its_next_append() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as client:
             writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3)
@@ -58,7 +58,7 @@ def test_an_idle_writer_without_an_ack_quorum_does_not_fail_before_it_is_asked()
     simulate(scenario, 8, bookies=3)
 
 
-def test_slow_appends_take_a_bookie_back() -> None:
+def test_slow_appends_use_a_returned_bookie_again() -> None:
     """Each of them is confirmed long before anybody would look again by itself."""
 
     async def scenario(cluster: SimCluster) -> None:

@@ -20,7 +20,7 @@ def stop_the_process(seconds: float) -> None:
 
 
 @pytest.mark.parametrize("pauses", [1, 3])
-async def test_a_pause_of_the_process_is_not_the_silence_of_bookies(pauses: int) -> None:
+async def test_a_pause_of_the_process_is_not_taken_for_silence_of_bookies(pauses: int) -> None:
     async with (
         scripted_cluster() as cluster,
         cluster.client(add_timeout_s=ADD_TIMEOUT_S) as client,

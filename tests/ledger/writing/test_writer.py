@@ -25,7 +25,7 @@ def payload_of(entry_id: int) -> bytes:
 
 
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (1, 1, 1), (4, 2, 2), (4, 3, 2), (3, 3, 1)])
-async def test_what_was_appended_is_read_back(tmp_path: Path, sizes: tuple[int, int, int]) -> None:
+async def test_appended_entries_are_read_back(tmp_path: Path, sizes: tuple[int, int, int]) -> None:
     ensemble, write, ack = sizes
     async with real_cluster(tmp_path, 4, **SMALL) as cluster, cluster.client() as client:
         async with client.create_ledger(
@@ -108,7 +108,7 @@ async def test_a_lost_bookie_is_replaced(tmp_path: Path) -> None:
         assert [e.payload for e in entries] == [payload_of(i) for i in range(len(entries))]
 
 
-async def test_three_bookies_survive_the_loss_of_one_and_take_it_back(tmp_path: Path) -> None:
+async def test_three_bookies_survive_the_loss_of_one_and_use_it_again(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, 3, **SMALL) as cluster, cluster.client() as client:
         async with client.create_ledger() as writer:
             await writer.append(payload_of(0))
@@ -156,7 +156,7 @@ async def test_recovery_fences_the_writer_and_loses_no_acknowledged_entry(tmp_pa
             await writer.close()
 
 
-async def test_a_closed_writer_takes_nothing_more(tmp_path: Path) -> None:
+async def test_a_closed_writer_accepts_no_entries(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, 3, **SMALL) as cluster, cluster.client() as client:
         writer = await client.create_ledger()
         await writer.append(b"0")
@@ -192,7 +192,7 @@ async def test_an_idle_writer_announces_its_last_entry(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sizes", [(3, 3, 2), (3, 2, 2), (3, 3, 3)])
-async def test_the_last_entries_of_a_writer_that_is_gone_are_read_without_fencing(
+async def test_the_last_entries_of_a_dead_writer_are_read_without_fencing(
     tmp_path: Path, sizes: tuple[int, int, int]
 ) -> None:
     ensemble, write, ack = sizes
@@ -244,13 +244,13 @@ async def test_a_reserved_ledger_is_written_once(tmp_path: Path) -> None:
             assert [e.payload for e in await reader.read(0, 0)] == [b"0"]
 
 
-async def test_nothing_comes_after_what_close_flushes(tmp_path: Path) -> None:
+async def test_no_entry_follows_those_that_close_flushes(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, **SMALL) as cluster, cluster.client() as client:
         writer = await client.create_ledger()
         await writer.append(b"x" * 10)
         refused = trio.Event()
 
-        async def go_on() -> None:
+        async def keep_appending() -> None:
             while True:
                 try:
                     writer.append_nowait(b"y" * 1000)
@@ -260,7 +260,7 @@ async def test_nothing_comes_after_what_close_flushes(tmp_path: Path) -> None:
                 await trio.lowlevel.checkpoint()
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(go_on)
+            nursery.start_soon(keep_appending)
             await trio.lowlevel.checkpoint()
             closed = await writer.close()
             await refused.wait()
@@ -270,7 +270,7 @@ async def test_nothing_comes_after_what_close_flushes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("payload", ["text", 7, None])
-async def test_a_payload_that_is_no_bytes_changes_nothing(tmp_path: Path, payload: Any) -> None:
+async def test_a_payload_that_is_not_bytes_changes_nothing(tmp_path: Path, payload: Any) -> None:
     async with (
         real_cluster(tmp_path, **SMALL) as cluster,
         cluster.client() as client,
@@ -340,7 +340,7 @@ async def test_a_burst_that_was_sent_already_carries_no_newer_lac(tmp_path: Path
                     await reader.wait_lac_after(reader.last_add_confirmed, 1)
 
 
-async def test_the_append_path_pays_for_no_attribute_too_many(tmp_path: Path) -> None:
+async def test_objects_of_the_append_path_have_few_enough_attributes(tmp_path: Path) -> None:
     """CPython shares the keys of up to 30 attributes; with more, each access costs more."""
     async with (
         real_cluster(tmp_path, **SMALL) as cluster,

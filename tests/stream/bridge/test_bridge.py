@@ -1,4 +1,4 @@
-"""The loop behind the faces: when it lives, and what crosses it when things end early."""
+"""The trio loop behind the asyncio and blocking faces: its lifetime, errors and cancellation."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ from stream.blocking import bridge as blocking
 
 
 def loops() -> int:
-    """Returns how many there are. Waits for one that was asked to end: earlier tests may have left
-    it ending, and a thread exists for a moment after its last report."""
+    """Returns the number of running loops, after those that are ending have ended.
+
+    Earlier tests may have left a loop that is ending, and a thread exists for a moment after its
+    last report.
+    """
     threads = [thread for thread in threading.enumerate() if thread.name == "ledgerstream-loop"]
     in_use = [loop._thread for loop in shared_loop._loops]
     for thread in threads:
@@ -34,8 +37,11 @@ def loops() -> int:
 
 @contextmanager
 def interrupted_after(seconds: float) -> Iterator[None]:
-    """As Ctrl-C in the main thread, unless the block ends before. Expect it outside of this: on a
-    busy machine it may come before the block has begun."""
+    """Sends SIGINT to this process, as Ctrl-C does, unless the block ends first.
+
+    Callers must expect KeyboardInterrupt outside of this block: on a busy machine the signal may
+    arrive before the block has begun.
+    """
     timer = threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     try:
@@ -45,8 +51,8 @@ def interrupted_after(seconds: float) -> Iterator[None]:
         timer.join()
 
 
-class Scenario:
-    """What happened in the trio thread."""
+class Recorder:
+    """Runs calls and blocks in the trio thread and records their events."""
 
     def __init__(self) -> None:
         self.events: list[str] = []
@@ -94,7 +100,7 @@ def test_the_loop_lives_as_long_as_a_bridge_is_open() -> None:
     assert loops() == before
     with pytest.raises(LedgerClosed):
         one.call(tick)
-    with pytest.raises(LedgerClosed), one.hold(Scenario().block):
+    with pytest.raises(LedgerClosed), one.hold(Recorder().block):
         pass
 
 
@@ -113,36 +119,36 @@ def test_errors_are_raised_unchanged_in_the_caller() -> None:
 
 
 def test_a_cancelled_asyncio_task_ends_after_its_trio_side() -> None:
-    scenario = Scenario()
+    recorder = Recorder()
 
     async def main() -> None:
         async with aio.open_bridge() as bridge:
-            task = asyncio.create_task(bridge.call(scenario.slow_to_end))
+            task = asyncio.create_task(bridge.call(recorder.slow_to_end))
             await asyncio.sleep(0.02)
             task.cancel()
             await asyncio.sleep(0)
-            task.cancel()  # impatience changes nothing
+            task.cancel()  # a second cancellation changes nothing
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert scenario.events == ["ended"]
+            assert recorder.events == ["ended"]
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.02):
-                    await bridge.call(scenario.slow_to_end)
-            assert scenario.events == ["ended", "ended"]
+                    await bridge.call(recorder.slow_to_end)
+            assert recorder.events == ["ended", "ended"]
 
     asyncio.run(main())
 
 
 def test_a_call_cancelled_before_it_was_posted_never_begins() -> None:
-    scenario = Scenario()
+    recorder = Recorder()
 
     async def main() -> None:
         async with aio.open_bridge() as bridge:
-            task = asyncio.create_task(bridge.call(scenario.slow_to_end))
+            task = asyncio.create_task(bridge.call(recorder.slow_to_end))
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            task = asyncio.create_task(bridge.call(scenario.slow_to_end))
+            task = asyncio.create_task(bridge.call(recorder.slow_to_end))
             await asyncio.sleep(0)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -152,63 +158,63 @@ def test_a_call_cancelled_before_it_was_posted_never_begins() -> None:
 
 
 def test_ctrl_c_ends_the_trio_side_first() -> None:
-    scenario = Scenario()
+    recorder = Recorder()
     with blocking.open_bridge() as bridge:
         with pytest.raises(KeyboardInterrupt), interrupted_after(0.05):
-            bridge.call(scenario.slow_to_end)
-        assert scenario.events == ["ended"]
+            bridge.call(recorder.slow_to_end)
+        assert recorder.events == ["ended"]
         bridge.call(tick)
 
 
 def test_a_deadline_ends_the_trio_side_first() -> None:
-    scenario = Scenario()
+    recorder = Recorder()
     with blocking.open_bridge() as bridge:
         begin = time.monotonic()
         with pytest.raises(TimeoutError), blocking.fail_after(60), blocking.fail_after(0.02):
-            bridge.call(scenario.slow_to_end)
+            bridge.call(recorder.slow_to_end)
         assert time.monotonic() - begin < 5
-        assert scenario.events == ["ended"]
+        assert recorder.events == ["ended"]
         with blocking.fail_after(60):
             bridge.call(tick)
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt])
 def test_an_error_raised_in_a_block_is_unchanged(error: type[BaseException]) -> None:
-    scenario = Scenario()
+    recorder = Recorder()
     with blocking.open_bridge() as bridge:
         with (  # noqa: PT012 (it leaves through the block)
             pytest.raises(error),
-            bridge.hold(scenario.block) as value,
+            bridge.hold(recorder.block) as value,
         ):
             assert value == "value"
             raise error
-        with bridge.hold(scenario.block):
+        with bridge.hold(recorder.block):
             pass
         with (
             pytest.raises(LedgerClosed, match="at the end"),
-            bridge.hold(lambda: scenario.block(fails_at_exit=True)),
+            bridge.hold(lambda: recorder.block(fails_at_exit=True)),
         ):
             pass
-    assert scenario.events == ["entered", "raised", "left", "entered", "left", "entered", "left"]
+    assert recorder.events == ["entered", "raised", "left", "entered", "left", "entered", "left"]
 
 
 def test_a_block_cancelled_in_asyncio_is_left_in_trio() -> None:
-    scenario = Scenario()
+    recorder = Recorder()
 
     async def main() -> None:
         async with aio.open_bridge() as bridge:
 
             async def use() -> None:
-                async with bridge.hold(scenario.block):
+                async with bridge.hold(recorder.block):
                     await asyncio.sleep(3600)
 
             task = asyncio.create_task(use())
-            while not scenario.events:  # noqa: ASYNC110 (it happens in another thread)
+            while not recorder.events:  # noqa: ASYNC110 (it happens in another thread)
                 await asyncio.sleep(0.01)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert scenario.events == ["entered", "raised", "left"]
+            assert recorder.events == ["entered", "raised", "left"]
 
     asyncio.run(main())
 

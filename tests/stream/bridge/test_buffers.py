@@ -1,5 +1,7 @@
-"""The buffers between the trio thread and its callers, against consumers and writers that do as
-they like. All in one thread here: what crosses it is the same."""
+"""The buffers between the trio thread and its callers, with arbitrary consumers and writers.
+
+Everything runs in one thread here; the same objects cross the buffers as between threads.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ def post(job: Job) -> None:
 
 
 class Source:
-    """Numbers up to a goal. Fails once, at the given number."""
+    """Supplies numbers up to a goal, and fails once at each number of `failing`."""
 
     def __init__(self, failing: set[int]) -> None:
         self.next = 0
@@ -48,7 +50,7 @@ class Source:
 
 
 async def take(prefetch: Prefetch[int, int], goal: int) -> int | None:
-    """As the faces do it."""
+    """Takes the next number as the asyncio and blocking faces do; None at the goal."""
     while True:
         fetched: Fetched[int, int] | None = prefetch.head()
         if fetched is None:
@@ -129,7 +131,7 @@ async def test_a_closed_buffer_ends_its_consumer() -> None:
 
 
 class Record(PendingRecord):
-    """Taken when its gate is open; never confirmed by itself."""
+    """A record that is accepted when its gate is open, and never confirmed by itself."""
 
     __slots__ = ("gate", "number", "order")
 
@@ -147,7 +149,7 @@ class Record(PendingRecord):
 
 
 class Gate:
-    """Room of a writer, given out in portions."""
+    """The capacity of a writer, granted in portions."""
 
     def __init__(self) -> None:
         self.places = 0
@@ -164,7 +166,7 @@ class Gate:
 
 
 class TwoLanes(Appends):
-    """Even and odd numbers, each with room of its own."""
+    """Appends with two lanes, for even and odd numbers, each with capacity of its own."""
 
     def __init__(self) -> None:
         super().__init__("s", post, wake, 1 << 20)

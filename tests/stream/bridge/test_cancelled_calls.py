@@ -1,4 +1,4 @@
-"""Callers that give up again and again, at any moment: nothing is lost, nothing comes twice."""
+"""Callers that time out repeatedly, at any moment: no record is lost or returned twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs that end without closing, and that fork: nothing hangs, and no message is lost."""
+"""Programs that exit without closing or that fork neither hang nor print errors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessClust
 
 
 def run_to_success(program: str, cluster: InProcessCluster) -> str:
-    """Runs a program; returns what it printed."""
+    """Runs a program, checks that it succeeds without errors, and returns its output."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(program), cluster.uri],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""How often callers hop to the trio thread: the budget of the faces, counted rather than timed."""
+"""The number of hops that callers make to the trio thread: counted, rather than timed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InProcessClust
 
 @pytest.fixture
 def hops(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Its first number counts hops."""
+    """Returns a list whose only element counts the hops."""
     count = [0]
     post = BackgroundLoop.post
 
@@ -54,7 +54,7 @@ def test_hops_of_asyncio(cluster: InProcessCluster, hops: list[int]) -> None:
                     await anext(reader)
                 assert hops[0] == 1
                 async for _ in reader.read_to_end():
-                    raise AssertionError("all of it was read")
+                    raise AssertionError("every record was read before")
                 assert hops[0] <= 3
 
     asyncio.run(main())

@@ -1,5 +1,7 @@
-"""Callers that give up in the very moment in which their answer arrives, and loops that end then:
-nothing is lost with the answer, and no caller waits forever."""
+"""Callers that are cancelled at the moment their result arrives, and loops that end then.
+
+Nothing is lost with the result, and no caller waits forever.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ from stream import aio, blocking
 from stream.aio import bridge as aio_bridge
 from stream.blocking import bridge as blocking_bridge
 from stream.bridge.appends import Appends
-from tests.stream.bridge.test_bridge import Scenario, loops, tick
+from tests.stream.bridge.test_bridge import Recorder, loops, tick
 
 RECORDS = 12
 
@@ -44,10 +46,10 @@ def filled(cluster: InProcessCluster, name: str) -> list[bytes]:
 
 
 async def cancelled_too_late(step: asyncio.Task[object]) -> None:
-    """Cancels a task when its answer is there, and it was not awake since."""
+    """Cancels a task whose result has arrived but which has not run since."""
     await asyncio.sleep(0)
     await asyncio.sleep(0)
-    time.sleep(0.1)  # noqa: ASYNC251 (the loop stands still, the trio thread does not)
+    time.sleep(0.1)  # noqa: ASYNC251 (it blocks this loop but not the trio thread)
     step.cancel()
     with pytest.raises(asyncio.CancelledError):
         await step
@@ -141,7 +143,7 @@ def test_reading_backward_loses_nothing_when_a_step_is_cancelled(
 
 
 def test_a_wait_abandoned_before_its_block_began_breaks_nothing() -> None:
-    """A completion that is set twice: `entered`, of a block whose caller has stopped waiting."""
+    """A completion may be set twice: `entered`, of a block whose caller has stopped waiting."""
     completion = Completion()
     bridge = blocking_bridge.Bridge
     with blocking_bridge.open_bridge() as own:
@@ -155,19 +157,19 @@ def test_a_wait_abandoned_before_its_block_began_breaks_nothing() -> None:
 def test_a_failed_job_ends_the_loop_and_every_caller_gets_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    scenario, outcomes = Scenario(), list[BaseException]()
+    recorder, outcomes = Recorder(), list[BaseException]()
 
     def attempt(act: Callable[[], object]) -> None:
         try:
             act()
-        except BaseException as error:  # noqa: BLE001 (it is looked at below)
+        except BaseException as error:  # noqa: BLE001 (it is checked below)
             outcomes.append(error)
 
     def sleeping(bridge: blocking_bridge.Bridge) -> None:
         bridge.call(trio.sleep_forever)
 
     def holding(bridge: blocking_bridge.Bridge) -> None:
-        with bridge.hold(scenario.block):
+        with bridge.hold(recorder.block):
             bridge.call(trio.sleep_forever)
 
     with blocking_bridge.open_bridge() as bridge:
@@ -177,7 +179,7 @@ def test_a_failed_job_ends_the_loop_and_every_caller_gets_an_error(
         ]
         for thread in threads:
             thread.start()
-        while not scenario.events:
+        while not recorder.events:
             bridge.call(tick)
         bridge.post(Job(lambda: 1 // 0))
         for thread in threads:
@@ -229,14 +231,14 @@ def test_ctrl_c_while_the_loop_starts_does_not_break_later_connections(
 
 
 def test_a_block_dropped_in_the_trio_thread_does_not_stop_it() -> None:
-    """As garbage collection does to a block that was never left: it runs in any thread."""
-    scenario = Scenario()
+    """Garbage collection, which runs in any thread, does this to a block that was never left."""
+    recorder = Recorder()
     with blocking_bridge.open_bridge() as bridge:
-        block = bridge.hold(scenario.block)
+        block = bridge.hold(recorder.block)
         block.__enter__()
         with blocking.fail_after(10):
             bridge.call(lambda: left_in_trio(block))
-        while "left" not in scenario.events:
+        while "left" not in recorder.events:
             bridge.call(tick)
 
 
@@ -266,7 +268,7 @@ def test_a_flush_does_not_wait_for_later_records(cluster: InProcessCluster) -> N
 def test_a_record_whose_hop_another_thread_has_yet_to_make_is_flushed(
     cluster: InProcessCluster,
 ) -> None:
-    """A thread that was stopped between asking for the hop and making it."""
+    """The other thread is suspended between claiming the hop and making it."""
     with blocking.Namespace.connect(cluster.uri, "owed", create=True) as namespace:
         with namespace.writer("s", create=True) as writer:
             writer._appends._is_asked = True

@@ -1,4 +1,4 @@
-"""What `--from` and NS/STREAM mean, and that wrong ones say what would be right."""
+"""`--from` and NS/STREAM are parsed, and errors about invalid ones list the valid forms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ledgerstream cursor` and `ledgerstream group` on a cluster in this process."""
+"""The commands `ledgerstream cursor` and `ledgerstream group` on a cluster in this process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def test_cursors_and_groups_are_listed_shown_set_and_deleted(
 ) -> None:
     cluster = ClusterOption(cluster=ledgerstream_cluster.uri)
 
-    def said() -> Any:
+    def printed() -> Any:
         return json.loads(capsys.readouterr().out)
 
     async with Namespace.connect(cluster.uri, "demo", create=True) as namespace:
@@ -36,21 +36,21 @@ async def test_cursors_and_groups_are_listed_shown_set_and_deleted(
             await consumer.commit()
 
             await groups.show("demo/clicks", "billing", cluster=cluster, output=JSON)
-            shown = said()
+            shown = printed()
             assert shown["members"] == ["worker"]
             assert [row["holder"] for row in shown["partitions"]] == ["worker", "worker"]
             assert [row["lag_records"] for row in shown["partitions"]] == [0, 0]
             await groups.list_groups("demo/clicks", cluster=cluster, output=JSON)
-            assert [(g["group"], g["members"], g["lag_records"]) for g in said()] == [
+            assert [(g["group"], g["members"], g["lag_records"]) for g in printed()] == [
                 ("billing", 1, 0)
             ]
 
         await cursors.set_cursor("demo/clicks", "billing", "earliest", cluster=cluster, output=JSON)
-        assert [row["lag_records"] for row in said()] == [4, 4]
+        assert [row["lag_records"] for row in printed()] == [4, 4]
         await cursors.set_cursor("demo/clicks#1", "audit", "1:0:3", cluster=cluster, output=JSON)
-        assert (said()["position"], await namespace.cursors("clicks#1") != []) == ("1:0:3", True)
+        assert (printed()["position"], await namespace.cursors("clicks#1") != []) == ("1:0:3", True)
         await cursors.list_cursors("demo/clicks", cluster=cluster, output=JSON)
-        listed = said()
+        listed = printed()
         assert [(row["stream"], row["cursor"], row["lag_records"]) for row in listed] == [
             ("demo/clicks#0", "billing", 4),
             ("demo/clicks#1", "audit", 1),
@@ -63,15 +63,15 @@ async def test_cursors_and_groups_are_listed_shown_set_and_deleted(
         with pytest.raises(InvalidArgument, match="a position belongs to one of them"):
             await cursors.set_cursor("demo/clicks", "x", "1:0:0", cluster=cluster, output=JSON)
         await cursors.delete("demo/clicks", "audit", cluster=cluster, output=JSON)
-        assert said()["deleted"] is True
+        assert printed()["deleted"] is True
         with pytest.raises(NoSuchCursor, match="cursor list demo/clicks"):
             await cursors.show("demo/clicks", "audit", cluster=cluster, output=JSON)
         await groups.delete("demo/clicks", "billing", cluster=cluster, output=JSON)
-        assert said()["deleted"] is True
+        assert printed()["deleted"] is True
         with pytest.raises(NoSuchGroup):
             await groups.show("demo/clicks", "billing", cluster=cluster, output=JSON)
         await cursors.list_cursors("demo/clicks", cluster=cluster, output=JSON)
-        assert said() == []
+        assert printed() == []
         await namespace.set_cursor("clicks#0", "alone", LATEST)
         await groups.list_groups("demo/clicks", cluster=cluster, output=JSON)
-        assert said() == [], "a cursor alone is no group"
+        assert printed() == [], "a cursor without members is no group"

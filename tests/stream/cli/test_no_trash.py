@@ -1,4 +1,4 @@
-"""Without a trash what is deleted or truncated is gone: the command line asks first."""
+"""Without a trash deletions and truncations are permanent, so the command line requires --yes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings on the command line: read in people's units, shown in both."""
+"""Settings on the command line are parsed with units, and shown as numbers and with units."""
 
 from __future__ import annotations
 

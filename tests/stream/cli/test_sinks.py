@@ -1,4 +1,4 @@
-"""`ledgerstream sink` on a cluster in this process."""
+"""The command `ledgerstream sink` on a cluster in this process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def test_sinks_are_listed_shown_and_forgotten(
 ) -> None:
     cluster = ClusterOption(cluster=ledgerstream_cluster.uri)
 
-    def said() -> Any:
+    def printed() -> Any:
         return json.loads(capsys.readouterr().out)
 
     async with Namespace.connect(cluster.uri, "n", create=True) as namespace:
@@ -32,11 +32,11 @@ async def test_sinks_are_listed_shown_and_forgotten(
             ledger = await write_ledger(namespace.client, "s", [[b"1", b"2"]])
             await commit_batch(namespace.client, [ledger], sink_id=sink, batch_id=7)
     await sinks.list_all(cluster=cluster, output=JSON)
-    assert [(each["sink"], each["batch"], each["records"]) for each in said()] == [
+    assert [(each["sink"], each["batch"], each["records"]) for each in printed()] == [
         ("k", 7, 2), ("l", 7, 2), ("m", 7, 2),
     ]  # fmt: skip
     await sinks.show("l", cluster=cluster, output=JSON)
-    shown = said()
+    shown = printed()
     assert shown["last_batch"][0] | {"bytes": 0} == {
         "stream": "n/s", "first_segment": 2, "segments": 1, "first_sequence": 2, "records": 2,
         "bytes": 0,
@@ -44,10 +44,10 @@ async def test_sinks_are_listed_shown_and_forgotten(
     await sinks.show("l", cluster=cluster)
     assert "n/s" in capsys.readouterr().out
     await sinks.forget("k", cluster=cluster, output=JSON)
-    assert said() == {"forgotten": ["k"]}
+    assert printed() == {"forgotten": ["k"]}
     for older_than, forgotten in (("1d", []), ("0s", ["l", "m"])):
         await sinks.forget(older_than=older_than, cluster=cluster, output=JSON)
-        assert said() == {"forgotten": forgotten}
+        assert printed() == {"forgotten": forgotten}
     with pytest.raises(InvalidArgument, match="no sink 'k'"):
         await sinks.show("k", cluster=cluster, output=JSON)
     with pytest.raises(InvalidArgument, match="name a sink"):

@@ -1,5 +1,4 @@
-"""Consumer groups on a simulated cluster: streams to share, and members that remember their
-records."""
+"""Helpers for consumer groups on a simulated cluster: streams, and members that record."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ async def wait_for(holds: Callable[[], bool], seconds: float = 60) -> None:
 
 
 class Worker:
-    """A member as a process of its own, which remembers the records it handled."""
+    """A member in a process of its own, which remembers the records it handled."""
 
     def __init__(self, cluster: SimCluster, name: str, **settings: Any) -> None:
         self.handled: list[tuple[str, bytes, float]] = []

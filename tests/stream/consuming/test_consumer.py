@@ -1,4 +1,4 @@
-"""Consumer groups on a simulated cluster: sharing, growing, records and batches, what it costs."""
+"""Consumer groups on a simulated cluster: sharing, growth, records and batches, and their cost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumer groups on a simulated cluster: members that die, sleep, are slow or are cancelled."""
+"""Consumer groups on a simulated cluster whose members die, hang, are slow or are cancelled."""
 
 from __future__ import annotations
 
@@ -62,8 +62,10 @@ def test_a_member_whose_session_was_lost_returns_and_commits_nothing_of_others()
 
 
 def test_a_zombie_commits_nothing_and_stops_when_it_is_notified() -> None:
-    """Cut off from the metadata and dead to the others, it still reads; nothing of it is
-    committed."""
+    """A member that is cut off from the metadata still reads, but commits nothing.
+
+    To the other members it is dead.
+    """
 
     async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster, 1) as namespace:
@@ -228,7 +230,7 @@ def test_joining_and_leaving_may_be_cancelled_at_any_moment() -> None:
 
 
 def test_a_long_outage_of_the_metadata_in_the_middle_of_a_batch_skips_no_record() -> None:
-    """For a while it delivers nothing; then it continues where it was."""
+    """During the outage the consumer delivers nothing; then it continues where it was."""
 
     async def scenario(cluster: SimCluster) -> None:
         async with a_stream(cluster, 1) as namespace:

@@ -77,8 +77,8 @@ def test_commits_happen_at_most_once_per_interval_and_not_when_idle() -> None:
             assert await cursor.commit() == cursor.position
             assert await version(namespace) == before
             cursor.advance(Position(1, 3, 0))
-            assert cursor.position == Position(1, 499, 0), "never back"
-            # A commit of the caller's does not stop the commits in the background.
+            assert cursor.position == Position(1, 499, 0), "the cursor must not move back"
+            # An explicit commit does not stop the commits in the background.
             cursor.advance(Position(1, 500, 0))
             await cursor.commit()
             cursor.advance(Position(1, 501, 0))
@@ -136,7 +136,10 @@ def test_a_block_that_fails_or_is_cancelled_still_commits_what_was_handled() -> 
 
 
 def test_a_cursor_continues_from_unknown_outcomes_and_late_commits() -> None:
-    """Most answers get lost, some commits happen seconds later: never CursorMoved, never back."""
+    """Most responses get lost and some commits are applied seconds later.
+
+    The cursor neither raises CursorMoved nor moves back.
+    """
 
     async def scenario(cluster: SimCluster) -> None:
         async with (
@@ -212,7 +215,7 @@ def test_a_deleted_cursor_matches_no_late_commit() -> None:
                 await use_while_deleted()
             async with namespace.cursor("s", "c") as cursor:
                 assert cursor.position < Position(1, 9, 0)
-            assert await version(namespace) == 2, "versions do not begin again"
+            assert await version(namespace) == 2, "versions must not begin again"
             metadata = await namespace.stream_metadata("s")
             cursors = CursorStore(namespace.client.store)
             assert await cursors.forget_deleted("n", metadata, namespace.client.now_ms() + 1) == 0
@@ -271,7 +274,7 @@ def test_lag_counts_records_bytes_and_age() -> None:
                 assert (lag.bytes, lag.seconds) == (0, 0.0)
                 sealed = sum(s.nbytes for s in (await namespace.stream_metadata("s")).segments)
                 assert whole.bytes > sealed > 0
-                # An entry handled in part counts as a whole, a truncated one not at all.
+                # A partly handled entry counts as a whole; a truncated one does not count.
                 await namespace.truncate("s", positions[12])
                 await namespace.set_cursor("s", "early", positions[12])
                 lag = await namespace.cursor_lag("s", "early")

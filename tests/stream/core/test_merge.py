@@ -1,4 +1,4 @@
-"""Merging by time: against a twin that sorts with a watermark, and each promise on its own."""
+"""Merging by time, checked against a twin that sorts with a watermark, and promise by promise."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ledger.errors import InvalidArgument
 from stream.core.merge import NO_WATERMARK, Merge, MergeSource
 
 Row = tuple[int, int, int, int]
-"""Time, source, number of the batch, slot: sorting rows is the order wanted."""
+"""Time, source, number of the batch and slot, so that sorted rows are in the expected order."""
 
 
 @dataclass
 class Twin:
-    """Keeps all rows in one list and examines all of them each time."""
+    """A naive merge that keeps all rows in one list and examines all of them each time."""
 
     lateness_ms: int
     bytes_max: int
@@ -171,7 +171,7 @@ def test_the_merge_equals_sorting_with_a_watermark(
     assert both.returned == both.expected
     assert both.merge.watermark_ms == both.twin.watermark_ms
     on_time = [row[0] for row, is_late in both.returned if not is_late]
-    assert on_time == sorted(on_time), "what is not late never goes back"
+    assert on_time == sorted(on_time), "records that are not late must be in order"
 
 
 @settings(deadline=None)
@@ -200,7 +200,7 @@ def test_pushing_only_wanted_sources_returns_all_in_bounded_memory(
                     batches += 1
                 else:
                     merge.finish(source)
-        assert moved or merge.is_finished, "no source may deliver and nothing is returned"
+        assert moved or merge.is_finished, "no source may deliver, yet no record is returned"
         assert merge.nbytes <= bytes_max + 10 * len(sources)
     assert taken == total
 
@@ -260,7 +260,7 @@ def test_a_stream_far_ahead_has_to_wait() -> None:
     assert take(merge) == [("z", [0], False)]
     assert (merge.wants(ahead), merge.wants(behind)) == (False, True)
     merge.finish(behind)
-    assert merge.wants(ahead), "its share is the whole buffer"
+    assert merge.wants(ahead), "its share must be the whole buffer"
 
 
 def test_lateness_that_needs_more_memory_than_the_bound_is_not_waited_for() -> None:

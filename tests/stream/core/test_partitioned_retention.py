@@ -1,4 +1,4 @@
-"""Retention by size of a partitioned stream, against the plainest form of the rule: one by one."""
+"""Retention by size of a partitioned stream, checked against a twin that drops one by one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stream.core.position import Position
 from stream.core.retention import Cause, explain, newest_ms, size_shares
 
 Written = list[tuple[int, int]]
-"""Bytes and seconds of the newest record, segment by segment."""
+"""Bytes of each segment, and the seconds of its newest record."""
 
 
 def partition_of(name: str, written: Written, *, is_open: bool = False) -> StreamMetadata:
@@ -25,12 +25,12 @@ def partition_of(name: str, written: Written, *, is_open: bool = False) -> Strea
 
 
 def naive(partitions: list[StreamMetadata], retention_bytes: int) -> dict[str, int]:
-    """Drops the oldest segment that is first in its partition, while enough is left without it."""
+    """Drops the oldest first segment of a partition while enough bytes remain without it."""
     left = {stream.name: [s for s in stream.live() if not s.is_open] for stream in partitions}
     dropped = dict.fromkeys(left, 0)
     time_ms = dict.fromkeys(left, -1)
     while heads := [name for name in left if left[name]]:
-        # A segment cannot go before those in front of it: it is as old as the youngest of them.
+        # A segment cannot be dropped before earlier ones: it is as old as the youngest of them.
         age = {name: max(time_ms[name], newest_ms(left[name][0])) for name in heads}
         oldest = min(heads, key=lambda name: (age[name], name))
         rest = sum(s.nbytes for name in left for s in left[name]) - left[oldest][0].nbytes

@@ -1,4 +1,4 @@
-"""Positions and starts: order, text, and what is wrong with an invalid text."""
+"""Positions and starts: their order, their text form, and the errors for invalid texts."""
 
 from __future__ import annotations
 

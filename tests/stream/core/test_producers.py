@@ -1,4 +1,4 @@
-"""Idempotent producers: sequences without gaps, and what a segment says of its producers."""
+"""Idempotent producers: sequences without gaps, and the producers recorded in a segment."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_a_log_knows_its_accepted_records_and_refuses_gaps() -> None:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[tuple[str, int]]:
-    """Draws entries that are made, confirmed, rolled over and repaired, in some order."""
+    """Draws entries that are created, confirmed, rolled over and repaired, in some order."""
     return draw(
         st.lists(
             st.one_of(

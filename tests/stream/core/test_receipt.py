@@ -1,4 +1,4 @@
-"""Receipts as JSON: parsed as they were, and anything else refused."""
+"""Receipts as JSON are parsed as they were written, and invalid ones are refused."""
 
 from __future__ import annotations
 

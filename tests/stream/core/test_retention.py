@@ -1,4 +1,4 @@
-"""What a policy drops and when, against the plainest form of the rules."""
+"""What a policy drops and when, checked against the simplest form of the rules."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def policy(**settings: object) -> NamespaceMetadata:
 
 
 def stream_of(sizes: list[int], *, is_open: bool = False) -> StreamMetadata:
-    """Returns segments of one record with these bytes; segment n was last written at n seconds."""
+    """Returns a stream whose segment n has one record of these bytes, written at n seconds."""
     stream = StreamMetadata(name="s", created_ms=0).taken_over()
     for number, nbytes in enumerate(sizes, 1):
         end = SegmentEnd(0, 1, nbytes, 1000 * number, 1000 * number)
@@ -84,7 +84,7 @@ def test_retention_keeps_the_promised_segments_and_no_more(
     assert plan.begin == begin
     after = retained(stream, plan)
     assert after.truncated_to == begin
-    # Trash: what was dropped long enough ago is garbage, all else can be restored.
+    # Trash: segments dropped long enough ago are garbage; all others can be restored.
     marked = stream.truncated(begin, now_ms)
     due = [s.number for s in marked.dropped() if now_ms - s.dropped_ms >= rules.trash_ms]
     late = [s.number for s in marked.dropped() if now_ms - s.dropped_ms < rules.trash_ms]
@@ -95,7 +95,7 @@ def test_retention_keeps_the_promised_segments_and_no_more(
     assert [s.number for s in after.segments] == [
         s.number for s in stream.segments if s.number not in due
     ]
-    # What the plan says about each segment is what happens to it.
+    # Each segment is treated as the plan says.
     assert [planned.number for planned in plan.segments] == [s.number for s in stream.segments]
     for planned, segment in zip(plan.segments, stream.segments, strict=True):
         assert planned.reason
@@ -115,8 +115,11 @@ def twin_begin(
     cursors: dict[str, Position],
     now_ms: int,
 ) -> Position:
-    """Returns where the twin begins: a segment may go if all before it may, it is old or what
-    follows suffices, and no cursor needs it; a missing cursor needs everything."""
+    """Returns the first segment that the twin keeps.
+
+    A segment may be dropped if all earlier ones may, if it is old or the later ones suffice, and
+    if no cursor needs it; a missing cursor needs every segment.
+    """
     begin = stream.truncated_to
     for number in range(1, len(sizes) + 1):
         end = Position(number, 1, 0)
@@ -235,7 +238,7 @@ def test_the_trash_of_a_stream_is_bounded() -> None:
 def test_truncated_segments_are_restored_and_purged_ones_are_not(
     steps: list[tuple[str, int]],
 ) -> None:
-    """The twin: the first record that readers see, and the first there still is."""
+    """The twin is the first record that readers see, and the first record still stored."""
     stream, first_seen, first_there = stream_of([5] * 6), 1, 1
     for now_ms, (what, number) in enumerate(steps):
         if what == "truncate":
@@ -256,7 +259,7 @@ def test_truncated_segments_are_restored_and_purged_ones_are_not(
 
 
 def test_a_full_document_can_still_be_truncated_a_little_and_deleted() -> None:
-    """Marks of what was dropped need bytes, too: the cure must not be refused for the illness."""
+    """Marks of dropped segments need bytes, too: the limit must not refuse its own cure."""
     now_ms = 1_700_000_000_000
 
     rng = random.Random(3)
@@ -281,7 +284,7 @@ def test_a_full_document_can_still_be_truncated_a_little_and_deleted() -> None:
         except InvalidArgument:
             return False
 
-    # Each encoding of that many takes a tenth of a second, so the search begins near its end.
+    # Encoding this many segments takes a tenth of a second, so the search begins near its end.
     with pytest.raises(InvalidArgument) as refused:
         encode_stream(stream_with(len(segments)))
     sizes = re.search(r"would be (\d+) bytes, limit (\d+)", str(refused.value))
@@ -308,7 +311,7 @@ def test_a_full_document_can_still_be_truncated_a_little_and_deleted() -> None:
 
 def test_purged_segments_do_not_appear_again() -> None:
     stream = stream_of([1, 1, 1]).truncated(Position(3, 1, 0), 5)
-    for through in (2, 3):  # 3: nothing is left at all
+    for through in (2, 3):  # 3: no segment is left
         left = purged(stream, through)
         assert len(untruncated(left, None).live()) == len(left.segments)
         with pytest.raises(InvalidArgument, match="was purged and cannot be restored"):

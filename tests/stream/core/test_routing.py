@@ -1,4 +1,4 @@
-"""Routing: the numbers never change, keys spread evenly, and growth moves no more than it must."""
+"""Routes never change, spread keys evenly, and move no more keys than growth requires."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_keys_that_differ_little_spread_evenly(partitions: int, form: str) -> No
     counts = Counter(partition_of(key, partitions) for key in keys)
     expected = len(keys) / partitions
     spread = sum((counts[number] - expected) ** 2 / expected for number in range(partitions))
-    # Chi squared: mean p-1, deviation sqrt(2(p-1)).
+    # Chi squared has mean p-1 and deviation sqrt(2(p-1)).
     assert spread < partitions - 1 + 6 * (2 * (partitions - 1)) ** 0.5
 
 

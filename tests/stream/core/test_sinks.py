@@ -1,4 +1,4 @@
-"""What a batch of a sink does to streams, and the bytes of a sink's node and tag."""
+"""The changes of streams by a batch of a sink, and the encoded form of its node and tag."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What names and patterns select among the nodes of a namespace."""
+"""The streams that names and patterns select among the nodes of a namespace."""
 
 from __future__ import annotations
 

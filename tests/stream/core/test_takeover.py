@@ -1,4 +1,4 @@
-"""Takeover and roll as scenarios: the actions of the machine, and its use of the answers."""
+"""Takeovers and rolls as scenarios: the actions of the state machine after each result."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_sealing_begins_no_segment() -> None:
 def test_a_takeover_at_an_epoch_does_not_go_past_it() -> None:
     machine = Takeover("s", 50, if_epoch=1)
     janitor = OPEN.truncated(OPEN.sealed_end, 40)
-    # A change by the janitor in between does not change the writer.
+    # A change by the janitor in between does not change the epoch.
     actions = actions_of(machine, StreamRead(OPEN, 3), StoreConflicted(), StreamRead(janitor, 4))
     assert actions[-1] == StoreStream(janitor.taken_over(), 4)
     assert machine.handle(StoreConflicted()) == (ReadStream(),)
@@ -164,8 +164,7 @@ def test_a_takeover_at_an_epoch_does_not_go_past_it() -> None:
 
 
 def test_a_takeover_at_an_epoch_whose_outcome_is_unknown_is_not_taken_for_ours() -> None:
-    """A change that another writer stored at the same time looks the same: two writers might
-    continue."""
+    """The change of another writer could look the same, and then two writers would continue."""
     machine = Takeover("s", 50, if_epoch=1)
     actions_of(machine, StreamRead(OPEN, 3), StoreUnknown())
     assert machine.handle(StreamRead(OPEN.taken_over(), 4)) == ()
@@ -191,7 +190,7 @@ def test_an_unexpected_event_is_a_bug_with_a_transcript() -> None:
 def test_only_one_of_several_writers_writes_at_an_epoch(
     turns: list[int], unknown_outcomes: list[int]
 ) -> None:
-    """Three machines take turns against one store that sometimes does not answer.
+    """Three state machines take turns with one store that sometimes does not respond.
 
     Segments stay contiguous, and each segment is begun by the holder of a new epoch.
     """
@@ -216,7 +215,7 @@ def test_only_one_of_several_writers_writes_at_an_epoch(
                     before, stored, version = stored, wanted, version + 1
                     event = StreamStored(version)
                     if stored.open_segment not in (None, before.open_segment):
-                        assert stored.epoch not in begun_by, "two segments by one takeover"
+                        assert stored.epoch not in begun_by, "one takeover began two segments"
                         begun_by[stored.epoch] = turn
                 if outcome_unknown:
                     event = StoreUnknown()
@@ -234,7 +233,7 @@ def test_only_one_of_several_writers_writes_at_an_epoch(
 
 
 def test_a_ledger_that_is_gone_means_another_took_over_if_the_epoch_says_so() -> None:
-    """The other writer found it empty, and deleted it. Found by seed 1035 of the simulator."""
+    """The other writer found it empty and deleted it. Seed 1035 of the simulator found this."""
     machine = Takeover("s", 50)
     actions_of(machine, StreamRead(OPEN, 3), StreamStored(4))
     assert machine.handle(LedgerGone(NoSuchLedger("ledger 70"))) == (ReadStream(),)

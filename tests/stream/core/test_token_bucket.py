@@ -1,4 +1,4 @@
-"""The quota: never more than its rate over any span, and no wait longer than it asks."""
+"""The quota grants at most its rate over any span, and needs no longer wait than it reports."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_over_any_span_no_more_is_taken_than_the_rate_allows(
     for begin in range(len(taken)):
         total = 0
         for at, amount in taken[begin:]:
-            # Before the last request of a span something was left.
+            # Before the last request of a span some tokens were left.
             assert total <= rate * (at - taken[begin][0] + BURST_S) * (1 + 1e-9) + 1e-6
             total += amount
 

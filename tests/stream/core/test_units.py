@@ -1,4 +1,4 @@
-"""Durations and sizes, as people write and read them."""
+"""Durations and sizes in the units that people write and read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the behaviour suite needs beside streams, in asyncio."""
+"""Helpers of the behaviour suite for asyncio."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import TracebackType
 
 
 async def together(*acts: Callable[[], Awaitable[None]]) -> None:
-    """Runs all at the same time; returns when all have ended."""
+    """Runs all functions concurrently and returns when all have ended."""
     async with asyncio.TaskGroup() as group:
         for act in acts:
             group.create_task(_run(act))
@@ -19,7 +19,7 @@ async def _run(act: Callable[[], Awaitable[None]]) -> None:
 
 
 class give_up_after:
-    """What is still waited for in the block then is cancelled, and the block ends."""
+    """Cancels the wait inside its block after this time, and ends the block without an error."""
 
     def __init__(self, seconds: float) -> None:
         self._timeout = asyncio.timeout(seconds)
@@ -41,5 +41,5 @@ class give_up_after:
 
 
 async def pause(seconds: float) -> None:
-    """Lets others run."""
+    """Sleeps while other tasks run."""
     await asyncio.sleep(seconds)

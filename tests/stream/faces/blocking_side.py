@@ -1,4 +1,4 @@
-"""What the behaviour suite needs beside streams, in threads."""
+"""Helpers of the behaviour suite for threads."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from stream.blocking import fail_after
 
 
 def together(*acts: Callable[[], None]) -> None:
-    """Runs all at the same time; returns when all have ended."""
+    """Runs all functions concurrently and returns when all have ended."""
     with ThreadPoolExecutor(len(acts)) as pool:
         futures = [pool.submit(act) for act in acts]
     for future in futures:
@@ -20,11 +20,11 @@ def together(*acts: Callable[[], None]) -> None:
 
 @contextmanager
 def give_up_after(seconds: float) -> Iterator[None]:
-    """What is still waited for in the block then is cancelled, and the block ends."""
+    """Cancels the wait inside its block after this time, and ends the block without an error."""
     with suppress(TimeoutError), fail_after(seconds):
         yield
 
 
 def pause(seconds: float) -> None:
-    """Lets others run."""
+    """Sleeps while other threads run."""
     time.sleep(seconds)

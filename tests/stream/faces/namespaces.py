@@ -1,5 +1,7 @@
-"""Behaviour of namespaces, trash, partitions and groups, told once in asyncio and run on every
-face (see suite.py)."""
+"""Behaviour of namespaces, trash, partitions and groups.
+
+It is written once, for asyncio, and runs on every face (see suite.py).
+"""
 
 from __future__ import annotations
 
@@ -147,7 +149,7 @@ async def check_a_consumer_receives_everything_and_commits(namespace: Namespace)
     assert (await namespace.group("p", "billing")).name == "billing"
     async with namespace.consumer("p", "billing") as consumer, give_up_after(0.3):
         await consumer.next_record()
-        raise AssertionError("all of it was handled")
+        raise AssertionError("every record was handled before")
     await namespace.delete_group("p", "billing")
 
 

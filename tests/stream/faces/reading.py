@@ -1,4 +1,7 @@
-"""Behaviour of readers and cursors, told once in asyncio and run on every face (see suite.py)."""
+"""Behaviour of readers and cursors.
+
+It is written once, for asyncio, and runs on every face (see suite.py).
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ from tests.stream.faces.aio_side import give_up_after, pause, together
 
 
 async def fill(namespace: Namespace, count: int, stream: str = "s", begin: int = 0) -> None:
-    """Records of their own number, ten to an entry, event time a thousand times the number."""
+    """Appends records whose values are their numbers, ten to an entry.
+
+    The event time of a record is a thousand times its number.
+    """
     numbers = range(begin, begin + count)
     async with namespace.writer(stream, create=True) as writer:
         for at in range(begin, begin + count, 10):
@@ -122,11 +128,11 @@ async def check_a_wait_at_the_end_can_be_cancelled(namespace: Namespace) -> None
     async with namespace.reader("s", start=LATEST) as reader:
         async with give_up_after(0.05):
             await reader.next_batch()
-            raise AssertionError("nothing is there")
+            raise AssertionError("there is no record to return")
         at = reader.position
-        # Also when something else is asked for then.
+        # The reader also serves another kind of request after that.
         async for _ in reader.read_to_end():
-            raise AssertionError("nothing is there")
+            raise AssertionError("there is no record to return")
         await fill(namespace, 5, begin=10)
         assert int((await anext(reader)).value) == 10
         assert reader.position > at
@@ -176,7 +182,7 @@ async def check_truncation_is_reported_or_skipped(namespace: Namespace) -> None:
         assert int((await anext(reader)).value) == 15
     async with namespace.reader("s", start=Position(1, 0, 0), on_truncated="latest") as reader:
         async for _ in reader.read_to_end():
-            raise AssertionError("it continues at the end")
+            raise AssertionError("it must continue at the end")
     await namespace.untruncate("s")
     assert await numbers_from(namespace, EARLIEST) == list(range(30))
 
@@ -293,7 +299,7 @@ async def check_a_merge_that_waits_can_be_cancelled(namespace: Namespace) -> Non
         seen = [int((await anext(reader)).record.value) for _ in range(3)]
         async with give_up_after(0.1):
             await anext(reader)
-            raise AssertionError("nothing is there")
+            raise AssertionError("there is no record to return")
         await fill(namespace, 2, begin=3)
         seen += [int((await anext(reader)).record.value) for _ in range(2)]
     assert seen == [0, 1, 2, 3, 4]

@@ -1,7 +1,7 @@
-"""One text, three programs: the behaviour of streams in trio, in asyncio and in threads.
+"""Derives three test programs, for trio, asyncio and threads, from one source.
 
-The text (writing.py, reading.py, ...) is asyncio's. Trio's is the same with other imports; the one
-for threads is made as stream/blocking is made from stream/aio.
+The sources (writing.py, reading.py, ...) are written for asyncio. The program for trio is the same
+with other imports; the one for threads is generated as stream/blocking is from stream/aio.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TEXTS = ("writing", "reading", "namespaces")
 
 
 def text_for(path: Path, face: str) -> str:
-    """A program written for asyncio, as one for this face."""
+    """Returns the source of a program written for asyncio, converted to this face."""
     source = path.read_text(encoding="utf-8")
     if face == "aio":
         return source
@@ -37,7 +37,7 @@ def text_for(path: Path, face: str) -> str:
     package = {"trio": "stream", "blocking": "stream.blocking"}[face]
     source = re.sub(r"\bstream\.(aio|blocking)\b", package, source)
     if face == "trio":
-        # There it is the ledgers' own.
+        # The face for trio has no client of its own: it uses that of ledgers.
         source, found = re.subn(r"^    LedgerClient,\n", "", source, flags=re.MULTILINE)
         if found:
             own = "from ledger.client import LedgerClient\n"
@@ -47,13 +47,13 @@ def text_for(path: Path, face: str) -> str:
 
 @cache
 def program(text: str, face: str) -> types.ModuleType:
-    """The module `text` of the suite as a program of this face."""
+    """Returns the module `text` of the suite as a program of this face."""
     if face == "aio":
         return importlib.import_module(f"tests.stream.faces.{text}")
     path = Path(__file__).with_name(f"{text}.py")
     source = text_for(path, face).replace("faces.aio_side", f"faces.{face}_side")
     for other in TEXTS:
-        # What one text takes from another it takes from the program of the same face.
+        # Imports from another text refer to the program of the same face.
         source = source.replace(f"from tests.stream.faces.{other} ", f"from faces_{face}_{other} ")
     module = types.ModuleType(f"faces_{face}_{text}")
     sys.modules[module.__name__] = module
@@ -62,7 +62,7 @@ def program(text: str, face: str) -> types.ModuleType:
 
 
 def checks() -> Iterator[tuple[str, str]]:
-    """Text and function of each behaviour."""
+    """Yields the text and the function name of each check."""
     for text in TEXTS:
         for name in vars(program(text, "aio")):
             if name.startswith("check_"):
@@ -70,7 +70,7 @@ def checks() -> Iterator[tuple[str, str]]:
 
 
 def run(face: str, cluster: str, namespace: str, check: Callable[..., Any]) -> None:
-    """Has a face check a behaviour in a new namespace of a cluster."""
+    """Runs a check of a face in a new namespace of a cluster."""
     if face == "blocking":
         with blocking.Namespace.connect(cluster, namespace, create=True) as made:
             check(made)

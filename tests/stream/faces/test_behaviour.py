@@ -1,4 +1,4 @@
-"""Each behaviour of streams on each face, over real bookies."""
+"""Checks each behaviour of streams on each face, with real bookies."""
 
 from __future__ import annotations
 

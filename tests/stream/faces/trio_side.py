@@ -1,4 +1,4 @@
-"""What the behaviour suite needs beside streams, in trio."""
+"""Helpers of the behaviour suite for trio."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import trio
 
 
 async def together(*acts: Callable[[], Awaitable[None]]) -> None:
-    """Runs all at the same time; returns when all have ended."""
+    """Runs all functions concurrently and returns when all have ended."""
     async with trio.open_nursery() as nursery:
         for act in acts:
             nursery.start_soon(act)
@@ -17,11 +17,11 @@ async def together(*acts: Callable[[], Awaitable[None]]) -> None:
 
 @asynccontextmanager
 async def give_up_after(seconds: float) -> AsyncIterator[None]:
-    """What is still waited for in the block then is cancelled, and the block ends."""
+    """Cancels the wait inside its block after this time, and ends the block without an error."""
     with trio.move_on_after(seconds):
         yield
 
 
 async def pause(seconds: float) -> None:
-    """Lets others run."""
+    """Sleeps while other tasks run."""
     await trio.sleep(seconds)

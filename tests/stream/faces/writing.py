@@ -1,4 +1,7 @@
-"""Behaviour of writers, told once in asyncio and run on every face (see suite.py)."""
+"""Behaviour of writers.
+
+It is written once, for asyncio, and runs on every face (see suite.py).
+"""
 
 from __future__ import annotations
 
@@ -232,7 +235,7 @@ async def check_a_cancelled_append_leaves_the_writer_usable(namespace: Namespace
     async with namespace.writer("s", create=True) as writer:
         async with give_up_after(0.05):
             await writer.append(b"unknown")
-            raise AssertionError("it lingers for a minute")
+            raise AssertionError("the record must linger for a minute")
         ticket = writer.append_nowait(b"kept")
         await writer.flush()
         await ticket.wait()

@@ -1,4 +1,4 @@
-"""A partitioned writer on real bookies: routing, order, growth, and partitions that fail alone."""
+"""A partitioned writer on real bookies: routing, order, growth, and failures of one partition."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ async def test_a_partition_that_fails_is_reported_and_the_others_continue(tmp_pa
                     await writer.append_many([b"v"] * 60, keys)
                 assert isinstance(caught.value.errors[1], TakenOver)
                 assert sorted(caught.value.done) == [0, 2]
-                # Records without a key avoid the one that failed.
+                # Records without a key avoid the failed partition.
                 for _ in range(6):
                     assert (await writer.append(b"e")).partition in (0, 2)
                 assert list(writer.statistics().failed) == [1]

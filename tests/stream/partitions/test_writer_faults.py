@@ -1,9 +1,8 @@
 """A partitioned writer in a simulated cluster that grows its stream, takes partitions over and
 kills bookies.
 
-Whatever happens: a confirmed record is stored once, at the position that its writer returned;
-records of one key are in the order of their appends, also over the partitions that the key has been
-in.
+In every run a confirmed record is stored once, at the position that its writer returned, and the
+records of one key are in the order of their appends, across all partitions that had the key.
 """
 
 from __future__ import annotations
@@ -118,7 +117,7 @@ class StressRun:
         except LedgerError as again:
             self.history.failed(again)
 
-    async def hurt(self, namespace: Namespace) -> None:
+    async def inject_faults(self, namespace: Namespace) -> None:
         cluster, chance, partitions = self.cluster, self.chance, 2
         calm = replace(cluster.metadata.options)
         hurts = itertools.chain([_GROW], iter(lambda: chance.randrange(6), None))
@@ -156,7 +155,7 @@ class StressRun:
             namespace = Namespace(client, "demo")
             await namespace.create_stream("s", partitions=2)
             writer = self.cluster.start_client(self.write, options=IMPATIENT)
-            await self.hurt(namespace)
+            await self.inject_faults(namespace)
             self.history.is_over = True
             with trio.fail_after(120):
                 await writer.finished.wait()
@@ -177,8 +176,8 @@ def check(history: History, found: dict[int, list[Record]]) -> None:
         for record in records:
             assert record.key is not None
             number = int(record.value.rstrip(b"\0"))
-            assert (record.key, number) not in at, "a record is there twice"
-            assert number > last.get(record.key, -1), "records of a key out of order"
+            assert (record.key, number) not in at, "a record is stored twice"
+            assert number > last.get(record.key, -1), "records of a key are out of order"
             last[record.key] = number
             at[record.key, number] = PartitionPosition(partition, record.position)
             times[record.key].append((number, record.append_time_ms))
@@ -193,7 +192,7 @@ async def scenario(cluster: SimCluster) -> None:
     stress = StressRun(cluster)
     found = await stress.run()
     check(stress.history, found)
-    assert len(found) > 2, "it never grew"
+    assert len(found) > 2, "the stream never grew"
     assert len(stress.history.confirmed) > 100
 
 

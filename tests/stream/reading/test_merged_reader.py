@@ -1,4 +1,4 @@
-"""Several streams read as one, on real bookies."""
+"""Several streams that are read as one, on real bookies."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_order_by_append_time_goes_by_entries(tmp_path: Path) -> None:
     async with a_namespace(tmp_path) as namespace:
         for name, start in (("a", 900), ("b", 100), ("a", 500)):
             await fill(namespace, name, list(range(start, start + 10)))
-            await trio.sleep(0.002)  # append times are milliseconds: these are to differ
+            await trio.sleep(0.002)  # append times are in milliseconds, and these must differ
         async with namespace.merged_reader(
             ["b", "a"], order_by="append_time", follow=False
         ) as reader:
@@ -87,7 +87,7 @@ async def test_late_records_are_marked_and_lateness_puts_them_in_order(
             with trio.fail_after(10):
                 merged = [await reader.__anext__() for _ in at_first]
                 assert [m.record.event_time_ms for m in merged] == at_first
-                # A record without an event time has that of its append, far behind these.
+                # A record without an event time gets its append time, which is far later.
                 await writer.append_many([b""] * 3, event_times=[15, 60, None])
                 await writer.append(b"", event_time_ms=1 << 50)
                 merged = [await reader.__anext__() for _ in [*then, None]]

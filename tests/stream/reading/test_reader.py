@@ -1,4 +1,4 @@
-"""Where readers begin, reading backward, and what happens when retention passes a reader."""
+"""Readers: where they begin, reading backward, and retention that passes a reader."""
 
 from __future__ import annotations
 
@@ -28,8 +28,10 @@ from tests.stream.whole_streams import drain, read_all
 
 
 async def fill(namespace: Namespace, *, records: int = 600, seed: int = 1) -> list[Record]:
-    """Appends three segments of many entries; event times go back and forth, some records have
-    none."""
+    """Appends three segments of many entries.
+
+    Event times are not monotonic, and some records have none.
+    """
     rng = random.Random(seed)
     numbers = iter(range(records))
     for _ in range(3):
@@ -49,8 +51,10 @@ async def fill(namespace: Namespace, *, records: int = 600, seed: int = 1) -> li
 async def note_event_ranges(
     namespace: Namespace, everything: list[Record], *, is_known: bool
 ) -> None:
-    """Records whether the range of each segment is noted: writers note it; a recovery that reads no
-    header does not."""
+    """Sets whether the event-time range of each segment is known.
+
+    Writers store the range; a recovery that reads no header does not.
+    """
 
     def noted(segment: Segment) -> Segment:
         times = [
@@ -97,7 +101,7 @@ async def test_a_start_at_a_future_event_time_waits_for_it(tmp_path: Path) -> No
             with trio.fail_after(10):
                 assert (await reader.__anext__()).value == b"now"
                 assert (await reader.__anext__()).value == b"after"
-        # It begins in the middle of an open segment, too.
+        # The start may also be in the middle of an open segment.
         assert [r.value for r in await read_all(namespace, "s", FromEventTime(100))] == [
             b"now", b"after"
         ]  # fmt: skip
@@ -162,7 +166,7 @@ async def test_backward_reading_continues_before_a_position(tmp_path: Path) -> N
                         found[:0] = batch.records()
                         assert batches.position == found[0].position
                 assert found == everything[:number]
-            # No reader ever returned such a position; there is nothing behind the end.
+            # No reader ever returned such a position: there is no record after the end.
             end = everything[-1].position
             beyond = Position(end.segment, end.entry + 1000, 0)
             async with namespace.backward_batches("s", before=beyond) as batches:

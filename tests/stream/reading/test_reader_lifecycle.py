@@ -1,5 +1,8 @@
-"""Readers of streams that are deleted and created again, truncated ahead of their end, or committed
-by clients whose clocks differ; and readers that are cancelled again and again."""
+"""Readers of streams that are deleted and created again, or truncated ahead of their end.
+
+The streams may also be committed by clients whose clocks differ, and the readers be cancelled
+repeatedly.
+"""
 
 from __future__ import annotations
 
@@ -28,8 +31,10 @@ async def a_namespace(cluster: SimCluster) -> AsyncIterator[Namespace]:
 
 @pytest.mark.parametrize("has_waited", [False, True])
 def test_a_stream_created_again_is_another_one(has_waited: bool) -> None:
-    """Its segments count from 1 again: a reader of the old one would wait for their number, and
-    skip all before."""
+    """The segments of the new stream count from 1 again.
+
+    A reader of the old one would wait for its next segment number and skip all earlier ones.
+    """
 
     async def scenario(cluster: SimCluster) -> None:
         async with a_namespace(cluster) as namespace:
@@ -71,7 +76,9 @@ def test_readers_of_a_stream_created_again_share_nothing_with_those_of_the_old_o
                     for _ in range(10):
                         await writer.append(b"old")
                         await old.next_batch()
-                assert namespace.tails.streams == ["s"], "it keeps what it has, for a while"
+                assert namespace.tails.streams == ["s"], (
+                    "the reader must keep its records for a while"
+                )
                 await namespace.delete_stream("s")
                 async with (
                     namespace.writer("s", create=True) as writer,
@@ -114,7 +121,7 @@ def test_the_end_is_behind_what_was_truncated_ahead(policy: OnTruncated, is_seal
 
 
 def test_times_of_ledgers_that_others_wrote_do_not_decrease() -> None:
-    """Tasks have clocks of their own: the time of the commit counts."""
+    """Tasks have clocks of their own, so the time of the commit counts."""
 
     async def scenario(cluster: SimCluster) -> None:
         async with a_namespace(cluster) as namespace:
@@ -143,8 +150,7 @@ def test_times_of_ledgers_that_others_wrote_do_not_decrease() -> None:
 
 
 def test_the_read_ahead_of_a_cancelled_call_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise calls with short timeouts pile up reads, each as much as one reader may read
-    ahead."""
+    """Otherwise calls with short timeouts accumulate reads, each of a full read-ahead."""
     under_way: list[EntryRange] = []
     most = 0
     run = EntryRange._run
@@ -177,13 +183,13 @@ def test_the_read_ahead_of_a_cancelled_call_is_dropped(monkeypatch: pytest.Monke
                             assert batch.first_sequence == next_sequence
                             next_sequence += len(batch)
                 assert next_sequence == 500
-            assert 0 < most <= 6, "four batches are what may be read ahead"
+            assert 0 < most <= 6, "at most four batches may be read ahead"
 
     simulate(scenario, 1)
 
 
 def test_reading_to_the_end_of_a_dead_writer_does_not_wait() -> None:
-    """The end is known from the bookies: a reader that has followed needs no poll to learn it."""
+    """The bookies report the end: a reader that has followed needs no poll to learn it."""
 
     async def scenario(cluster: SimCluster) -> None:
         async with a_namespace(cluster) as namespace:

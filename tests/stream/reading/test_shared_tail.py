@@ -1,4 +1,4 @@
-"""Many readers at the end of one stream: each sees everything once, and it is fetched once."""
+"""Many readers at the end of one stream: each sees every record once, with one fetch for all."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ENTRIES = 40
 
 
 async def append_slowly(writer: StreamWriter, count: int, pause_s: float, first: int = 0) -> None:
-    """Appends records, each an entry of its own that readers see before the next."""
+    """Appends records, each as an entry of its own that readers see before the next one."""
     for number in range(first, first + count):
         await writer.append(b"%d" % number)
         await trio.sleep(pause_s)
@@ -44,7 +44,7 @@ async def take(reader: StreamReader, count: int, pause: Callable[[], Awaitable[N
 def test_a_hundred_readers_cost_one_poll_and_one_decoding_per_entry(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One poll, one decoding and next to no task per entry, whatever the number of readers."""
+    """Each entry costs one poll, one decoding and almost no task for any number of readers."""
     counts = {"polls": 0, "decodes": 0}
     poll = LacPoll.poll
 
@@ -60,7 +60,7 @@ def test_a_hundred_readers_cost_one_poll_and_one_decoding_per_entry(
     monkeypatch.setattr(segment_feed_module, "decode", counted_decode)
 
     async def scenario(cluster: SimCluster) -> None:
-        # Two clients, so that what the writer needs is not counted among the readers' tasks.
+        # Two clients, so that the writer's tasks are not counted among the readers' tasks.
         async with cluster.client("writing") as one, cluster.client("reading") as other:
             await Namespace(one, "n").ensure()
             namespace = Namespace(other, "n")
@@ -88,7 +88,7 @@ def test_a_hundred_readers_cost_one_poll_and_one_decoding_per_entry(
                 assert len(done) == READERS
                 assert counts["decodes"] - before["decodes"] == ENTRIES
                 assert counts["polls"] - before["polls"] <= ENTRIES + 2
-                # The client's own few, for example to read the metadata store.
+                # The client has a few of its own, for example to read the metadata store.
                 assert spawned.count <= ENTRIES, f"{spawned.count} tasks for {ENTRIES} entries"
                 delivered, fetched = namespace.tails.counts.delivered, namespace.tails.counts
                 assert delivered == READERS * ENTRIES
@@ -100,7 +100,7 @@ def test_a_hundred_readers_cost_one_poll_and_one_decoding_per_entry(
 
 @pytest.mark.parametrize("seed", seeds(ci=1, night=30))
 def test_readers_of_any_speed_that_are_cancelled_at_any_time_see_all_of_it(seed: int) -> None:
-    """Small bounds, so that slow readers fall behind; rolls, so that feeds cross segments."""
+    """Small bounds make slow readers fall behind, and rolls make feeds cross segments."""
 
     async def scenario(cluster: SimCluster) -> None:
         chance = random.Random(seed)
@@ -134,7 +134,7 @@ def test_readers_of_any_speed_that_are_cancelled_at_any_time_see_all_of_it(seed:
                     await writer.append(b"%d" % number)
                     await trio.sleep(chance.choice((0, 0, 0.01, 0.1)))
             counts = namespace.tails.counts
-            assert counts.delivered > counts.batches, "nothing was shared"
+            assert counts.delivered > counts.batches, "no fetch was shared"
 
     simulate(scenario, seed)
 
@@ -156,7 +156,7 @@ def test_a_slow_reader_falls_behind_catches_up_and_shares_again() -> None:
                     assert seen == list(range(110))
 
                 nursery.start_soon(follow)
-                # It may have read the first ones alone.
+                # It may have read the first records alone.
                 nursery.start_soon(append_slowly, writer, 2, 0.01)
                 assert await take(slow, 2, trio.lowlevel.checkpoint) == [0, 1]
                 await append_slowly(writer, 98, 0.01, first=2)  # it sleeps all the time
@@ -170,7 +170,7 @@ def test_a_slow_reader_falls_behind_catches_up_and_shares_again() -> None:
                 await take(slow, 10, trio.lowlevel.checkpoint)
                 await trio.sleep(1)
                 assert counts.batches - fetched <= 10
-                assert counts.delivered - delivered >= 18, "it does not share again"
+                assert counts.delivered - delivered >= 18, "the reader does not share again"
 
     simulate(scenario, 3)
 
@@ -259,7 +259,7 @@ def test_the_last_reader_that_leaves_ends_the_shared_tail() -> None:
 def test_the_last_reader_may_leave_when_an_answer_arrives(
     leaves_at: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The task that fetches runs on for a moment then; it is one of the client's."""
+    """The fetching task, which is one of the client's, keeps running for a moment then."""
 
     async def scenario(cluster: SimCluster) -> None:
         async with cluster.client("one") as client:

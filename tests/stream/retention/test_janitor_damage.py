@@ -1,5 +1,4 @@
-"""A janitor finds damaged metadata: it reports it, treats nothing as missing, and cleans up the
-rest."""
+"""A janitor reports damaged metadata, treats nothing as missing, and cleans up the rest."""
 
 from __future__ import annotations
 

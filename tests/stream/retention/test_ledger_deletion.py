@@ -1,4 +1,4 @@
-"""Deleting the ledgers of a stream completes, however often its janitor dies."""
+"""The deletion of a stream's ledgers completes however often its janitor dies."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_janitors_that_always_die_early_complete_the_deletion(
                 await janitor.sweep()
 
             deaths = count()
-            # Each of them lives long enough for a third of the ledgers, found or not.
+            # Each janitor lives long enough for a third of the ledgers, found or not.
             while await cut_once(sweep, LEDGERS):
                 assert next(deaths) < 20, "every janitor begins from scratch"
             assert next(deaths) > 1

@@ -1,4 +1,4 @@
-"""`retention_bytes` of a partitioned stream, with a real janitor: all partitions count as one."""
+"""With a real janitor, `retention_bytes` counts all partitions of a stream as one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SEGMENTS = 3
 
 
 async def write(namespace: Namespace, partition: str) -> int:
-    """Appends sealed segments of 4,000 bytes and more; returns the bytes of all of them."""
+    """Appends sealed segments of at least 4,000 bytes, and returns their total bytes."""
     for _ in range(SEGMENTS):
         async with namespace.writer(partition) as writer:
             await writer.append_many([bytes(100)] * 40)

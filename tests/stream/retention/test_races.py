@@ -1,5 +1,4 @@
-"""Another client is always a little faster than the janitor, and nothing is deleted that must be
-kept."""
+"""Another client always acts just before the janitor, and no data is deleted that must be kept."""
 
 from __future__ import annotations
 
@@ -25,8 +24,11 @@ from tests.stream.whole_streams import read_all, values
 
 
 class Interloper:
-    """Does something just before the next transaction; with a path, before the call of this turn
-    that reads that node, lists its children, or is a transaction about it."""
+    """A store that runs `act` just before the next transaction.
+
+    With a path, it runs it before the call number `turn` that reads that node, lists its children,
+    or is a transaction on it.
+    """
 
     def __init__(
         self,
@@ -71,8 +73,7 @@ async def interloper(
     path: str | None = None,
     turn: int = 1,
 ) -> AsyncIterator[None]:
-    """Yields the store of this namespace's client, with another client that is always a little
-    faster."""
+    """Replaces the store of this namespace's client by one on which another client acts first."""
     inner = namespace.client.store
     namespace.client.store = Interloper(namespace, act, path, turn)  # type: ignore[assignment]
     try:
@@ -243,7 +244,9 @@ def test_a_writer_suspended_while_its_stream_was_removed_does_not_own_the_next_o
                 await namespace.client.store.get(stream_path("n", "s"))
             async with namespace.writer("s", create=True) as writer:
                 await writer.append(b"b")
-                assert writer.epoch == sleeper.epoch  # epochs begin again: they say nothing here
+                assert (
+                    writer.epoch == sleeper.epoch
+                )  # epochs begin again, so they do not distinguish the streams
                 with pytest.raises(NoSuchStream):
                     await sleeper.append(b"never")
                 await writer.append(b"c")

@@ -1,4 +1,4 @@
-"""What is deleted and what must stay: truncation, retention, deletion, commits, repair."""
+"""Truncation, retention, deletion, commits and repair delete what they must and nothing else."""
 
 from __future__ import annotations
 
@@ -133,8 +133,10 @@ async def test_ledgers_are_committed_once_per_batch(tmp_path: Path) -> None:
 
 
 async def test_a_writer_continues_when_its_ledger_fails(tmp_path: Path) -> None:
-    """Two of four bookies stop in turn while records are in flight; each record is stored once, in
-    order, where the writer returned it."""
+    """Two of four bookies stop in turn while records are in flight.
+
+    Each record is stored once, in order, at the position that the writer returned.
+    """
     async with (
         real_cluster(tmp_path, 4, **SMALL) as cluster,
         cluster.client(ensemble_change_timeout_s=0.3, add_timeout_s=0.5) as client,

@@ -1,5 +1,7 @@
-"""The trash restores what was truncated or deleted, and purges it when its time has passed; a
-policy is explained before it is set."""
+"""The trash restores truncated and deleted streams, and purges them after its window.
+
+A policy is explained before it is set.
+"""
 
 from __future__ import annotations
 
@@ -219,7 +221,7 @@ def test_a_namespace_is_deleted_with_its_trash_if_that_is_requested() -> None:
 
 
 def test_versions_never_begin_again_under_a_name() -> None:
-    """A change that was decided before the stream was deleted cannot match one made after it."""
+    """A change decided before a stream was deleted cannot match a stream created after it."""
 
     async def scenario(namespace: Namespace) -> None:
         store, path = namespace.client.store, stream_path("n", "s")
@@ -285,7 +287,7 @@ def test_a_policy_that_would_drop_data_is_refused_unless_that_is_allowed() -> No
         assert tried.retention_bytes == two
         assert (await namespace.policy()).retention_bytes is None
         await namespace.set_policy(retention_bytes=two)
-        # What is dropped anyway is no reason to refuse; purging it is.
+        # Data that is dropped already is no reason to refuse; purging it is.
         await namespace.set_policy(allow_drop=False, roll_ms=5000)
         with pytest.raises(DataWouldBeDropped, match="permanently"):
             await namespace.set_policy(allow_drop=False, trash_ms=0)

@@ -49,8 +49,7 @@ async def write_ledger(
 
 
 def nearly_full(stream: StreamMetadata) -> StreamMetadata:
-    """Returns a stream with just the number of segments that a commit cannot add to, and a writer
-    can."""
+    """Returns a stream that has too many segments for a commit, but not for a writer."""
     rng = random.Random(9)
     time_ms = 1_764_000_000_000
 

@@ -131,7 +131,7 @@ def test_a_slow_commit_gets_past_a_busy_writer(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("seed", seeds(ci=1, night=30))
 def test_records_in_flight_follow_the_batch(seed: int) -> None:
-    """Many records, small entries, and a commit every few milliseconds."""
+    """There are many records, small entries, and a commit every few milliseconds."""
 
     async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster, batch_bytes=64) as namespace:
@@ -176,7 +176,7 @@ def test_a_conditional_append_fails_if_a_batch_was_committed_before_it() -> None
             assert caught.value.next_sequence == 2
             await writer.append(b"2", expected_sequence=2)
             await commit(namespace, b"b")
-            # Mixed: only records that cannot have their sequence are refused.
+            # In a mixture only the records that cannot have their sequence are refused.
             plain = writer.append_nowait(b"4")
             refused = writer.append_nowait(b"x", expected_sequence=4)
             later = writer.append_nowait(b"5")

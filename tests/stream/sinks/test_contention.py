@@ -1,4 +1,4 @@
-"""Many drivers commit to the same stream at once: each succeeds, or gets an error in time."""
+"""Many drivers that commit to the same stream at once each succeed or get an error in time."""
 
 from __future__ import annotations
 
@@ -82,4 +82,6 @@ def test_pauses_grow_with_conflicts_and_shrink_with_the_wait() -> None:
         < longest(1000, GIVE_UP_AFTER_S / 2)
         < longest(1000, 0.0)
     )
-    assert min(conflict_pause_s(8, 0.0, rng) for _ in range(2000)) < 0.01, "spread over all of it"
+    assert min(conflict_pause_s(8, 0.0, rng) for _ in range(2000)) < 0.01, (
+        "pauses must be spread over the whole range"
+    )

@@ -13,7 +13,7 @@ from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sinks.sink_ledgers import write_ledger
 
 AGE_MS = 600_000
-"""Of orphans that go; an hour of a simulated cluster takes seconds, a day takes a minute."""
+"""The age of deleted orphans; an hour of a simulated cluster takes seconds, a day a minute."""
 
 
 async def ledgers(namespace: Namespace) -> set[int]:

@@ -1,5 +1,8 @@
-"""Calls of a writer, cancelled at each of their awaits: the writer stays usable or is clearly
-closed, what was acknowledged is there, and nothing is there twice."""
+"""Calls of a writer that are cancelled at each of their awaits.
+
+The writer stays usable or is clearly closed, acknowledged records are stored, and no record is
+stored twice.
+"""
 
 from __future__ import annotations
 
@@ -20,40 +23,40 @@ from tests.stream.whole_streams import read_values
 SMALL = WriterOptions(pending_bytes_max=300)
 
 
-def check(found: list[bytes], acknowledged: list[bytes], doubtful: list[bytes]) -> None:
-    """Acknowledged records once, in their order; the others once or not at all."""
+def check(found: list[bytes], acknowledged: list[bytes], unconfirmed: list[bytes]) -> None:
+    """Checks that acknowledged records are found once, in order, and others at most once."""
     assert [value for value in found if value in acknowledged] == acknowledged
-    for value in doubtful:
+    for value in unconfirmed:
         assert found.count(value) <= 1
-    assert not set(found) - set(acknowledged) - set(doubtful)
+    assert not set(found) - set(acknowledged) - set(unconfirmed)
 
 
 async def _append(writer: StreamWriter) -> None:
-    await writer.append(b"doubt")
+    await writer.append(b"unconfirmed")
 
 
 async def _append_expecting(writer: StreamWriter) -> None:
-    await writer.append(b"doubt", expected_sequence=writer.next_sequence)
+    await writer.append(b"unconfirmed", expected_sequence=writer.next_sequence)
 
 
 async def _append_many(writer: StreamWriter) -> None:
-    await writer.append_many([b"doubt", *(bytes([n]) * 100 for n in range(20))])
+    await writer.append_many([b"unconfirmed", *(bytes([n]) * 100 for n in range(20))])
 
 
 async def _flush(writer: StreamWriter) -> None:
     await writer.wait_room()
-    writer.append_nowait(b"doubt")
+    writer.append_nowait(b"unconfirmed")
     await writer.flush()
 
 
 async def _produce(writer: StreamWriter) -> None:
     producer = await writer.producer("loader")
-    await producer.append(b"doubt", 0)
+    await producer.append(b"unconfirmed", 0)
 
 
 async def _produce_many(writer: StreamWriter) -> None:
     producer = await writer.producer("loader")
-    await producer.append_many([b"doubt", *(bytes([n]) * 100 for n in range(20))], 0)
+    await producer.append_many([b"unconfirmed", *(bytes([n]) * 100 for n in range(20))], 0)
 
 
 @pytest.mark.parametrize("is_full", [False, True])
@@ -74,14 +77,14 @@ def test_a_cancelled_call_leaves_the_writer_usable(
                     is_cut = await cut_once(partial(call, writer), number)
                     await writer.append(b"after")
                     producer = await writer.producer("loader")
-                    # As a retry of what was cancelled: it is there by now, or comes now.
+                    # A retry of the cancelled record: it is stored already, or is stored now.
                     known = producer.next_sequence
                     await producer.append(b"last", known)
                     assert producer.last_sequence == known
                 found = [value for value in await read_values(namespace) if value]
-                doubtful = [b"doubt", *(bytes([n]) * 100 for n in range(20))]
-                check(found, [b"after", b"last"], doubtful)
-                assert is_cut or b"doubt" in found
+                unconfirmed = [b"unconfirmed", *(bytes([n]) * 100 for n in range(20))]
+                check(found, [b"after", b"last"], unconfirmed)
+                assert is_cut or b"unconfirmed" in found
                 return is_cut
 
         return simulate(scenario, 1)
@@ -132,7 +135,7 @@ def test_a_waiting_task_gets_an_error_when_the_end_of_the_block_is_cancelled() -
 
 
 def test_a_cancelled_writer_leaves_no_ledger_open_for_writing() -> None:
-    """While it takes over, makes a ledger ahead, rolls or closes."""
+    """It is cancelled while it takes over, prepares a ledger, rolls or closes."""
 
     async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster, roll_ms=1000) as namespace:

@@ -1,4 +1,4 @@
-"""Appends that expect a sequence number, and the limits a namespace sets to appends."""
+"""Appends that expect a sequence number, and the limits that a namespace sets for appends."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ async def test_records_of_a_conditional_append_stay_contiguous_beside_other_appe
                     await writer.append_many(ours, expected_sequence=writer.next_sequence)
                     break
                 except SequenceMismatch:
-                    pass  # had to wait for room, and another was faster
+                    pass  # it waited for capacity, and another append came first
         found = values(await read_all(namespace, "s"))
         begin = found.index(ours[0])
         assert found[begin : begin + 2000] == ours
@@ -86,7 +86,7 @@ async def test_records_of_a_conditional_append_stay_contiguous_beside_other_appe
 
 @pytest.mark.parametrize("is_many", [False, True])
 def test_a_mismatch_counts_only_durable_records(is_many: bool) -> None:
-    """A caller that was cut off and retries must not count its record as stored before it is."""
+    """A caller that was cancelled and retries must not take its record for stored too early."""
 
     async def append(writer: StreamWriter) -> None:
         if is_many:
@@ -156,7 +156,7 @@ def test_appends_wait_to_stay_within_the_quota() -> None:
             for _ in range(200):
                 await writer.append(bytes(1000))
             seconds = trio.current_time() - begun
-            assert 19 < seconds < 23  # 200 entries of some 1100 bytes, less one burst
+            assert 19 < seconds < 23  # 200 entries of about 1100 bytes, less one burst
             while writer.has_room:
                 writer.append_nowait(bytes(1000))
             with pytest.raises(trio.WouldBlock):

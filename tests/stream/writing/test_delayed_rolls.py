@@ -1,5 +1,8 @@
-"""A roll whose outcome was given up for unknown, and which the store carries out only when the
-writer is about to store something else. Nothing is lost by it and nothing is there twice."""
+"""A roll whose outcome is unknown, and which the metadata store applies late.
+
+The store applies it only when the writer is about to store another change. No record is lost by
+that, and none is stored twice.
+"""
 
 from __future__ import annotations
 
@@ -20,21 +23,24 @@ PATH = stream_path("n", "s")
 
 
 class LateStore:
-    """Once `is_late` is set it keeps the next new segment back until there is another change of
-    the stream; the stream cannot be read `silences` times then."""
+    """A store that delays the next new segment once `is_late` is set.
 
-    def __init__(self, inner: MetadataStore, silences: int) -> None:
+    It applies the change just before the next change of the stream; until then `failed_reads`
+    reads of the stream fail.
+    """
+
+    def __init__(self, inner: MetadataStore, failed_reads: int) -> None:
         self._inner = inner
         self.is_late = False
-        self._silences = silences
+        self._failed_reads = failed_reads
         self.kept: Sequence[Change] | None = None
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     async def get(self, path: str) -> Node:
-        if path == PATH and self.kept is not None and self._silences:
-            self._silences -= 1
+        if path == PATH and self.kept is not None and self._failed_reads:
+            self._failed_reads -= 1
             raise MetadataUnavailable(f"{path}: no answer")
         return await self._inner.get(path)
 
@@ -49,11 +55,11 @@ class LateStore:
         await self._inner.transaction(changes)
 
 
-@pytest.mark.parametrize("silences", [1, 2, 3])
-def test_a_roll_that_the_store_applies_late_loses_and_repeats_nothing(silences: int) -> None:
+@pytest.mark.parametrize("failed_reads", [1, 2, 3])
+def test_a_roll_that_the_store_applies_late_loses_and_repeats_nothing(failed_reads: int) -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as client:
-            client.store = store = LateStore(client.store, silences)
+            client.store = store = LateStore(client.store, failed_reads)
             namespace = Namespace(client, "n")
             await namespace.ensure(roll_ms=1000, linger_ms=0)
             await namespace.ensure_stream("s")
@@ -71,4 +77,4 @@ def test_a_roll_that_the_store_applies_late_loses_and_repeats_nothing(silences: 
             assert [record.value for record in records] == [b"%d" % n for n in range(200)]
             assert [record.position for record in records] == positions
 
-    simulate(scenario, silences)
+    simulate(scenario, failed_reads)

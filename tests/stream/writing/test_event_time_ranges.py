@@ -1,4 +1,4 @@
-"""The range of event times of a segment: known when its writer sealed it, never wrong."""
+"""The range of event times of a segment is known if its writer sealed it, and never wrong."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def test_a_writer_stores_the_range_of_each_segment_it_seals(tmp_path: Path
                 for time in times:
                     await writer.append(b"x", event_time_ms=time)
                 await writer.append_many([b"y", b"z"], event_times=times[:2])
-        # One with times before 1970 is unknown: -1 could not be distinguished.
+        # A range with times before 1970 is unknown: -1 could not be distinguished from it.
         assert await ranges(namespace) == [(5, 9), (-1, -1), (3, 7), (-1, -1)]
 
 

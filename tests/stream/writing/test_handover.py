@@ -1,4 +1,4 @@
-"""A stream changes hands without anything becoming unknown, or at a known epoch only."""
+"""Writers hand a stream over without unknown outcomes, or take it over at a given epoch."""
 
 from __future__ import annotations
 
@@ -100,18 +100,18 @@ def test_a_writer_that_does_not_answer_is_taken_over_by_force() -> None:
                     await writer.append(b"2")
                     cluster.metadata.heal()
                     await trio.sleep(10)
-                    await writer.append(b"3")  # the request was not for this one
+                    await writer.append(b"3")  # the request was not for this writer
                     is_over.set()
             assert await read_values(Namespace(two, "n")) == [b"1", b"2", b"3"]
 
     simulate(scenario, 2)
 
 
-async def _ignore_takeover(life: object) -> None:
-    """The end of the block reports the takeover, too."""
-    assert callable(life)
+async def _ignore_takeover(process: object) -> None:
+    """Runs a writer whose block may end with the takeover as its error."""
+    assert callable(process)
     try:
-        await life()
+        await process()
     except TakenOver:
         pass
 
@@ -254,7 +254,7 @@ def test_a_writer_may_be_asked_to_hand_over_during_its_own_takeover() -> None:
 
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(slow)
-                # Its epoch is stored, and the old segment still open.
+                # Its epoch is stored, and the old segment is still open.
                 async with aclosing(Namespace(two, "n").store.watch_stream("n", "s")) as versions:
                     async for stream in versions:
                         if stream is not None and stream.epoch == 2:
@@ -269,7 +269,7 @@ def test_a_writer_may_be_asked_to_hand_over_during_its_own_takeover() -> None:
 
 
 def test_a_stale_request_does_not_hide_a_newer_one() -> None:
-    """Of epoch 9 beside one of epoch 10: as names they are in another order than as numbers."""
+    """The requests are for epochs 9 and 10, which sort differently as names and as numbers."""
 
     async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as one, cluster.client() as two:

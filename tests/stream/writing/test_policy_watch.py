@@ -132,7 +132,7 @@ def test_a_failed_roll_to_new_settings_is_retried_while_appends_continue() -> No
 
 
 class CountingStore:
-    """Counts the watches that are open on the namespace."""
+    """A store that counts the open watches on the namespace."""
 
     def __init__(self, inner: MetadataStore) -> None:
         self._inner = inner

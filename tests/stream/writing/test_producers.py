@@ -1,4 +1,4 @@
-"""Idempotent producers on real bookies: a retry is never there twice, and never dropped."""
+"""Idempotent producers on real bookies: a retried record is stored once and never dropped."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.stream.whole_streams import read_all, values
 
 
 async def headers_of(namespace: Namespace, stream: str) -> list[tuple[int, int, int, bool]]:
-    """Producer, its sequence, records and the mark of each entry of the newest segment."""
+    """Returns producer, its sequence, record count and mark of each entry of the newest segment."""
     segment = (await namespace.stream_metadata(stream)).segments[-1]
     async with namespace.client.open_ledger(segment.ledger_id, recover=False) as reader:
         entries = await reader.read(0, await reader.read_last_confirmed())
@@ -66,7 +66,7 @@ async def test_a_retry_of_a_record_in_flight_waits_for_it(tmp_path: Path) -> Non
         again = loader.append_nowait(b"0", 0)
         assert again is not None
         with trio.move_on_after(0):
-            await loader.append(b"1", 1)  # cancelled, but taken
+            await loader.append(b"1", 1)  # cancelled, but accepted
         place = await loader.append(b"1", 1)
         assert await again.wait() == await ticket.wait()
         assert place == (await ticket.wait())._replace(slot=1)
@@ -74,7 +74,7 @@ async def test_a_retry_of_a_record_in_flight_waits_for_it(tmp_path: Path) -> Non
 
 
 async def test_the_next_writer_knows_the_last_sequence_of_each_producer(tmp_path: Path) -> None:
-    """Also of a segment that nobody sealed, with entries of several producers and of none."""
+    """This includes an unsealed segment with entries of several producers and of none."""
     async with a_namespace(tmp_path) as namespace:
         block = namespace.writer("s", create=True)
         old = await block.__aenter__()
@@ -180,7 +180,7 @@ async def test_a_failed_writer_distinguishes_durable_from_unknown_records(tmp_pa
             with pytest.raises(TakenOver):
                 await loader.append(b"1", 1)
             assert loader.last_sequence == 0
-            assert await loader.append(b"0", 0) is None  # durable, whichever producer asks
+            assert await loader.append(b"0", 0) is None  # durable, although the writer failed
             with pytest.raises(TakenOver):
                 await old.producer("other")
             loader = await writer.producer("loader")

@@ -50,7 +50,7 @@ async def count(store: MetadataStore, path: str, times: str) -> None:
     say("counted")
 
 
-async def put_for_ever(store: MetadataStore, path: str) -> None:
+async def put_forever(store: MetadataStore, path: str) -> None:
     """Says each number once it is acknowledged."""
     await store.create(path, b"0")
     number = 0
@@ -78,7 +78,7 @@ async def ids(store: MetadataStore, path: str, times: str) -> None:
 COMMANDS: dict[str, Callable[..., Awaitable[None]]] = {
     "hold": hold,
     "count": count,
-    "put_for_ever": put_for_ever,
+    "put_forever": put_forever,
     "watch": watch,
     "ids": ids,
 }

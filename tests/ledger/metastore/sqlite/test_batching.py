@@ -45,7 +45,7 @@ async def lane_on(disk: Disk) -> AsyncIterator[CallBatcher]:
         yield lane
 
 
-async def test_what_comes_during_a_visit_is_one_visit() -> None:
+async def test_calls_made_during_a_visit_share_the_next_one() -> None:
     disk = Disk()
     done: list[int] = []
     async with lane_on(disk) as lane, trio.open_nursery() as nursery:
@@ -64,7 +64,7 @@ async def test_what_comes_during_a_visit_is_one_visit() -> None:
     assert sorted(done) == list(range(TOGETHER_MAX + 3))
 
 
-async def test_one_that_is_refused_spoils_no_other() -> None:
+async def test_a_refused_call_does_not_affect_others() -> None:
     disk = Disk()
 
     def refuse() -> None:
@@ -165,7 +165,7 @@ async def test_many_changes_at_once_are_each_made_or_refused(tmp_path: Path) -> 
         assert (await store.get("/taken")).version == 0
 
 
-async def test_exactly_one_of_those_who_put_a_version_wins(tmp_path: Path) -> None:
+async def test_exactly_one_of_several_puts_of_a_version_succeeds(tmp_path: Path) -> None:
     async with a_store(tmp_path) as store:
         await store.create("/n", b"")
         won: list[int] = []
@@ -202,7 +202,7 @@ async def test_many_reads_at_once_are_each_answered(tmp_path: Path) -> None:
         assert found == {n: b"%d" % n if n < 20 else None for n in range(40)}
 
 
-async def test_who_made_a_change_reads_it(tmp_path: Path) -> None:
+async def test_a_task_reads_its_own_change(tmp_path: Path) -> None:
     async with a_store(tmp_path) as store, trio.open_nursery() as nursery:
 
         async def make_and_read(number: int) -> None:
@@ -216,7 +216,7 @@ async def test_who_made_a_change_reads_it(tmp_path: Path) -> None:
             nursery.start_soon(make_and_read, number)
 
 
-async def test_watches_of_many_nodes_see_each_change_of_theirs(tmp_path: Path) -> None:
+async def test_watches_of_many_nodes_each_see_the_changes_of_their_node(tmp_path: Path) -> None:
     async with a_store(tmp_path) as store, a_store(tmp_path) as other:
         count = 1200  # more than are looked at together
         arrivals = trio.lowlevel.ParkingLot()

@@ -49,7 +49,7 @@ class Overtaken:
             other.close()
 
 
-def test_a_file_that_is_being_made_is_not_taken_for_anothers(
+def test_a_file_that_is_being_created_is_not_taken_for_another_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tree, "connect", Overtaken)

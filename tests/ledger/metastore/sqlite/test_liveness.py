@@ -31,7 +31,7 @@ def test_a_session_that_could_have_renewed_itself_expires_after_its_timeout() ->
     assert beats.expired_sessions({7: (0, 6000), 8: (0, 4000)}, 5000, 5000) == [8]
 
 
-def test_a_newcomer_has_to_listen_first() -> None:
+def test_a_new_process_must_observe_heartbeats_first() -> None:
     beats = HeartbeatMonitor(TIMEOUT_MS)
     beats.began(100_000)
     assert beats.expired_sessions({7: (0, 1)}, 100_000, 100_400) == []
@@ -41,7 +41,7 @@ def test_a_newcomer_has_to_listen_first() -> None:
     assert beats.expired_sessions({7: (0, 1)}, 101_000, 101_001) == [7]
 
 
-def test_after_a_gap_all_have_their_whole_timeout_again() -> None:
+def test_after_a_gap_every_session_has_its_full_timeout_again() -> None:
     beats = steady(5000)
     assert beats.expired_sessions({7: (5000, TIMEOUT_MS)}, 5000, 9000) == []  # ours is overdue
     beats.beat(9000)

@@ -31,7 +31,7 @@ async def refused(path: Path) -> str:
     return str(caught.value)
 
 
-async def test_what_was_written_is_there_when_opened_again(tmp_path: Path) -> None:
+async def test_written_data_is_there_when_the_file_is_opened_again(tmp_path: Path) -> None:
     file = str(tmp_path / "c.db")
     async with open_sqlite(file) as store:
         await store.create("/a/b", b"x")
@@ -47,7 +47,7 @@ async def test_a_missing_directory_is_named(tmp_path: Path) -> None:
     )
 
 
-async def test_a_directory_is_no_file(tmp_path: Path) -> None:
+async def test_a_directory_in_place_of_the_file_is_refused(tmp_path: Path) -> None:
     assert "is a directory" in await refused(tmp_path)
 
 
@@ -133,7 +133,7 @@ async def test_a_lock_held_too_long_is_unavailable(
         await store.create("/a", b"")
 
 
-async def test_others_may_end_a_session_and_the_store_goes_on_with_a_new_one(
+async def test_a_store_whose_session_others_ended_continues_with_a_new_one(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "c.db"
@@ -232,7 +232,7 @@ async def test_no_session_expires_because_the_file_was_locked(tmp_path: Path) ->
         assert born == [await two.get(f"/e/{name}") for name in ("one", "two")]
 
 
-async def test_a_successor_elsewhere_gets_the_id_of_one_who_died_in_a_container(
+async def test_a_successor_elsewhere_gets_the_id_of_a_bookie_that_died_in_a_container(
     tmp_path: Path,
 ) -> None:
     # No /proc shows that it is gone, and the successor has to wait for a timeout first.
@@ -260,7 +260,7 @@ async def test_a_successor_elsewhere_gets_the_id_of_one_who_died_in_a_container(
             assert await registry.available() == {"b1": moved}
 
 
-def test_only_proof_makes_a_process_gone() -> None:
+def test_a_process_is_gone_only_if_that_is_proven() -> None:
     here = identity_of(os.getpid())
     assert here.start_ticks > 0
     assert not is_gone(here, here)

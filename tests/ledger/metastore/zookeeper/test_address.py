@@ -26,7 +26,7 @@ from ledger.metastore.zookeeper.address import parse_address
         ("zk://10.0.0.1:65535/my%20ledgers", "10.0.0.1:65535", "", "/my ledgers", None),
     ],
 )  # fmt: skip
-def test_an_address_says_servers_place_and_manager(
+def test_an_address_names_servers_root_and_ledger_manager(
     uri: str, hosts: str, chroot: str, root: str, manager: str | None
 ) -> None:
     address = parse_address(uri)
@@ -69,7 +69,7 @@ def test_an_address_says_servers_place_and_manager(
         ("zk+://h/ledgers", "manager ''"),
     ],
 )
-async def test_wrong_addresses_are_refused_with_the_reason(uri: str, message: str) -> None:
+async def test_invalid_addresses_are_refused_with_the_reason(uri: str, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message) as refusal:
         ledgers_root(uri)
     assert uri in str(refusal.value)

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.zookeeper
 # The server dies and returns.
 
 
-async def test_calls_and_watches_go_on_after_kill_and_restart(
+async def test_calls_and_watches_continue_after_kill_and_restart(
     zookeeper_server: RunningZooKeeper,
 ) -> None:
     uri = zookeeper_server.uri
@@ -101,7 +101,7 @@ async def test_a_call_waits_for_a_server_that_is_away_for_a_while(
         assert await store.children("/made") == ["later"]
 
 
-async def test_a_server_that_forgot_a_connection_is_greeted_again_in_time(
+async def test_a_connection_that_the_server_forgot_is_opened_again_in_time(
     shared_zookeeper: RunningZooKeeper,
 ) -> None:
     """As ZooKeeper does with those it takes in the moment in which it loads its data."""
@@ -135,7 +135,7 @@ async def test_a_call_gives_up_after_the_session_timeout_and_did_not_happen(
             assert await other.children("/") == ["zookeeper"]
 
 
-async def test_a_watch_waits_for_its_server_as_long_as_it_takes(
+async def test_a_watch_waits_for_its_server_without_a_limit(
     zookeeper_server: RunningZooKeeper,
 ) -> None:
     uri = zookeeper_server.uri
@@ -155,7 +155,7 @@ async def test_a_watch_waits_for_its_server_as_long_as_it_takes(
             await other.create("/a", b"at last")
 
 
-async def test_requests_a_silent_server_does_not_take_do_not_stop_trio(
+async def test_requests_that_a_silent_server_does_not_accept_do_not_block_trio(
     zookeeper_server: RunningZooKeeper,
 ) -> None:
     """kazoo's own way to wake its thread is full after some hundred, and then blocks."""
@@ -172,7 +172,7 @@ async def test_requests_a_silent_server_does_not_take_do_not_stop_trio(
         zookeeper_server.resume()
 
 
-async def test_closing_is_over_soon_though_the_server_is_dead(
+async def test_closing_is_quick_although_the_server_is_dead(
     zookeeper_server: RunningZooKeeper,
 ) -> None:
     async with open_zookeeper(zookeeper_server.uri, session_timeout_ms=LONG_MS) as store:
@@ -182,7 +182,7 @@ async def test_closing_is_over_soon_though_the_server_is_dead(
     assert not [t for t in threading.enumerate() if zookeeper_server.address in t.name]
 
 
-async def test_closing_is_over_soon_though_the_server_stands_still(
+async def test_closing_is_quick_although_the_server_is_paused(
     zookeeper_server: RunningZooKeeper,
 ) -> None:
     uri = zookeeper_server.uri
@@ -203,7 +203,7 @@ async def refused(store: MetadataStore) -> None:
 # The session ends.
 
 
-async def test_all_goes_on_after_a_pause_beyond_the_session_timeout(
+async def test_calls_continue_after_a_pause_beyond_the_session_timeout(
     zookeeper_server: RunningZooKeeper,
 ) -> None:
     uri = zookeeper_server.uri
@@ -234,20 +234,20 @@ async def test_all_goes_on_after_a_pause_beyond_the_session_timeout(
             await wait_until(nodes, b"new")
 
 
-async def test_a_server_that_stands_still_is_given_up_though_requests_keep_coming(
+async def test_a_paused_server_is_given_up_although_requests_keep_coming(
     zookeeper_server: RunningZooKeeper,
 ) -> None:
     """kazoo's heartbeats alone would never notice."""
     async with open_zookeeper(zookeeper_server.uri, session_timeout_ms=SHORT_MS) as store:
         zookeeper_server.pause()
 
-        async def ask_for_ever() -> None:
+        async def ask_forever() -> None:
             while True:
                 with trio.move_on_after(0.1):
                     await store.next_id("/x/ID-")
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(ask_for_ever)
+            nursery.start_soon(ask_forever)
             await disconnected(store)
             nursery.cancel_scope.cancel()
         zookeeper_server.resume()

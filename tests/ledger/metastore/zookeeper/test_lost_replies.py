@@ -50,7 +50,7 @@ async def lose_answer(proxy: Proxy, call: Callable[[], Awaitable[None]]) -> None
         await proxy.break_all()
 
 
-async def test_a_change_whose_answer_was_lost_is_unknown_and_not_failed(
+async def test_a_change_whose_response_was_lost_is_unknown_and_not_failed(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
 ) -> None:
     async with (
@@ -74,7 +74,7 @@ async def test_a_change_whose_answer_was_lost_is_unknown_and_not_failed(
         assert (await store.get("/made")).data == b""
 
 
-async def test_a_read_whose_answer_was_lost_is_asked_again(
+async def test_a_read_whose_response_was_lost_is_retried(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
 ) -> None:
     async with (
@@ -97,7 +97,7 @@ async def test_a_read_whose_answer_was_lost_is_asked_again(
         await lose_answer(proxy, take)
 
 
-async def test_an_ephemeral_create_whose_answer_was_lost_is_found_to_be_ours(
+async def test_an_ephemeral_create_whose_response_was_lost_is_recognised_as_ours(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
 ) -> None:
     async with (
@@ -128,7 +128,7 @@ async def test_an_ephemeral_create_whose_answer_was_lost_is_found_to_be_ours(
         assert len(await store.children("/ledgerstream/clients")) == 1
 
 
-async def test_an_ephemeral_create_that_arrived_late_is_found_to_be_ours(
+async def test_an_ephemeral_create_that_arrived_late_is_recognised_as_ours(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
 ) -> None:
     """The server that stood still answers a look first, and then what lay in its buffers."""
@@ -157,7 +157,7 @@ async def test_an_ephemeral_create_that_arrived_late_is_found_to_be_ours(
             await ephemerals.create("/x", create, look)
 
 
-async def test_an_ephemeral_create_that_never_arrived_is_made_again(
+async def test_an_ephemeral_create_that_never_arrived_is_repeated(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
 ) -> None:
     async with (
@@ -181,7 +181,7 @@ async def test_an_ephemeral_create_that_never_arrived_is_made_again(
         assert (await other.get("/e/x")).data == b"mine"
 
 
-async def test_two_calls_that_lost_their_answers_do_not_both_think_they_made_the_node(
+async def test_only_one_of_two_calls_with_lost_responses_reports_that_it_created_the_node(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
 ) -> None:
     made, unknown = 0, 0
@@ -208,7 +208,7 @@ async def test_two_calls_that_lost_their_answers_do_not_both_think_they_made_the
     assert (made, unknown) == (1, 1)
 
 
-async def test_watches_survive_connections_that_break_again_and_again(
+async def test_watches_survive_connections_that_break_repeatedly(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
 ) -> None:
     async with (
@@ -281,7 +281,7 @@ async def test_a_transaction_whose_parents_make_it_too_large_is_refused(
         assert await store.children("/") == []
 
 
-async def test_a_read_that_is_lost_again_and_again_ends(
+async def test_a_read_that_is_lost_repeatedly_ends_in_an_error(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_zookeeper(zookeeper_uri, session_timeout_ms=LONG_MS) as store:
@@ -298,7 +298,7 @@ async def test_a_read_that_is_lost_again_and_again_ends(
         assert await store.children("/n") == []
 
 
-async def test_no_read_is_believed_whose_server_may_lag_behind(
+async def test_a_read_from_a_server_that_may_lag_is_repeated(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The connection breaks between a sync and its read; another server answers the read."""

@@ -78,7 +78,7 @@ async def test_the_tree_begins_at_the_parent_of_the_ledgers_root(
         assert await other.children("/") == ["ledgers"]
 
 
-async def test_clusters_whose_roots_have_one_parent_never_meet(
+async def test_clusters_whose_roots_have_one_parent_are_separate(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
 ) -> None:
     """Else a janitor of the one would delete ledgers of the other that have the same ids."""
@@ -129,7 +129,7 @@ async def test_a_client_finds_its_cluster_where_the_address_says(
     assert data.decode() == instance
 
 
-async def test_nodes_are_open_to_everybody_as_apaches_are(
+async def test_nodes_are_open_to_all_clients_as_apaches_are(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
 ) -> None:
     async with open_zookeeper(zookeeper_uri) as store:
@@ -140,7 +140,7 @@ async def test_nodes_are_open_to_everybody_as_apaches_are(
         assert [(acl.perms, acl.id.scheme, acl.id.id) for acl in acls] == [(31, "world", "anyone")]
 
 
-async def test_a_closed_node_is_an_error_that_names_the_cause(
+async def test_a_node_without_permission_is_an_error_that_names_the_cause(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
 ) -> None:
     chroot = parse_address(zookeeper_uri).chroot
@@ -158,7 +158,7 @@ async def test_a_closed_node_is_an_error_that_names_the_cause(
                 await anext(nodes)
 
 
-async def test_a_name_zookeeper_does_not_take_is_refused(zookeeper_uri: str) -> None:
+async def test_a_name_that_zookeeper_does_not_accept_is_refused(zookeeper_uri: str) -> None:
     async with open_zookeeper(zookeeper_uri) as store:
         await store.create("/fine", b"")
         with pytest.raises(InvalidArgument, match="character"):
@@ -166,7 +166,7 @@ async def test_a_name_zookeeper_does_not_take_is_refused(zookeeper_uri: str) -> 
         assert await store.children("/") == ["fine"]
 
 
-async def test_a_transaction_makes_parents_where_its_own_changes_need_them(
+async def test_a_transaction_creates_parents_that_its_own_changes_need(
     zookeeper_uri: str,
 ) -> None:
     async with open_zookeeper(zookeeper_uri) as store:
@@ -190,7 +190,7 @@ async def test_a_transaction_makes_parents_where_its_own_changes_need_them(
         assert await store.children("/own") == ["child"]
 
 
-async def test_creators_and_removers_of_the_same_parents_do_not_hurt_each_other(
+async def test_creators_and_removers_of_the_same_parents_do_not_disturb_each_other(
     zookeeper_uri: str,
 ) -> None:
     async with (
@@ -215,7 +215,7 @@ async def test_creators_and_removers_of_the_same_parents_do_not_hurt_each_other(
         assert await one.children("/") == []
 
 
-async def test_parents_that_never_stay_end_in_an_error(
+async def test_parents_that_are_removed_every_time_lead_to_an_error(
     zookeeper_uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transactions, "TRIES_MAX", 0)
@@ -224,7 +224,7 @@ async def test_parents_that_never_stay_end_in_an_error(
             await store.create("/a/b", b"")
 
 
-async def test_a_transaction_too_large_for_the_server_is_refused_before(
+async def test_a_transaction_too_large_for_the_server_is_refused_before_it_is_sent(
     zookeeper_uri: str,
 ) -> None:
     async with open_zookeeper(zookeeper_uri) as store:
@@ -257,7 +257,7 @@ async def test_ids_leave_no_nodes_behind_and_are_counted_by_the_server(
         assert await store.next_id("/ledgers/idgen/ID-") == 4
 
 
-async def test_closing_iterators_takes_the_watches_off_the_server(
+async def test_closing_iterators_removes_the_watches_from_the_server(
     zookeeper_server: RunningZooKeeper,
 ) -> None:
     async with open_zookeeper(zookeeper_server.uri, session_timeout_ms=SESSION_MS) as store:
@@ -336,7 +336,7 @@ async def test_more_calls_than_may_be_in_flight_wait_their_turn(
     assert 5 < most <= 10
 
 
-async def test_thousands_of_calls_at_once_do_not_stop_trio(zookeeper_uri: str) -> None:
+async def test_thousands_of_calls_at_once_do_not_block_trio(zookeeper_uri: str) -> None:
     """kazoo's own way to wake its thread would fill up after some hundred."""
     async with open_zookeeper(zookeeper_uri, session_timeout_ms=SESSION_MS) as store:
         await store.create("/a", b"")
@@ -345,7 +345,7 @@ async def test_thousands_of_calls_at_once_do_not_stop_trio(zookeeper_uri: str) -
                 nursery.start_soon(store.get, "/a")
 
 
-async def test_cancelled_calls_harm_nothing(zookeeper_uri: str) -> None:
+async def test_cancelled_calls_do_not_affect_others(zookeeper_uri: str) -> None:
     async with open_zookeeper(zookeeper_uri, session_timeout_ms=SESSION_MS) as store:
         await store.create("/n", b"")
 
@@ -380,7 +380,7 @@ async def test_closing_wakes_all_waits(zookeeper_uri: str) -> None:
     async with open_zookeeper(zookeeper_uri) as store:
         refused = 0
 
-        async def wait_for_ever() -> None:
+        async def wait_forever() -> None:
             nonlocal refused
             async with aclosing(store.watch("/a")) as nodes:
                 assert await anext(nodes) is None
@@ -391,7 +391,7 @@ async def test_closing_wakes_all_waits(zookeeper_uri: str) -> None:
         with trio.fail_after(20):
             async with trio.open_nursery() as nursery:
                 for _ in range(5):
-                    nursery.start_soon(wait_for_ever)
+                    nursery.start_soon(wait_forever)
                 await trio.testing.wait_all_tasks_blocked(0.05)
                 await store.aclose()
         assert refused == 5

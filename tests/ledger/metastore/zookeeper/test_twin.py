@@ -20,7 +20,7 @@ SESSION_MS = 20_000
 
 
 @pytest.mark.parametrize("seed", range(2))
-async def test_zookeeper_and_memory_do_the_same(seed: int, zookeeper_uri: str) -> None:
+async def test_zookeeper_and_memory_return_the_same_results(seed: int, zookeeper_uri: str) -> None:
     rng = random.Random(seed)
     tree, session = MemoryTree(), _Session()
     kinds: set[str] = set()

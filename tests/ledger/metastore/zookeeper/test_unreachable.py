@@ -37,7 +37,7 @@ async def test_no_server_at_the_start_is_an_error_within_the_session_timeout() -
         assert part in str(refusal.value)
 
 
-async def test_a_server_that_accepts_and_sends_nothing_delays_no_call() -> None:
+async def test_a_server_that_accepts_but_sends_nothing_does_not_delay_the_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"zk://127.0.0.1:{silent.getsockname()[1]}/ledgers"
         with trio.fail_after(20), pytest.raises(MetadataUnavailable, match="no answer"):
@@ -46,13 +46,13 @@ async def test_a_server_that_accepts_and_sends_nothing_delays_no_call() -> None:
     assert not [t for t in threading.enumerate() if t.name.startswith("zookeeper 127")]
 
 
-async def test_a_name_without_address_is_said_so() -> None:
+async def test_a_host_name_without_an_address_is_named_in_the_error() -> None:
     with pytest.raises(MetadataUnavailable, match="do the names have addresses"):
         async with open_store("zk://nowhere.invalid/ledgers", session_timeout_ms=300):
             raise AssertionError("must not be entered")
 
 
-async def test_of_several_servers_the_one_that_lives_is_found(
+async def test_the_live_one_of_several_servers_is_found(
     shared_zookeeper: RunningZooKeeper,
 ) -> None:
     dead = ",".join(unused_address() for _ in range(3))

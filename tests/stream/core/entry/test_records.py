@@ -1,4 +1,4 @@
-"""Entry payloads: round trips against plain lists, golden bytes, and any damage."""
+"""Entry payloads: round trips against plain lists, golden bytes, and damaged bytes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _pairs = st.lists(st.tuples(st.text(max_size=5), _short), max_size=3)
 
 @dataclass(frozen=True)
 class Row:
-    """The naive twin of a record: the decoded values must equal the encoded ones."""
+    """The naive twin of a record, whose decoded values must equal the encoded ones."""
 
     value: bytes
     key: bytes | None
@@ -113,7 +113,7 @@ _damage = st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, 
 def test_damaged_bytes_give_a_format_error_or_other_records(
     rows: list[Row], kind: Compression, damage: list[tuple[float, int]], cut: float | None
 ) -> None:
-    """Never another exception, never a read outside, never more bytes than the limit."""
+    """There is no other exception, no read out of bounds, and no more bytes than the limit."""
     payload = bytearray(payload_of(rows, kind))
     for at, byte in damage:
         payload[int(at * (len(payload) - 1))] = byte
@@ -188,7 +188,7 @@ def test_no_column_handed_to_arrow_is_a_copy(is_part: bool) -> None:
         [b"one", b"two", b"three"], first_sequence=0, append_time_ms=0, keys=[b"k", None, b"l"],
         event_times=[1, None, 3], headers=[[("h", b"1")], [], [("i", b"2")]],
     )  # fmt: skip
-    # A reader's payload is a part of a received buffer, at any address.
+    # A reader's payload is part of a received buffer, at any address.
     received = memoryview(b"12345" + payload)[5:]
     batch = decode(received)
     arrow = (batch.between(1, 2) if is_part else batch).to_arrow()

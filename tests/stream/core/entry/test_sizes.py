@@ -1,4 +1,4 @@
-"""Sizes of records, and how many of them fill a batch."""
+"""Sizes of records, and the number of records that fill a batch."""
 
 from __future__ import annotations
 

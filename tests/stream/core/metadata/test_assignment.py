@@ -1,4 +1,4 @@
-"""Assignment: balanced to within one, and never more moves than the best balanced one needs."""
+"""Assignments are balanced to within one, and need as few moves as any balanced assignment."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_members_coming_and_going_and_growth_move_only_what_must(
         count += growth
         if name in members:
             members.remove(name)
-            allowed = 0  # what the leaving member had is not a move: no member releases it
+            allowed = 0  # partitions of the leaving member are no moves: no member releases them
         else:
             members.append(name)
             allowed = -(-count // len(members))
@@ -81,7 +81,9 @@ def test_members_coming_and_going_and_growth_move_only_what_must(
         let_go = [p for p in moves(before, assignment) if before[p] in members]
         assert len(let_go) <= allowed
         if not growth and name in members:
-            assert all(assignment[p] == name for p in let_go), "only to the new member"
+            assert all(assignment[p] == name for p in let_go), (
+                "partitions move only to the new member"
+            )
         assert sum(sizes.values()) <= count
 
 

@@ -1,4 +1,4 @@
-"""Metadata of cursors: encoded, decoded, and their legal changes."""
+"""Metadata of cursors: encoding, decoding and legal changes."""
 
 from __future__ import annotations
 

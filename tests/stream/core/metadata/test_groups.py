@@ -1,4 +1,4 @@
-"""Metadata of consumer groups: encoded, decoded, and how a group is rebalanced."""
+"""Metadata of consumer groups: encoding, decoding and rebalancing."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ ONE = GroupMetadata(
 def test_a_group_is_read_back_as_it_was(group: GroupMetadata) -> None:
     again = decode_group("billing", encode_group(group))
     assert again == group
-    assert list(again.assignment) == list(group.assignment), "the order of partitions too"
+    assert list(again.assignment) == list(group.assignment), (
+        "the order of partitions must be kept, too"
+    )
 
 
 def test_the_bytes_stay_as_they_are() -> None:

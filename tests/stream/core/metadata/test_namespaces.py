@@ -1,4 +1,4 @@
-"""When to roll and what to truncate, against the plainest form of the rules."""
+"""The rules for rolling a segment, checked against their simplest form."""
 
 from __future__ import annotations
 

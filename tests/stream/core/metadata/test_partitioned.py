@@ -1,4 +1,4 @@
-"""The node of a partitioned stream: its bytes, and its legal changes."""
+"""The node of a partitioned stream: its encoded form and its legal changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stream metadata: its legal changes, that they keep the stream whole, and its bytes."""
+"""Stream metadata: its legal changes, the invariants they keep, and its encoded form."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ _steps = st.lists(
 def test_any_changes_keep_sequences_dense_numbers_rising_and_truncation_monotonic(
     steps: list[tuple[str, int]],
 ) -> None:
-    """The twin counts records: the listed ones are always a suffix of the sealed ones."""
+    """The twin counts records: the listed records are always a suffix of the sealed ones."""
     stream, total, ledger = EMPTY, 0, 100
     for what, number in steps:
         before, ledger = stream, ledger + 1
@@ -210,7 +210,9 @@ def test_metadata_beyond_its_limit_is_refused_with_the_cure() -> None:
     stream = replace(EMPTY, garbage=tuple(rng.randrange(1 << 60) for _ in range(120_000)))
     with pytest.raises(InvalidArgument, match="set a retention"):
         encode_stream(stream)
-    stream = replace(EMPTY, garbage=(7,) * (JSON_BYTES_MAX // 2))  # nothing, once deflated
+    stream = replace(
+        EMPTY, garbage=(7,) * (JSON_BYTES_MAX // 2)
+    )  # almost no bytes once it is deflated
     with pytest.raises(InvalidArgument, match="set a retention"):
         encode_stream(stream)
 
@@ -233,7 +235,9 @@ def test_long_metadata_is_deflated_and_takes_twenty_thousand_segments() -> None:
         EMPTY, segments=tuple(segments), next_segment=len(segments) + 1, next_sequence=sequence
     )
     data = encode_stream(stream)
-    assert len(data) < DOCUMENT_BYTES_MAX * 9 // 10  # what commits of sinks reserve for writers
+    assert (
+        len(data) < DOCUMENT_BYTES_MAX * 9 // 10
+    )  # the rest is what commits of sinks leave to writers
     assert decode_stream("s", data) == stream
     bomb = zlib.compress(b" " * (JSON_BYTES_MAX + 1))
     for damaged in (data[:-1], data[:100], data + b"x", data[:9] + b"\xff" + data[10:], bomb):
