@@ -177,7 +177,7 @@ async def test_ids_of_several_processes_are_all_different(file: Path) -> None:
 
 
 async def test_changes_acknowledged_by_a_killed_process_are_durable(file: Path) -> None:
-    async with process(file, FOR_EVER_MS, "put_for_ever", "/a") as other:
+    async with process(file, FOR_EVER_MS, "put_forever", "/a") as other:
         acknowledged = 0
         while acknowledged < 20:
             acknowledged = int(await other.line())
