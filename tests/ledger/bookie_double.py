@@ -1,7 +1,7 @@
-"""Bookies on dicts behind a pool's `call`: the network and what is beyond it, nothing of ours.
+"""Doubles of bookies behind the `call` of a pool, in place of the network and the servers.
 
-Time is trio's, so delays and timeouts follow the test's clock. `Trouble` per bookie says what
-goes wrong with it.
+They keep entries in dicts. Delays and timeouts follow trio's clock, so a test can replace it.
+The `Trouble` of a bookie lists its faults.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Trouble:
     is_down: bool = False
     delay_s: float = 0.0
     loss: float = 0.0
-    """Share of requests lost, and of answers."""
+    """The shares of lost requests and of lost responses."""
     read_status: Status | None = None
     no_batches: bool = False
     corrupt: set[int] = field(default_factory=set)
@@ -167,7 +167,7 @@ class BookieDouble:
 
 
 class PoolDouble(BookiePool):
-    """`call` as the real pool promises it, over `BookieDouble`s."""
+    """A pool over `BookieDouble`s whose `call` keeps the promises of the real one."""
 
     def __init__(self, bookies: dict[str, BookieDouble], rng: random.Random) -> None:
         self.bookies = bookies
@@ -248,7 +248,7 @@ class PoolDouble(BookiePool):
 
 @dataclass
 class FaultyBookies:
-    """Some bookies, a metadata store, an opener, and entries put there as a writer would."""
+    """Bookies, a metadata store and an opener, with entries stored as a writer stores them."""
 
     bookies: dict[str, BookieDouble]
     store: MemoryStore
@@ -281,7 +281,7 @@ class FaultyBookies:
     def put(
         self, metadata: LedgerMetadata, first: int, last: int, size: int = 5, lac: int | None = None
     ) -> None:
-        """Entries first..last at all their bookies, each carrying the one before as LAC."""
+        """Stores entries first..last at all their bookies, each with the previous one as LAC."""
         for entry_id in range(first, last + 1):
             known = entry_id - 1 if lac is None else lac
             bookies = metadata.fragment_of(entry_id).bookies

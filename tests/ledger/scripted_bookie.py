@@ -1,6 +1,6 @@
-"""A bookie over real sockets that sends what a test scripts: for responses that ours never send.
+"""A bookie on real sockets whose responses a test scripts, including those that ours never send.
 
-It speaks both wire versions by the real codecs, holds entries in a dict, and asks `script` about
+It uses the real codecs of both wire versions, keeps entries in a dict, and calls `script` with
 every request first.
 """
 
@@ -44,11 +44,11 @@ from ledger.wire.messages import (
 
 
 class Hangup(Exception):
-    """The bookie closes the connection."""
+    """Raised by a script to make the bookie close the connection."""
 
 
 Script = Callable[[Request], ResponseBody | None]
-"""An answer; None: as an ordinary bookie would. May raise Hangup."""
+"""Returns a response, or None for that of an ordinary bookie; may raise Hangup."""
 
 
 @dataclass
@@ -58,10 +58,10 @@ class ScriptedBookie:
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
     requests_of: dict[int, list[Request]] = field(default_factory=dict)
-    """By connection, counted from 1."""
+    """The requests of each connection, by its number from 1."""
     script: Script = lambda request: None
     hold: Callable[[Request], trio.Event | None] = lambda request: None
-    """What to wait for before a request of a connection, and all behind it, is looked at."""
+    """An event to wait for before a request of a connection, and all later ones, are read."""
 
     def answer(self, request: Request) -> ResponseBody:
         self.requests.append(request)
@@ -124,7 +124,7 @@ class ScriptedBookie:
                             response = Response(request.version, request.txn_id, body)
                             await stream.send_all(codec.encode_response(response))
                 except (Hangup, RemoteProtocolError, trio.BrokenResourceError):
-                    return  # who speaks otherwise may be looking for the port's last owner
+                    return  # the client may be meant for an earlier owner of the port
 
 
 @dataclass
@@ -157,7 +157,7 @@ class ScriptedCluster:
 async def scripted_cluster(
     bookies: int = 3, properties: dict[str, str] | None = None
 ) -> AsyncIterator[ScriptedCluster]:
-    """Bookies b0, b1, ... on ports of their own."""
+    """Starts bookies b0, b1, ... on ports of their own."""
     tree = MemoryTree()
     cluster = ScriptedCluster({}, tree)
     async with MemoryStore(tree, lambda: 0) as store, trio.open_nursery() as nursery:

@@ -1,4 +1,4 @@
-"""verify_ledger against bookies that send what a test scripts, and against real ones."""
+"""verify_ledger with bookies whose responses a test scripts, and with real ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,10 @@ def faults_of(report: LedgerReport) -> list[tuple[str, str, int, int]]:
 
 
 def refusing(status: Status, entries: range) -> Callable[[Request], ResponseBody | None]:
-    """Reads of these entries get `status`; a batch ends before them."""
+    """Returns a script that answers reads of these entries with `status`.
+
+    A batch read ends before them.
+    """
 
     def script(request: Request) -> ResponseBody | None:
         body = request.body
@@ -59,7 +62,7 @@ def refusing(status: Status, entries: range) -> Callable[[Request], ResponseBody
 
 
 def cut_before(bookie: ScriptedBookie, entry_id: int) -> None:
-    """Batches never reach over this entry."""
+    """Makes every batch end before this entry."""
     ordinary = bookie.ordinary
 
     def answer(request: Request) -> ResponseBody:
@@ -229,7 +232,7 @@ async def test_a_receipt_is_compared_with_the_stored_copies() -> None:
         assert {state for _, state, _, _ in faults_of(report)} == {"differs"}
         assert report.verdict is CopyVerdict.DAMAGE
 
-        cluster.bookie("b1").entries.clear()  # it acknowledged, and forgot
+        cluster.bookie("b1").entries.clear()  # it acknowledged the entry and lost it
         assert (await verify_ledger(client, writer.ledger_id)).verdict is CopyVerdict.REDUCED
         report = await verify_entry(client, writer.ledger_id, expected)
         assert report.verdict is CopyVerdict.DAMAGE
@@ -250,7 +253,7 @@ async def test_the_digest_of_a_receipt_is_the_stored_one(
         cluster.client(wire_version=wire_version) as client,
         client.create_ledger(ensemble_size=ensemble, write_quorum=write, ack_quorum=ack) as writer,
     ):
-        # Bursts of large entries are sent before a watch can begin.
+        # A burst of large entries is sent before a watch can begin.
         for number in range(10):
             writer.append_nowait(b"%d" % number * payload_bytes)
         watched = [writer.watch_acks(entry_id) for entry_id in (9, 0, 4)]

@@ -1,7 +1,7 @@
-"""verify_ledger against a twin that looks at each copy by itself, on bookies that are dicts.
+"""verify_ledger compared with a twin that examines each copy by itself, on bookies in memory.
 
-Faults are planted at random: the report must list exactly those, whatever the quorums,
-the ensemble changes, the sizes of batches and the version of the bookies.
+Faults are planted at random, and the report must list exactly those, for any quorums, ensemble
+changes, sizes of batches and versions of the bookies.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ STATES = [*CopyState, *[CopyState.WHOLE] * 12]
 
 
 class World:
-    """A closed ledger, its copies as planted, and a pool that answers from them."""
+    """A closed ledger, its planted copies, and a pool that answers from them."""
 
     def __init__(self, seed: int) -> None:
         rng = self.rng = random.Random(seed)
@@ -84,7 +84,7 @@ class World:
             bookie = bookies[index]
             state = self.rng.choice(STATES) if is_rough else CopyState.WHOLE
             if state is CopyState.UNREACHABLE:
-                state = CopyState.WHOLE  # that is of whole bookies
+                state = CopyState.WHOLE  # a bookie has that state, not a single copy
             if state is CopyState.UNREADABLE and self.limbo[bookie]:
                 state = CopyState.UNKNOWN
             if state is CopyState.UNKNOWN and not self.limbo[bookie]:
@@ -103,7 +103,7 @@ class World:
             else:
                 copies[bookie] = BadCopy(reported, "")
 
-    # What the verifier uses of a client and its pool.
+    # The methods of a client and its pool that the verifier uses.
 
     @property
     def pool(self) -> BookiePool:
@@ -117,7 +117,7 @@ class World:
         state = self.planted.get(entry_id, {}).get(bookie)
         if state is None or state is CopyState.MISSING:
             return Status.NO_SUCH_ENTRY
-        # As v2 reports them: limbo, too.
+        # v2 has one code for both states, of unreadable entries and of limbo.
         is_doubt = state in (CopyState.UNREADABLE, CopyState.UNKNOWN)
         return Status.IO_ERROR if is_doubt else Status.OK
 
@@ -164,7 +164,7 @@ class World:
 
 
 def reported_by(report: LedgerReport) -> dict[CopyState, int]:
-    """Copies by state, as the faults of a report add up."""
+    """Returns the number of copies by state, summed over the faults of a report."""
     sums: dict[CopyState, int] = {}
     for fault in report.faults:
         sums[fault.state] = sums.get(fault.state, 0) + fault.entries

@@ -1,4 +1,4 @@
-"""Lines of any bytes come out as they went in, however the input is cut."""
+"""Lines of any bytes are returned unchanged, however the input is split."""
 
 from __future__ import annotations
 

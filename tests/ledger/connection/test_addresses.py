@@ -1,4 +1,4 @@
-"""What others told of a bookie's address is believed for a while, and asked for again then."""
+"""A noted address of a bookie is used for a limited time, and then looked up again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Authentication: first thing on every connection, to its end or to a clear refusal."""
+"""Authentication comes first on every connection, and succeeds or ends in a clear refusal."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ ROUNDS = [b"who?", b"which?", b"welcome"]
 
 
 class Friend:
-    """Answers with what it was asked, backwards."""
+    """An auth provider that answers each challenge with its reversed bytes."""
 
     plugin = "test.Friend"
 
     def __init__(self, first: bytes = b"hello") -> None:
         self.first = first
-        self.said: list[bytes] = []
+        self.challenges: list[bytes] = []
 
     def begin(self, bookie: str) -> Friend:
         return self
@@ -30,7 +30,7 @@ class Friend:
         return self.first
 
     def answer(self, challenge: bytes) -> bytes | None:
-        self.said.append(challenge)
+        self.challenges.append(challenge)
         if challenge == b"go away":
             raise Unauthorized("it does not know us")
         if challenge == b"surprise":
@@ -46,7 +46,7 @@ def asks(on_first: Callable[[Request], ResponseBody]) -> Callable[[Request], Res
 
 
 def three_rounds() -> Callable[[Request], ResponseBody]:
-    """One conversation; its connection must be the only one."""
+    """Returns a script of one authentication; no second connection may begin another."""
     left = list(ROUNDS)
     due = [b"hello", b"?ohw", b"?hcihw"]
 
@@ -79,7 +79,7 @@ async def test_nothing_is_sent_before_the_last_round(wire_version: int) -> None:
         kinds = [type(r.body).__name__ for r in bookie.requests]
         assert kinds[:5] == ["AuthRequest"] * 3 + ["AddRequest"] * 2
         assert {r.version for r in bookie.requests} == {wire_version}
-        assert friend.said == ROUNDS
+        assert friend.challenges == ROUNDS
 
 
 async def test_every_connection_begins_with_authentication() -> None:
@@ -101,7 +101,7 @@ async def test_a_bookie_without_authentication_accepts_the_client() -> None:
         set_script(cluster, asks(lambda r: AuthResponse(Status.OK, AUTH_DISABLED_PLUGIN, b"")))
         async with client.create_ledger() as writer:
             await writer.append(b"x")
-    assert friend.said == []
+    assert friend.challenges == []
 
 
 def refused(request: Request) -> ResponseBody:
@@ -113,7 +113,7 @@ def hung_up(request: Request) -> ResponseBody:
 
 
 def refused_as_apache(request: Request) -> ResponseBody:
-    """v2 has no code for it."""
+    """Refuses as Apache does: v2 has no code for a refusal."""
     return refused(request) if request.version == 3 else hung_up(request)
 
 

@@ -1,4 +1,4 @@
-"""Answers that come when somebody else waits for one of the same entry, and questions too late."""
+"""Responses that arrive while another task waits for the same entry, and late requests."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ from tests.ledger.scripted_bookie import Script, ScriptedBookie, scripted_cluste
 
 
 async def test_late_adds_of_a_writer_are_not_taken_for_those_of_recovery() -> None:
-    """Writer and recovery of one client, and bookies that look at the writer's adds last: they
-    are refused, and that is not what becomes of the same entries added by recovery."""
+    """A writer and a recovery of one client, and bookies that process the writer's adds last.
+
+    Those adds are refused, which must not become the result of the same entries added by recovery.
+    """
     last = 5
     async with scripted_cluster() as cluster, cluster.client() as client:
         is_added_again, is_held_by_one = trio.Event(), trio.Event()
@@ -32,7 +34,9 @@ async def test_late_adds_of_a_writer_are_not_taken_for_those_of_recovery() -> No
                 match request.body:
                     case ReadRequest(ledger_id, entry_id, is_fencing=True):
                         fenced.add(bookie.name)
-                        if bookie.name == "b1" and entry_id == last:  # else it is proven absent
+                        if (
+                            bookie.name == "b1" and entry_id == last
+                        ):  # otherwise it is proven absent
                             return ReadResponse(Status.IO_ERROR, ledger_id, entry_id)
                     case AddRequest(ledger_id, entry_id, is_recovery=is_recovery):
                         if is_recovery:
@@ -70,11 +74,14 @@ async def test_late_adds_of_a_writer_are_not_taken_for_those_of_recovery() -> No
 async def test_the_fence_of_a_late_bookie_does_not_change_the_result_of_close(
     by_others: int | None,
 ) -> None:
-    """All of a writer's entries are confirmed by two of three bookies. The third looks at one of
-    them when another client has recovered the ledger already, and says that it is fenced. What
-    `close` answers does not hang on whether that bookie was late, but on where the ledger ended:
-    with the writer's entries or, where another client added some, elsewhere. A client that fences
-    and then gives up before the metadata says so has ended nothing, and the writer closes it."""
+    """Two of three bookies confirm all of a writer's entries, and the third processes one late.
+
+    By then another client has recovered the ledger, so that bookie reports it as fenced. The
+    result of `close` does not depend on whether that bookie was late, but on where the ledger
+    ended: after the writer's entries or, if another client added some, elsewhere. A client that
+    fences the ledger and gives up before it changes the metadata has not ended it, and the writer
+    closes it.
+    """
     async with scripted_cluster(3) as cluster, cluster.client() as client:
         is_recovered = trio.Event()
 

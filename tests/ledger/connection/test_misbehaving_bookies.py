@@ -1,4 +1,4 @@
-"""Bookies that answer what was not asked: they are given up, and nobody else is harmed."""
+"""Bookies whose responses do not match the requests are given up, and no other is affected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bookies that know less than ours: no batch reads, answers one by one, too much to do."""
+"""Bookies that are older than ours or overloaded: no batch reads, refusals, read-only bookies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def payload_of(i: int) -> bytes:
 
 
 def closes_on_batches(request: Request) -> ResponseBody | None:
-    """As 4.16: an opcode it does not know ends the connection."""
+    """Closes the connection on an unknown opcode, as release 4.16 does."""
     if isinstance(request.body, BatchReadRequest):
         raise Hangup
     return None
@@ -40,7 +40,7 @@ async def written(client: LedgerClient, count: int) -> int:
 
 
 async def check_reads(client: LedgerClient, ledger_id: int, count: int) -> int:
-    """Reads it all; the number of requests."""
+    """Reads all entries and returns the number of requests."""
     async with client.open_ledger(ledger_id) as reader:
         entries = await reader.read(0, count - 1)
         assert [bytes(e.payload) for e in entries] == [payload_of(i) for i in range(count)]
@@ -68,7 +68,7 @@ async def test_no_call_fails_when_a_batch_read_closes_its_connection() -> None:
         assert writer.statistics().ensemble_changes == 0
         assert writer.last_add_confirmed == 199
         batches = requests_of(cluster, BatchReadRequest)
-    # Twice at each bookie that was read from, to distinguish it from one that is being stopped.
+    # It is sent twice to each bookie, to distinguish an old one from one that is being stopped.
     asked = {b.name: sum(r in batches for r in b.requests) for b in cluster.bookies.values()}
     assert set(asked.values()) <= {0, 2}
     assert batches
@@ -140,7 +140,7 @@ async def test_concurrent_batch_reads_wait_for_the_first() -> None:
             for requests in cluster.bookie("b0").requests_of.values()
         ]
         assert sorted(asked)[-2:] == [1, 19], (
-            "one asks on a connection of its own, before all others"
+            "one read uses a connection of its own, before all others"
         )
         assert sum(asked) == 20
 
@@ -186,7 +186,7 @@ async def test_fewer_single_reads_are_sent_at_once_after_too_many() -> None:
         reads: list[int] = []
 
         def script(request: Request) -> ResponseBody | None:
-            """Takes 15 reads and refuses the next 15, and so on."""
+            """Accepts 15 reads, refuses the next 15, and so on."""
             body = request.body
             if not isinstance(body, ReadRequest):
                 return None
@@ -250,7 +250,7 @@ async def test_a_bookie_that_stays_busy_is_replaced() -> None:
             await writer.append_many(map(payload_of, range(50)))
         assert busy not in writer.metadata.last_fragment.bookies
         adds = [r for r in cluster.bookie(busy).requests if isinstance(r.body, AddRequest)]
-        # Sent again with growing pauses, not in a loop.
+        # The add is retried with growing pauses, not in a loop.
         assert len(adds) < 50 * 10
 
 
@@ -290,7 +290,7 @@ async def test_deferred_sync_survives_the_loss_of_a_bookie_without_losing_forced
                 while writer.statistics().ensemble_changes == 0:
                     await writer.append(payload_of(writer.last_add_pushed + 1))
                     await trio.sleep(0.01)
-            # The change had to force the entries of the old ensemble.
+            # The ensemble change had to force the entries of the old ensemble.
             first = writer.metadata.last_fragment.first_entry_id
             assert writer.last_add_confirmed == first - 1 >= 49
             adds = requests_of(cluster, AddRequest)

@@ -1,4 +1,4 @@
-"""Answers in one chunk, as bookies send them: each ack is counted, whatever stands beside it."""
+"""Responses in one chunk, as bookies send them: each ack counts, whatever else is in the chunk."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A writer, bookies, a metadata node and several recoverers, stepped in random order.
 
-Plain data and no clock: each step lets one message arrive or one answer arrive. Faults:
-requests and answers get lost, bookies are down, answer with errors or hang for good.
+It uses plain data and no clock: each step delivers one request or one response. The faults are
+lost requests and responses, and bookies that are down, answer with errors or hang permanently.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DIGEST = Digest(DigestType.CRC32C, b"")
 
 @dataclass
 class Bookie:
-    """What a bookie must do, on a dict."""
+    """A bookie that keeps its duties on a dict."""
 
     entries: dict[int, bytes] = field(default_factory=dict)
     is_fenced: bool = False
@@ -83,7 +83,7 @@ def make_body(entry_id: int, lac: int, payload: bytes = b"12345") -> bytes:
 
 
 class Writer:
-    """Adds entries; knows what it told its user."""
+    """Adds entries, and records the confirmed ones."""
 
     def __init__(self, world: SimulatedRecovery) -> None:
         self.world = world
@@ -197,7 +197,7 @@ class SimulatedRecovery:
         self.fence_loss = 0.0
         """Share of the fencing reads for the LAC that never arrive."""
         self.slow: tuple[str, ...] = ()
-        """Bookies to which the writer's adds take long."""
+        """Bookies to which the writer's adds are slow."""
         self.writer = Writer(self)
 
     def store(self, metadata: LedgerMetadata) -> None:
@@ -209,7 +209,7 @@ class SimulatedRecovery:
         self.under_way.append(message)
 
     def step(self) -> bool:
-        """One message or answer, any of them, arrives. False if there is none."""
+        """Delivers one random request or response; returns False if there is none."""
         if not self.under_way:
             return False
         index = self.rng.randrange(len(self.under_way))
@@ -280,7 +280,7 @@ class SimulatedRecovery:
             bookie.fault = None
 
     def run(self, recoverer: Recoverer, steps_max: int = 100_000) -> None:
-        """Steps until `recoverer` is done."""
+        """Makes steps until `recoverer` is done."""
         for _ in range(steps_max):
             if recoverer.is_done or not self.step():
                 break
@@ -288,7 +288,7 @@ class SimulatedRecovery:
         assert recoverer.is_done, f"stuck:\n{history}"
 
     def check(self) -> None:
-        """A closed ledger holds what was confirmed, an ack quorum of copies of each entry."""
+        """Checks that a closed ledger has all confirmed entries, each with an ack quorum."""
         m = self.metadata
         assert m.is_closed
         assert m.last_entry_id >= self.writer.confirmed, (m, self.writer.confirmed)

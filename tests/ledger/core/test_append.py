@@ -1,4 +1,4 @@
-"""AppendCore against a twin that counts acks per entry."""
+"""AppendCore is compared with a twin that counts acks per entry."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_impossible_quorums_are_refused(sizes: tuple[int, int, int]) -> None:
 def test_deferred_sync_confirms_only_what_was_forced(
     sizes: tuple[int, int, int], rng: random.Random
 ) -> None:
-    """The twin keeps, for each entry, who had acknowledged it when the force began."""
+    """The twin keeps, for each entry, the bookies that had acknowledged it when the force began."""
     core, twin = AppendCore(*sizes, is_sync_deferred=True), NaiveAppend(*sizes)
     lac = -1
     for _ in range(40):
@@ -202,6 +202,6 @@ def test_one_forced_bookie_of_three_confirms_nothing() -> None:
     core.acked(0, 0, 9)
     core.acked(1, 0, 9)
     assert core.advance() == 9
-    # The third has not acknowledged them: forcing it proves nothing about them.
+    # The third has not acknowledged the entries, so forcing it proves nothing about them.
     assert core.forced(core.marks(), [0, 2]) == -1
     assert core.last_add_confirmed == -1

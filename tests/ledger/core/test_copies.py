@@ -1,4 +1,4 @@
-"""What copies come to: verdicts by the book, and a tally against plain counting."""
+"""Verdicts about the copies of an entry, and a tally compared with plain counting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries and LAC packets: the bytes of Apache, and nothing unchecked gets through."""
+"""Entries and LAC packets have Apache's bytes, and none is decoded unchecked."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_any_bytes_are_an_entry_or_a_mismatch(digest_type: DigestType, data: byt
 def test_a_truncated_entry_is_detected(digest_type: DigestType) -> None:
     digest = Digest(digest_type)
     data = encoded(digest, Entry(7, 8, 6, 1000, b"payload"))
-    # Without a digest only a cut into the header can be seen.
+    # Without a digest only a truncated header can be detected.
     ends = range(32 if digest_type is DigestType.DUMMY else len(data))
     for end in ends:
         with pytest.raises(DigestMismatch):

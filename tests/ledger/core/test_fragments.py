@@ -1,4 +1,4 @@
-"""A writer and stored metadata that others changed: against a twin that replays the history."""
+"""A writer and metadata that other clients change, compared with a twin of the whole history."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def metadata(*fragments: tuple[int, tuple[str, ...]]) -> LedgerMetadata:
 def test_a_writer_and_a_mover_of_fragments_never_undo_each_other(
     steps: list[tuple[str, int, tuple[str, ...]]],
 ) -> None:
-    """The mover replaces any fragment, as auto-recovery may; the writer's last one is its own."""
+    """The mover may replace any fragment, as auto-recovery does, except the writer's last one."""
     stored = metadata((0, ("b0", "b1", "b2")))
     own = stored.last_fragment
     moved: dict[int, tuple[str, ...]] = {}
@@ -47,10 +47,10 @@ def test_a_writer_and_a_mover_of_fragments_never_undo_each_other(
                 continue
             changed = with_next_ensemble(stored, own, own.first_entry_id + number, ensemble)
             assert changed is not None
-            # Where the writer's last fragment was, it is what it was for the writer.
+            # The previous fragment of the writer stays as the writer stored it.
             moved[own.first_entry_id] = own.bookies
             stored, own = changed, changed.last_fragment
-            # The same once more, because the answer was lost.
+            # The same change is stored again, because the response was lost.
             assert with_next_ensemble(stored, own, own.first_entry_id, ensemble) is None
         else:
             i = number % len(stored.fragments)
@@ -93,18 +93,18 @@ def test_closing_a_ledger_that_another_client_closed_depends_on_its_end() -> Non
 
 
 def test_a_writer_may_close_while_its_change_of_the_ensemble_is_in_flight() -> None:
-    """The new ensemble is stored, and the writer ended before it learned that."""
+    """The new ensemble is stored, and the writer ends before it receives the response."""
     old, new = ("b0", "b1", "b2"), ("b0", "b1", "b3")
     stored = metadata((0, ("b4", "b1", "b2")), (4, old), (10, new))
     closed = closed_by_writer(stored, Fragment(4, old), 9, 90)
     assert closed is not None
     assert (closed.is_closed, closed.last_entry_id, closed.length) == (True, 9, 90)
     assert closed.fragments == stored.fragments
-    # Moved by another client: the entries are where the writer stored them.
+    # Another client moved a fragment: the entries are where the writer stored them.
     moved = metadata((0, old), (4, ("b5", "b1", "b2")), (10, new))
     closed = closed_by_writer(moved, Fragment(4, old), 9, 90)
     assert closed is not None
     assert closed.fragments == metadata((0, old), (4, old), (10, new)).fragments
-    # Not the writer's: it has two fragments more.
+    # The change is not the writer's: it has two more fragments.
     with pytest.raises(LedgerFenced, match="from entry 7"):
         closed_by_writer(metadata((0, old), (4, old), (7, new), (10, old)), Fragment(4, old), 9, 90)

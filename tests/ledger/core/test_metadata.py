@@ -1,4 +1,4 @@
-"""Ledger metadata: only sound values exist, and only legal changes happen."""
+"""Ledger metadata has only valid values and only legal changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stored metadata: Apache's bytes both ways, and nothing malformed becomes metadata."""
+"""Stored metadata: round trips of Apache's bytes, and errors for malformed bytes."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def any_metadata(draw: st.DrawFn) -> LedgerMetadata:
 
 
 def storable(metadata: LedgerMetadata) -> LedgerMetadata:
-    """What is left after the format has dropped what it cannot say."""
+    """Returns the metadata without the fields that the format cannot store."""
     if not metadata.stores_created_ms or metadata.created_ms < 0:
         metadata = replace(metadata, created_ms=-1, stores_created_ms=False)
     if metadata.format_version == 2:
@@ -170,7 +170,7 @@ def test_the_creation_time_of_the_node_is_not_written_into_it() -> None:
 
 
 LATER = b"\xf8\x07\x01" + b"\xa2\x06\x05hello"
-"""Field 127 is 1, field 100 is "hello": what a later release might write."""
+"""Field 127 is 1 and field 100 is "hello", as a later release might write."""
 
 
 def test_unknown_fields_survive_a_rewrite() -> None:

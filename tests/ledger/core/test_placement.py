@@ -1,4 +1,4 @@
-"""Ensembles spread over hosts, replace only what they must, and say why they cannot."""
+"""Ensembles spread over hosts, replace as few bookies as possible, and explain failures."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_replacing_keeps_the_others_in_place(
 def test_a_replacement_comes_from_a_host_that_has_no_copy() -> None:
     candidates = {"b:1": "b", "b:2": "b", "c:1": "c", "d:1": "d"}
     for seed in range(20):
-        # a:1 is down, so it is no candidate; its host follows from its id.
+        # a:1 is down, so it is no candidate; its id contains its host.
         changed = replace(("a:1", "b:1", "c:1"), [2], candidates, ("c:1",), random.Random(seed))
         assert changed == ("a:1", "b:1", "d:1")
 

@@ -1,4 +1,4 @@
-"""Quorum arithmetic against brute force over every case with up to five bookies."""
+"""Quorum arithmetic compared with brute force over every case with up to five bookies."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_the_stripe_step_is_the_period_of_write_sets(ensemble: int, write: int, 
 def test_covered_means_no_ack_quorum_is_silent(ensemble: int, write: int, ack: int) -> None:
     for answers in product((False, True), repeat=ensemble):
         silent = {i for i, answer in enumerate(answers) if not answer}
-        # By definition: no entry can have its whole ack quorum among the silent ones.
+        # By definition no entry can have its whole ack quorum among the silent bookies.
         hidden = any(
             set(quorum) <= silent
             for entry_id in range(ensemble)

@@ -1,4 +1,4 @@
-"""Which replica is asked, when a second one, and what the answers prove."""
+"""The order in which replicas are read, the time of a hedge, and what the responses prove."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who acknowledged a watched entry, against a twin that keeps everything about every entry."""
+"""The bookies that acknowledged a watched entry, compared with a twin that records everything."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SIZES = [(3, 3, 2), (1, 1, 1), (4, 2, 2), (5, 3, 2), (3, 3, 3)]
 
 
 class World:
-    """A ledger being written: entries are acked at random, bookies replaced at random."""
+    """A ledger that is being written, with random acks and random replacements of bookies."""
 
     def __init__(self, sizes: tuple[int, int, int], rng: random.Random) -> None:
         self.core = AppendCore(*sizes)
@@ -26,7 +26,7 @@ class World:
         self.sent_to: dict[str, set[int]] = {b: set() for b in self.bookies}
         self.acked_by: dict[str, set[int]] = {b: set() for b in self.bookies}
         self.ensemble_of: dict[int, list[str]] = {}
-        """Of confirmed entries: the one that is stored for them."""
+        """The stored ensemble of each confirmed entry."""
         self.watched: dict[int, WatchedEntry] = {}
 
     def push(self) -> None:
@@ -66,7 +66,7 @@ class World:
     def replace(self) -> None:
         index = self.rng.randrange(len(self.bookies))
         self.core.fail(index)
-        if self.rng.random() < 0.3:  # while it is in flight others acknowledge
+        if self.rng.random() < 0.3:  # other bookies acknowledge while the change is in flight
             self.ack()
         old = self.bookies[index]
         is_back = self.rng.random() < 0.3
@@ -77,7 +77,7 @@ class World:
         self.sent_to.setdefault(fresh, set())
         self.acked_by.setdefault(fresh, set()).difference_update(unconfirmed)
         self.core.ensemble_changed((index,))
-        # All that is held is sent again, and that may begin before the last one confirmed.
+        # All entries still held are sent again, which may include confirmed ones.
         for entry in range(max(0, unconfirmed.start - 3), unconfirmed.stop):
             if index in self.core.write_set(entry):
                 self.sent_to[fresh].add(entry)
@@ -92,7 +92,7 @@ class World:
             assert all(entry in self.acked_by[bookie] for bookie in named)
             if entry <= self.core.last_add_confirmed:
                 assert len(named) >= self.core.ack_quorum
-            # Silent about nobody who could still be heard.
+            # No bookie that is listed as outstanding has acknowledged the entry.
             unheard = {self.bookies[i] for i in watched.open_members(self.core.failed)}
             assert all(entry not in self.acked_by[bookie] for bookie in unheard)
 
@@ -142,7 +142,7 @@ def test_the_number_of_watched_entries_is_bounded() -> None:
         log.watch(entry, (0, 1), {}, -1)
     assert len(log.entries) == receipts.WATCHED_MAX
     assert 0 not in log.entries
-    log.forget(first)  # somebody asks for the one that was given up
+    log.forget(first)  # the entry that was given up is requested
     assert len(log.entries) == receipts.WATCHED_MAX
 
 
@@ -153,7 +153,7 @@ def test_watchers_are_notified_of_changes() -> None:
     log.acked(1, "b", 0, 3, 1.0)
     assert notified == []
     log.acked(1, "b", 4, 9, 1.0)
-    log.acked(1, "b", 4, 4, 2.0)  # twice is once
+    log.acked(1, "b", 4, 4, 2.0)  # a second ack of a bookie counts once
     log.ensemble_changed((1,), 3)
     log.failed()
     assert notified == ["b", "", ""]

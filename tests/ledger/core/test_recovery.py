@@ -1,4 +1,4 @@
-"""Recovery step by step: what it must survive, each lesson a test."""
+"""Recovery step by step: one test for each known cause of a wrong end of a ledger."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def start(metadata: LedgerMetadata | None = None, window: int = 1) -> RecoveryCo
 
 
 def fence(core: RecoveryCore, answers: dict[str, bytes | Status | None]) -> list[Action]:
-    """Answers the fencing reads in order; None is silence."""
+    """Answers the fencing reads in order; None stands for no response."""
     actions: list[Action] = []
     for action in core.start():
         assert isinstance(action, ReadLast)
@@ -92,7 +92,7 @@ class TestFencing:
             _ = core.result
 
     def test_striped_coverage_counts_neighbours(self) -> None:
-        # E=5, WQ=3, AQ=2: two silent bookies side by side could confirm an entry alone.
+        # With E=5, WQ=3 and AQ=2 two silent neighbours could confirm an entry alone.
         core = start(make_metadata(5, 3, 2))
         fence(core, {"b0": NO, "b1": NO, "b2": NO, "b3": None, "b4": None})
         assert core.finished
@@ -106,15 +106,15 @@ class TestFencing:
     def test_reading_begins_after_the_greatest_lac_heard(self) -> None:
         core = start()
         actions = fence(core, {"b0": make_body(5, 3), "b1": make_body(6, 4)})
-        assert reads(actions) == [("b0", 5)]  # b2 has not answered yet: it comes last
+        assert reads(actions) == [("b0", 5)]  # b2 has not answered yet, so it is read last
 
     def test_reading_never_begins_before_the_last_fragment(self) -> None:
-        """#2615: an ensemble before the current fragment must not come out of recovery."""
+        """Recovery must store no ensemble before the current fragment (BookKeeper issue 2615)."""
         fragments = (Fragment(0, ("b0", "b1", "b2")), Fragment(8, ("b0", "b1", "b3")))
         core = start(make_metadata(fragments=fragments))
         actions = fence(core, {"b0": make_body(7, 2), "b1": make_body(7, 2)})
         assert [entry_id for _, entry_id in reads(actions)] == [8]
-        # b0 gives entry 8, then takes it no longer: the new ensemble replaces fragment 8.
+        # b0 returns entry 8 but no longer accepts it: the new ensemble replaces fragment 8.
         actions = core.handle(answer(actions[0], make_body(8, 7)))
         adds = [a for a in actions if isinstance(a, AddEntry)]
         (to_b0,) = [a for a in adds if a.bookie == "b0"]
@@ -129,14 +129,14 @@ class TestFencing:
 
 class TestEnd:
     def test_reads_fence_too(self) -> None:
-        """#2614, #2616: fencing only while asking for the LAC lost an acknowledged entry."""
+        """Fencing only the reads of the LAC lost an entry (BookKeeper issues 2614 and 2616)."""
         core = start()
         actions = fence(core, {"b0": NO, "b1": NO})
         assert all(a.is_fencing for a in actions if isinstance(a, ReadEntry))
 
     def test_a_lost_fence_message_loses_nothing(self) -> None:
-        # Entry 0 is at b1 only and unconfirmed. b2 never got its fence from the LAC reads; the
-        # recovery read fences it, so the writer's add to b2 is refused and 0 stays unknown.
+        # Entry 0 is only at b1 and unconfirmed. b2 was not fenced by the LAC reads; the recovery
+        # read fences it, so the writer's add to b2 is refused and entry 0 stays unconfirmed.
         world = SimulatedRecovery(random.Random(1), make_metadata(state=LedgerState.OPEN), spares=0)
         world.bookies["b1"].add(0, make_body(0, -1), is_recovery=False)
         world.writer.pushed, world.writer.acked = 0, {0: {"b1"}}
@@ -168,7 +168,7 @@ class TestEnd:
 
     @pytest.mark.parametrize("doubt", [None, UNKNOWN, Status.IO_ERROR, b"not an entry"])
     def test_an_unknown_state_is_never_a_negative(self, doubt: bytes | Status | None) -> None:
-        """#2908: a corrupt log that answered "no such entry" truncated a ledger."""
+        """A corrupt log answered "no such entry" and truncated a ledger (BookKeeper issue 2908)."""
         core = start()
         (first,) = fence(core, {"b0": NO, "b1": NO})
         second, third = core.handle(answer(first, NO))
@@ -191,7 +191,7 @@ class TestEnd:
         core = start(window=2)
         actions = fence(core, {"b0": NO, "b1": NO})
         assert [entry_id for _, entry_id in reads(actions)] == [0, 1]
-        # Entry 1 carries LAC 0: entry 0 was acknowledged, whichever bookie denies it.
+        # Entry 1 carries LAC 0, so entry 0 was acknowledged, whichever bookie denies it.
         core.handle(answer(actions[1], make_body(1, 0)))
         second, third = core.handle(answer(actions[0], NO))
         core.handle(answer(second, NO))
@@ -269,7 +269,7 @@ class TestAddingAgain:
         assert replace.excluded == ("b1",)
         (again,) = core.handle(BookieChosen(replace, "b7"))
         assert (again.bookie if isinstance(again, AddEntry) else None) == "b7"
-        assert core.handle(answer(again, Status.OK))  # two acks in b0 b7 b2: on it goes
+        assert core.handle(answer(again, Status.OK))  # two acks in b0 b7 b2: recovery continues
         assert core._adds.confirmed == 0
 
     def test_acks_of_a_bookie_that_leaves_the_ensemble_are_forgotten(self) -> None:
@@ -330,7 +330,7 @@ class TestStoring:
         moved = make_metadata().with_ensemble(0, ("b0", "b5", "b2"))
         actions = core.handle(LedgerConflicted(store, moved))
         assert [a.bookie for a in actions if isinstance(a, ReadLast)] == ["b0", "b5", "b2"]
-        assert core.handle(LedgerStored(store)) == []  # an answer to the attempt before
+        assert core.handle(LedgerStored(store)) == []  # a response to the earlier attempt
         assert not core.finished
 
     def test_restarts_are_bounded(self) -> None:

@@ -1,4 +1,4 @@
-"""Recovery in thousands of random histories: writers that live on, faults, several recoverers."""
+"""Recovery in thousands of random histories, with active writers, faults and several recoverers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ SIZES = [(1, 1, 1), (3, 3, 2), (3, 2, 2), (3, 3, 3), (3, 2, 1), (4, 3, 2), (5, 3
 
 
 def run_history(seed: int) -> str:
-    """One random history: a writer that may live on, faults, recoverers that may vanish.
+    """Runs one random history: a writer that may continue, faults, and recoverers that may vanish.
 
-    Returns what became of it, for the count at the end of the test.
+    It returns the kind of its outcome, for the count at the end of the test.
     """
     rng = random.Random(seed)
     sizes = rng.choice(SIZES)
@@ -52,7 +52,7 @@ def run_history(seed: int) -> str:
                 [Status.IO_ERROR, Status.UNKNOWN_LEDGER_STATE, None]
             )
         elif dice < 0.126 + 2 * faults and recoverers:
-            # Its requests still arrive; its answers reach nobody.
+            # Its requests still arrive, but its responses are dropped.
             recoverers.pop(0).error = RecoveryIncomplete("crashed")
         else:
             world.step()
@@ -61,14 +61,14 @@ def run_history(seed: int) -> str:
 
 
 def finish(world: SimulatedRecovery, recoverers: list[Recoverer]) -> None:
-    """Faults stop; somebody closes the ledger; stragglers arrive; then everything must hold."""
+    """Ends the faults, closes the ledger, delivers late messages, and checks all invariants."""
     world.heal()
     final = Recoverer(world, world.rng.choice([1, 3, 16]))
     for _ in range(20):
         world.run(final)
         if final.result is not None:
             break
-        # Faults of before may have reached it as late answers; now there are none left.
+        # Earlier faults may have reached it as late responses; now there are none left.
         final = Recoverer(world, 16)
     assert final.result is not None, final.error
     while world.step():
@@ -80,8 +80,11 @@ def finish(world: SimulatedRecovery, recoverers: list[Recoverer]) -> None:
 
 
 def run_duel(seed: int) -> None:
-    """A living writer of one or two entries against one recoverer: short, so that rare orders
-    of few messages come up often. Adds to all but one bookie are slow, fences get lost."""
+    """Runs an active writer of one or two entries against one recoverer.
+
+    The history is short, so that rare orders of a few messages are frequent. Adds to all bookies
+    but one are slow, and fences get lost.
+    """
     rng = random.Random(seed)
     sizes = rng.choice([(3, 3, 2), (3, 3, 2), (3, 2, 2), (4, 3, 2), (4, 4, 3)])
     world = SimulatedRecovery(rng, make_metadata(*sizes, state=LedgerState.OPEN), spares=0)
@@ -116,12 +119,12 @@ def test_every_history_ends_closed_with_all_confirmed_entries(block: int) -> Non
         except AssertionError as error:
             raise AssertionError(f"seed {seed}: {error}") from error
         kinds[kind] = kinds.get(kind, 0) + 1
-    # The histories are worth something: some have entries and ensemble changes.
+    # The histories are varied enough: some have entries and ensemble changes.
     assert len(kinds) >= 3, kinds
 
 
 def test_confirmed_entries_survive_without_the_lac() -> None:
-    """Recovery that hears no LAC at all still finds everything from the last fragment on."""
+    """Without any LAC recovery still finds every entry from the last fragment on."""
     world = SimulatedRecovery(random.Random(5), make_metadata(state=LedgerState.OPEN))
     for _ in range(20):
         world.writer.append()

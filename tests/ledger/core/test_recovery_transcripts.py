@@ -1,6 +1,6 @@
-"""Stories of recovery as scripts: what the world says, and below it what the core then does.
+"""Transcripts of recovery: the events, and after each the actions of the core.
 
-A step is a line of the world, `----`, and what came out. `REWRITE_TRANSCRIPTS=1 pytest
+A step is the line of an event, `----`, and the resulting actions. `REWRITE_TRANSCRIPTS=1 pytest
 tests/ledger/core/test_recovery_transcripts.py` records them again; the diff is the review.
 
 Steps: `ledger E WQ AQ [first:b0,b1,... ...]`; `start [window N]`; `last BOOKIE ANSWER`;
@@ -41,8 +41,8 @@ T = TypeVar("T")
 TRANSCRIPTS = Path(__file__).parents[2] / "transcripts"
 
 
-class Teller:
-    """Runs one script."""
+class TranscriptRunner:
+    """Runs one transcript."""
 
     def __init__(self) -> None:
         self.metadata = make_metadata()
@@ -91,14 +91,14 @@ class Teller:
                 raise AssertionError(f"no such step: {' '.join(words)}")
 
     def take(self, kind: type[T], **fields: object) -> T:
-        """The pending action this is the answer to."""
+        """Removes and returns the pending action that this response belongs to."""
         for action in self.pending:
             if isinstance(action, kind) and all(
                 getattr(action, name) == value for name, value in fields.items()
             ):
                 self.pending.remove(action)
                 return action
-        raise AssertionError(f"nobody asked for that: {kind.__name__} {fields}")
+        raise AssertionError(f"no pending action of this kind: {kind.__name__} {fields}")
 
     def answer(self, action: ReadLast | ReadEntry | AddEntry, said: list[str]) -> Event:
         match said:
@@ -147,8 +147,8 @@ def shown_action(action: Action) -> str:
 
 
 def transcript_of(text: str) -> str:
-    """The script with what comes out now."""
-    teller = Teller()
+    """Returns the transcript with the actions of the present core."""
+    teller = TranscriptRunner()
     lines: list[str] = []
     is_output = False
     for line in text.splitlines():

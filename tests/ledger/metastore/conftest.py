@@ -1,4 +1,4 @@
-"""The drivers that pass the shared suite, and how several sessions on one tree are opened."""
+"""Fixtures: the drivers that run the shared suite, and several sessions on one tree."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ DRIVERS = ["memory", "sqlite", pytest.param("zookeeper", marks=pytest.mark.zooke
 
 @pytest.fixture
 def zookeeper_uri(shared_zookeeper: RunningZooKeeper) -> str:
-    """A cluster of the test's own, with nothing in it, not even its parents."""
+    """Returns the address of a cluster of the test's own, of which not even the parents exist."""
     return f"zk://{shared_zookeeper.address}/test{next(_numbers)}/cluster/ledgers"
 
 
 @pytest.fixture(params=DRIVERS)
 def open_session(request: pytest.FixtureRequest, tmp_path: Path) -> OpenSession:
-    """Each call opens one more session on the same tree."""
+    """Returns a function whose calls each open one more session on the same tree."""
     tree = MemoryTree()
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The registry: who is there, where, and that a bookie stays registered until it leaves."""
+"""The registry of bookies: ids, addresses, and registrations that last until a bookie leaves."""
 
 from __future__ import annotations
 
@@ -162,14 +162,14 @@ async def test_the_remains_of_a_dead_predecessor_are_taken_over_at_once(
         await dead.create("/ledgers/available/b1", encode_info(INFO), is_ephemeral=True)
         async with registry.register("b1", INFO):
             assert trio.current_time() == begun
-            dead.expire_session()  # its late end must not take the new registration away
+            dead.expire_session()  # its late end must not remove the new registration
             assert list(await registry.available()) == ["b1"]
 
 
 async def test_a_bookie_whose_id_was_taken_meanwhile_ends_and_leaves_the_registration(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    """It stood still until its session was over, and never saw the moment between the two."""
+    """The bookie was paused until its session had ended, and never saw the node missing."""
     tree = MemoryTree()
     path, theirs = "/ledgers/available/b1", encode_info(BookieInfo("10.0.0.2", 3181))
     async with MemoryStore(tree, now_ms) as other, MemoryStore(tree, now_ms) as store:

@@ -1,4 +1,4 @@
-"""What every metadata driver promises; each test runs against all of them."""
+"""The promises of every metadata driver; each test runs against all drivers."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ async def next_of(values: AsyncGenerator[T, None]) -> T:
 
 
 async def wait_for(values: AsyncGenerator[T, None], wanted: T) -> list[T]:
-    """All values up to `wanted`; fails if it never comes."""
+    """Returns all values up to `wanted`, and fails if it never arrives."""
     seen: list[T] = []
     with trio.fail_after(5):
         async for value in values:
             seen.append(value)
             if value == wanted:
                 return seen
-    raise AssertionError(f"{wanted} never came, only {seen}")
+    raise AssertionError(f"expected {wanted}, received only {seen}")
 
 
 async def test_a_created_node_has_version_zero_and_each_put_adds_one(
@@ -307,7 +307,7 @@ async def test_a_watch_misses_nothing_between_its_first_value_and_the_wait(
         await store.create("/a", b"0")
         async with aclosing(store.watch("/a")) as nodes:
             await next_of(nodes)
-            await store.put("/a", b"1")  # nobody waits in the iterator at this moment
+            await store.put("/a", b"1")  # no task waits in the iterator at this moment
             changed = await next_of(nodes)
             assert changed is not None
             assert changed.data == b"1"
@@ -317,7 +317,7 @@ async def test_a_watch_is_quiet_about_other_nodes(open_session: OpenSession) -> 
     async with open_session() as store, aclosing(store.watch("/a")) as nodes:
         await next_of(nodes)
         await store.create("/b", b"")
-        await store.create("/a/b", b"")  # makes /a as a parent: that is a change
+        await store.create("/a/b", b"")  # creates /a as a parent, which is a change
         made = await next_of(nodes)
         assert made is not None
         await store.put("/a/b", b"x")

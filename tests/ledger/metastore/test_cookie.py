@@ -1,4 +1,4 @@
-"""Cookies are read and written as Apache's bookies do."""
+"""Cookies are read and written as Apache's bookies read and write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layouts: Apache's paths, and a LAYOUT node that is understood or refused."""
+"""Layouts: Apache's paths, and LAYOUT nodes that are decoded or refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ledger ids: never the same twice, before and after the short ones are exhausted."""
+"""Ledger ids are never repeated, before and after the short ones are exhausted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LAST_SHORT = SHORT_LEDGER_ID_END - 1
 
 
 class CountedFar(MemoryStore):
-    """A store whose counters were far advanced already: `ahead` of what they give."""
+    """A store whose counters return numbers that are `ahead` of the real ones."""
 
     ahead: dict[str, int]
 
@@ -75,7 +75,7 @@ async def test_a_full_node_of_long_ids_is_followed_by_the_next(store: CountedFar
     store.ahead["/ledgers/idgen-long/HOB-0000000002/ID-"] = LAST_SHORT
     ids = LedgerIds(store, "/ledgers")
     assert await take(ids, 3) == [2 << 32 | LAST_SHORT, 3 << 32, (3 << 32) + 1]
-    # An exhausted node stays: created again it would count from 0.
+    # An exhausted node stays, because a new one would count from 0.
     names = await store.children("/ledgers/idgen-long")
     assert names == ["HOB-0000000002", "HOB-0000000003"]
 

@@ -1,4 +1,4 @@
-"""Ledger metadata: Apache's paths, changes that never overwrite, absence that is certain."""
+"""Ledger metadata: Apache's paths, changes that never overwrite others, and certain absence."""
 
 from __future__ import annotations
 
@@ -94,12 +94,12 @@ async def test_ids_are_new_each_time(store: MemoryStore) -> None:
 async def test_a_second_create_fails_unless_it_repeats_the_first(store: MemoryStore) -> None:
     ledgers = LedgerStore(store)
     await ledgers.create(new_ledger(1, c_token=42))
-    await ledgers.create(new_ledger(1, c_token=42))  # the answer to the first one was lost
+    await ledgers.create(new_ledger(1, c_token=42))  # the response to the first create was lost
     with pytest.raises(LedgerExists, match="ledger 1"):
         await ledgers.create(new_ledger(1, c_token=43))
     await ledgers.create(new_ledger(2))
     with pytest.raises(LedgerExists):
-        await ledgers.create(new_ledger(2))  # no token: nobody knows whose it is
+        await ledgers.create(new_ledger(2))  # without a token its creator is unknown
 
 
 async def test_missing_ledgers_are_reported_by_every_call(store: MemoryStore) -> None:
@@ -133,7 +133,7 @@ async def test_update_starts_again_after_a_change_by_another_client(store: Memor
     node = await store.get(Layout.HIERARCHICAL.path("/ledgers", 1))
 
     class Interfering(MemoryStore):
-        """Lets another process change the ledger before our first put."""
+        """A store on which another process changes the ledger before our first put."""
 
         async def transaction(self, changes: Sequence[Change]) -> None:
             if len(seen) == 1:
@@ -219,7 +219,7 @@ async def test_deleting_removes_empty_parents_and_no_others(store: MemoryStore) 
 async def test_existence_is_never_denied_if_it_is_unknown(store: MemoryStore) -> None:
     ledgers = LedgerStore(store)
     with pytest.raises(MetadataUnavailable, match="no LAYOUT"):
-        await ledgers.exists(3)  # wiping the tree has not deleted the ledger
+        await ledgers.exists(3)  # removing the whole tree does not delete the ledger
     await store.create("/ledgers/LAYOUT", encode_layout(Layout.HIERARCHICAL))
     await store.create(Layout.HIERARCHICAL.path("/ledgers", 3), b"not metadata")
     assert await ledgers.exists(3)

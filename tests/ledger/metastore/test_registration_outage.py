@@ -1,4 +1,4 @@
-"""A metadata store that hangs is no reason for a bookie to end: it registers when it can."""
+"""A bookie does not end when its metadata store hangs: it registers when it can."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def now_ms() -> int:
 
 
 class HangingStore(MemoryStore):
-    """Changes wait while `flows` is not set, as those of a store that is paused."""
+    """A store whose changes wait while `flows` is not set, as if it were paused."""
 
     def __init__(self, tree: MemoryTree) -> None:
         super().__init__(tree, now_ms)
@@ -52,7 +52,7 @@ async def test_a_session_lost_before_a_long_pause(autojump_clock: trio.testing.M
 
 
 class ChangingStore(MemoryStore):
-    """Our node changes just before it is taken over: a change of ours that came late."""
+    """A store that applies a late change of our node just before it is taken over."""
 
     late = 1
 
@@ -75,7 +75,7 @@ async def test_our_own_node_that_changes_meanwhile_is_not_taken_for_anothers(
 
 
 class LeavingStore(MemoryStore):
-    """Goes away, once, just when a bookie that changed its state leaves the other one."""
+    """A store that fails once, when a bookie that changed its state removes its old one."""
 
     outages = 1
 

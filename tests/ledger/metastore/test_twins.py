@@ -1,4 +1,4 @@
-"""Random transactions on both drivers: the same results, the same errors, the same trees."""
+"""Random transactions on both drivers lead to the same results, errors and trees."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = 300
 
 
 def some_change(rng: random.Random, whole: dict[str, Node | None]) -> Change:
-    """Mostly one that can succeed in the tree `whole`, sometimes any."""
+    """Returns a change: usually one that can succeed in the tree `whole`, sometimes any."""
     existing = [path for path in whole if path != "/"]
     is_sensible = rng.random() < 0.85
     path = rng.choice(existing if existing and is_sensible else ("/", *PATHS))
@@ -70,8 +70,8 @@ def test_both_drivers_return_the_same_results(seed: int, tmp_path: Path) -> None
             assert _whole(tree) == _whole(file)
     finally:
         file.close()
-    assert failed > 20, "the test has become blind to failures"
-    assert min(done.values()) > 5, f"the test has become blind: {done}"
+    assert failed > 20, "the transactions no longer include failures"
+    assert min(done.values()) > 5, f"the transactions no longer vary: {done}"
 
 
 def _try_memory(tree: MemoryTree, changes: list[Change], session: _Session) -> str:

@@ -1,4 +1,4 @@
-"""When many ledgers must be recovered at once, a client recovers some at a time."""
+"""A client with many ledgers to recover limits the number of concurrent recoveries."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LEDGERS = 3 * RECOVERIES_MAX
 
 
 class RecoveryCount(MemoryStore):
-    """Sees recoveries begin and end."""
+    """A store that counts recoveries that have begun and not ended."""
 
     begun = ended = concurrent_max = 0
 

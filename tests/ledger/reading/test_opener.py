@@ -1,4 +1,4 @@
-"""Opening and recovering over bookie doubles, with trio's clock and lost messages."""
+"""Opening and recovering ledgers on bookie doubles, with trio's clock and lost messages."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_without_recovery_no_writer_is_fenced(autojump_clock: MockClock) -
         world.put(metadata, 0, 9)
         reader = await world.opener.open_ledger(7, password=PASSWORD, recover=False)
         assert not reader.is_closed
-        assert reader.last_add_confirmed == 8  # what entry 9 carries
+        assert reader.last_add_confirmed == 8  # the LAC in entry 9
         assert not any(b.ledgers[7].is_fenced for b in world.bookies.values() if b.ledgers)
         assert (await world.ledgers.read(7))[0].state is LedgerState.OPEN
 
@@ -113,7 +113,7 @@ async def test_a_bookie_that_dies_during_recovery_is_replaced(autojump_clock: Mo
     async with make_faulty_bookies(bookies=5) as world:
         metadata = await world.create()
         world.put(metadata, 0, 9)
-        # It still answers reads, but takes nothing, and says so before the others answer.
+        # It still answers reads, but refuses adds, and does so before the others answer.
         double = world.bookies["b0"]
         for name in ("b1", "b2"):
             world.bookies[name].trouble.delay_s = 0.05
@@ -157,7 +157,7 @@ async def test_recovery_may_be_cancelled_at_any_point(autojump_clock: MockClock)
 
 
 async def write(world: FaultyBookies, metadata: LedgerMetadata, confirmed: list[int]) -> None:
-    """A writer without mercy: it adds until it is refused, and notes what it confirmed."""
+    """Adds entries until one is refused, and records the confirmed ones."""
     for entry_id in range(40):
         request = world.request(metadata, entry_id, entry_id - 1)
         oks: list[str] = []
@@ -210,7 +210,7 @@ async def duel(seed: int) -> None:
                     await trio.sleep(0.1)
                 else:
                     return
-            raise AssertionError("recovery never came to an end")
+            raise AssertionError("recovery never ended")
 
         async with trio.open_nursery() as nursery:
             nursery.start_soon(write, world, metadata, confirmed)

@@ -1,4 +1,4 @@
-"""Reading and tailing over bookie doubles."""
+"""Reading and tailing ledgers on bookie doubles."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class TestRanges:
             await trio.testing.wait_all_tasks_blocked()
             asked = [c for b in world.bookies.values() for c in b.calls]
             assert all(isinstance(call, BatchReadRequest) for call in asked)
-            # One delivered, and 12,000 bytes ahead: never the whole 100,000.
+            # One entry is delivered and 12,000 bytes are read ahead, never all 100,000.
             assert 2 <= len(asked) <= 5
 
     async def test_striped_ledgers_are_read_entry_by_entry(self, autojump_clock: MockClock) -> None:
@@ -193,7 +193,7 @@ class TestReplicas:
             assert trio.current_time() - began < 0.01
 
     async def test_entries_that_moved_are_found(self, autojump_clock: MockClock) -> None:
-        """#4613: a long-lived reader must not hold on to ensembles of the past."""
+        """A long-lived reader must not keep old ensembles (BookKeeper issue 4613)."""
         async with make_faulty_bookies(bookies=6) as world:
             reader = await closed(world, 9)
             metadata, version = await world.ledgers.read(7)
@@ -244,7 +244,7 @@ class TestLac:
             began = trio.current_time()
             assert await reader.wait_lac_after(8, 5.0) == 8
             assert trio.current_time() - began == pytest.approx(5.0, abs=0.1)
-            # Parked, not spinning.
+            # It is parked and does not spin.
             assert reader.statistics().long_polls <= 4
 
     async def test_a_long_poll_returns_the_entry_as_well(self, autojump_clock: MockClock) -> None:
@@ -280,7 +280,7 @@ class TestTail:
                 for entry_id in range(60):
                     await trio.sleep(0.01 if entry_id % 7 else 1.0)
                     world.put(metadata, entry_id, entry_id)
-                    assert len(seen) <= entry_id  # nothing unconfirmed, ever
+                    assert len(seen) <= entry_id  # no unconfirmed entry is ever returned
                 await trio.sleep(1)
                 assert seen == list(range(59))
                 await world.close(metadata, 59)

@@ -1,4 +1,4 @@
-"""Questions to replicas that no task waits for: second opinions, silence, cancelling."""
+"""Requests to replicas for which no task waits: hedges, silence and cancellation."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def test_replicas_that_are_all_silent_are_given_up_after_the_timeout() -> 
         before = sum(bookie.connections for bookie in cluster.bookies.values())
         with trio.fail_after(5), pytest.raises(LedgerError) as caught:
             await reader.read(1, 1)
-        assert caught.value.retry_is_safe, "nobody said that the entry is not there"
+        assert caught.value.retry_is_safe, "no bookie reported that the entry is absent"
         for bookie in cluster.bookies.values():
             bookie.hold = lambda _request: None
         with trio.fail_after(5):
@@ -105,7 +105,7 @@ async def test_single_reads_cost_no_task_each() -> None:
         cluster.client(speculative_read_s=60) as client,
         closed_ledger(client, 50) as reader,
     ):
-        await reader.read(0, 0)  # the connection is made
+        await reader.read(0, 0)  # this opens the connection
         spawned = TaskCount()
         trio.lowlevel.add_instrument(spawned)
         for number in range(50):

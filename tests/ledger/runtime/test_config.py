@@ -1,4 +1,4 @@
-"""Settings come from four sources, in order, and nothing wrong is passed over."""
+"""Settings come from four sources, in order, and no invalid one is ignored."""
 
 from __future__ import annotations
 

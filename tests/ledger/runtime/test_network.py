@@ -1,4 +1,4 @@
-"""TCP transports: what they promise when a connection ends while it is used."""
+"""TCP transports keep their promises when a connection ends while it is used."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ async def test_waits_on_a_closed_transport_raise() -> None:
                 await transport.wait_readable()
             with pytest.raises(trio.ClosedResourceError):
                 await transport.wait_writable()
-        transport.close()  # a second time harms nobody
+        transport.close()  # a second close does nothing
 
 
 async def test_a_socket_connected_to_itself_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As one is, sooner or later, that calls a free port of its own machine again and again."""
+    """A client that connects repeatedly to a free port of its own machine gets such a socket."""
     with socket.socket() as echo:
         echo.bind(("127.0.0.1", 0))
         host, port = echo.getsockname()
@@ -40,4 +40,4 @@ async def test_a_socket_connected_to_itself_is_refused(monkeypatch: pytest.Monke
         with pytest.raises(BookieUnavailable, match="nothing listens there"):
             await TcpNetwork().connect(host, port)
     with socket.create_server((host, port)) as bookie:
-        assert bookie.getsockname() == (host, port), "the port is free at once"
+        assert bookie.getsockname() == (host, port), "the port must be free at once"

@@ -1,4 +1,4 @@
-"""Parked tasks are woken in time, and forgotten when they are cancelled."""
+"""Parked tasks are woken in time, and removed when they are cancelled."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_a_slot_holds_one_task_and_hands_it_a_result() -> None:
             nursery.start_soon(park)
             await trio.testing.wait_all_tasks_blocked()
             slot.unpark(result)
-            slot.unpark(result)  # nothing waits any more
+            slot.unpark(result)  # no task waits any more
     assert got == [None, 7]
 
 

@@ -1,4 +1,4 @@
-"""Random requests and responses of both protocol generations, for the tests of the codecs."""
+"""Random requests and responses of both protocol versions, for the tests of the codecs."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def v2_responses(draw: st.DrawFn) -> m.Response:
         bodies = tuple(draw(st.lists(DATA, max_size=4)))
         body = m.BatchReadResponse(status, ledger_id, entry_id, bodies)
     else:
-        version = 2  # whatever the request's
+        version = 2  # for any version of the request
         body = m.AuthResponse(Status.OK, draw(NAMES), draw(DATA))
     return m.Response(version, txn_id, body)
 
@@ -151,7 +151,7 @@ V3_RESPONSES = st.builds(
 
 @st.composite
 def damaged(draw: st.DrawFn, frame: bytes) -> bytes:
-    """A frame cut short, or with up to three bytes changed."""
+    """Draws a frame that is truncated, or that has up to three changed bytes."""
     if draw(st.booleans()):
         return frame[: draw(st.integers(0, len(frame)))]
     data = bytearray(frame)

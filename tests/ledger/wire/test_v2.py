@@ -1,4 +1,4 @@
-"""Protocol v2: Apache's bytes, every message both ways, and garbage is only a protocol error."""
+"""Protocol v2: Apache's bytes, round trips of all messages, and protocol errors for garbage."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_an_unknown_version_is_refused_with_a_response(
         v2.decode_request(frame)
     assert caught.value.response.body == answer
     reply = v2.encode_response(caught.value.response)
-    assert reply[4:6] == frame[:2], "the reply repeats version and operation"
+    assert reply[4:6] == frame[:2], "the reply must repeat version and operation"
     assert reply[8:12] == (103).to_bytes(4, "big")
 
 

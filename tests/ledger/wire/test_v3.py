@@ -1,4 +1,4 @@
-"""Protocol v3: Apache's bytes, every message both ways, and what can be answered is answered."""
+"""Protocol v3: Apache's bytes, round trips of all messages, and responses to invalid requests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def request_message(operation: pb.OperationType.ValueType, txn_id: int = 5) -> p
 
 
 def refusal_of(frame: bytes) -> m.Response:
-    """The answer the decoder suggests, after a journey over the wire."""
+    """Returns the response that the decoder suggests, after a round trip through the codec."""
     with pytest.raises(RequestRefused) as caught:
         v3.decode_request(frame)
     return v3.decode_response(body_of(v3.encode_response(caught.value.response)))
@@ -145,7 +145,7 @@ def test_an_invalid_add_is_answered_with_bad_request(body: bytes) -> None:
 
 @pytest.mark.parametrize("key", [b"", b"short", bytes(21)])
 def test_a_key_of_any_length_is_decoded(key: bytes) -> None:
-    """Whether it is the right one is for the ledger to say."""
+    """The ledger decides whether the key is the right one."""
     message = request_message(pb.ADD_ENTRY)
     message.addRequest.CopyFrom(pb.AddRequest(ledgerId=1, entryId=2, masterKey=key, body=ENTRY))
     assert v3.decode_request(message.SerializeToString()).body == m.AddRequest(1, 2, key, ENTRY)

@@ -1,5 +1,7 @@
-"""Others at work on the same ledgers: metadata moved under writer and reader, other software's
-bookies, metadata too old to name a digest."""
+"""Ledgers on which other clients work: fragments that move under a writer and a reader.
+
+There are also bookies of other software, and metadata too old to name a digest.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,10 @@ def payload_of(i: int) -> bytes:
 async def move_fragment(
     client: LedgerClient, cluster: ScriptedCluster, ledger_id: int, index: int
 ) -> tuple[str, str]:
-    """As auto-recovery does: copies a fragment's entries to a spare bookie and names that in the
-    place of one of its bookies. The two names."""
+    """Moves a fragment from one of its bookies to a spare one, as auto-recovery does.
+
+    It copies the entries, changes the metadata, and returns the names of the two bookies.
+    """
 
     moved = ("", "")
 
@@ -57,7 +61,7 @@ async def move_fragment(
 
 
 async def lose_a_bookie(client: LedgerClient, writer: LedgerWriter) -> None:
-    """The writer's connection to its first bookie breaks; it replaces it."""
+    """Breaks the writer's connection to its first bookie, which the writer then replaces."""
     changes = writer.statistics().ensemble_changes
     bookie = writer.metadata.last_fragment.bookies[0]
     client.pool.connection(bookie, 2).close(BookieUnavailable("lost"))
@@ -90,8 +94,10 @@ async def test_a_fragment_moved_under_a_writer_stays_moved() -> None:
 
 
 async def test_the_last_fragment_is_the_writers_own() -> None:
-    """A client copied the entries and put another bookie in; the writer continued with its
-    own, so only that one has all entries."""
+    """A client copied the entries and replaced a bookie, but the writer continued with its own.
+
+    Only the writer's bookie has all entries.
+    """
     async with scripted_cluster(4) as cluster, cluster.client() as client:
         async with client.create_ledger(ack_quorum=3) as writer:
             await writer.append_many(map(payload_of, range(COUNT)))
@@ -127,7 +133,7 @@ async def test_a_writer_closes_while_its_new_ensemble_is_being_stored() -> None:
         bookie = writer.metadata.last_fragment.bookies[0]
         client.pool.connection(bookie, 2).close(BookieUnavailable("lost"))
         with trio.fail_after(10):
-            await writer.append(payload_of(COUNT))  # only with an append another is looked for
+            await writer.append(payload_of(COUNT))  # only an append searches for a replacement
             is_appended.set()
             await is_stored.wait()
         await writer.close()
@@ -137,7 +143,7 @@ async def test_a_writer_closes_while_its_new_ensemble_is_being_stored() -> None:
 
 
 async def test_a_ledger_that_names_a_bookie_twice_is_read_or_refused() -> None:
-    """As tools have left them. Entries that nobody has must end in an error, not in waiting."""
+    """Some tools left such ledgers. Reading entries that no bookie has must fail, not wait."""
     async with scripted_cluster(2) as cluster, cluster.client() as client:
         async with client.create_ledger(ensemble_size=2, write_quorum=2) as writer:
             await writer.append_many(map(payload_of, range(COUNT)))
@@ -200,12 +206,12 @@ async def test_recovery_begins_again_when_a_fragment_is_moved_meanwhile() -> Non
 
 @pytest.mark.parametrize("properties", [{SOFTWARE_PROPERTY: OUR_SOFTWARE}, {}])
 async def test_only_our_bookies_prove_unannounced_confirmations(properties: dict[str, str]) -> None:
-    """Apache's serve entries they have not synced: such a one may be gone after a power cut."""
+    """Apache's bookies serve unsynced entries, which may be lost in a power cut."""
     async with scripted_cluster(properties=properties) as cluster, cluster.client() as reading:
         async with cluster.client(lac_linger_ms=60_000) as writing:
             writer = await writing.create_ledger()
             await writer.append_many(map(payload_of, range(COUNT)))
-        # The client is gone, and nothing announced that the last entries are confirmed.
+        # The client is gone without having announced that the last entries are confirmed.
         async with reading.open_ledger(writer.ledger_id, recover=False) as reader:
             known = reader.last_add_confirmed
             assert known == (COUNT - 1 if properties else -1)
@@ -213,7 +219,7 @@ async def test_only_our_bookies_prove_unannounced_confirmations(properties: dict
 
 
 async def test_a_bookie_that_changed_to_other_software_proves_nothing() -> None:
-    """A client that lives long has listed it when it was ours."""
+    """A long-lived client listed the bookie when it was ours."""
     cluster_of_three = scripted_cluster(properties={SOFTWARE_PROPERTY: OUR_SOFTWARE})
     async with cluster_of_three as cluster, cluster.client() as reading:
         listed = await reading.bookies.available()
@@ -230,8 +236,10 @@ async def test_a_bookie_that_changed_to_other_software_proves_nothing() -> None:
 async def test_an_ensemble_that_may_have_been_replaced_proves_no_entry(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The writer replaced a bookie before it went; the metadata is out of reach when a reader
-    wants to know. What two of the old ensemble hold, two of the new one may deny to a recovery."""
+    """The writer replaced a bookie before it died, and a reader cannot reach the metadata.
+
+    Two bookies of the new ensemble may deny to a recovery what two of the old one hold.
+    """
     cluster_of_four = scripted_cluster(4, {SOFTWARE_PROPERTY: OUR_SOFTWARE})
     async with cluster_of_four as cluster, cluster.client() as reading:
         async with cluster.client(lac_linger_ms=60_000) as writing:
@@ -260,7 +268,7 @@ async def test_an_ensemble_that_may_have_been_replaced_proves_no_entry(
 async def test_a_reserved_ledger_that_was_handed_over_has_an_active_writer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The client that reserved it is gone, the one that writes it lives."""
+    """The client that reserved the ledger is gone, and the client that writes it is alive."""
     cluster_of_three = scripted_cluster(properties={SOFTWARE_PROPERTY: OUR_SOFTWARE})
     async with cluster_of_three as cluster, cluster.client() as reading:
         async with cluster.client() as reserving:
@@ -269,7 +277,7 @@ async def test_a_reserved_ledger_that_was_handed_over_has_an_active_writer(
         is_gone, found = reading.ledgers.is_writer_gone, list[bool]()
 
         async with cluster.client(lac_linger_ms=60_000) as writing:
-            writing.rng.seed(4)  # for a name of its own
+            writing.rng.seed(4)  # so that it has a name of its own
 
             async def claimed_meanwhile(metadata: LedgerMetadata) -> bool:
                 found.append(await is_gone(metadata))

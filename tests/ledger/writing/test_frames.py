@@ -1,4 +1,4 @@
-"""Frames of adds, made into v3's and taken out one by one."""
+"""Frames of adds are converted to v3's and taken out one by one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEY = master_key(b"")
 
 
 def pieces_of(payloads: list[bytes]) -> list[Buffer]:
-    """Start and payload of each frame, as a writer gathers them."""
+    """Returns start and payload of each frame, as a writer collects them."""
     pieces: list[Buffer] = []
     for entry_id, payload in enumerate(payloads):
         header, _ = DIGEST.encode_entry(7, entry_id, entry_id - 1, 0, payload)

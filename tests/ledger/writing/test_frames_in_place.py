@@ -1,4 +1,4 @@
-"""Payloads that are sent from where they lie: order, copies, refusals, bookies that come later."""
+"""Payloads that are sent without a copy: order, copies, refusals, and bookies that join later."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def test_a_new_bookie_receives_the_unconfirmed_payloads(tmp_path: Path) ->
                 writer.append_frame_nowait(framed(payload_of(entry_id)))
             with trio.fail_after(20):
                 await writer.flush()
-            # All three must have acknowledged, so the new one was sent what the lost one had not.
+            # All three must have acknowledged, so the new one received the missing entries.
             assert writer.statistics().ensemble_changes >= 1
             assert bookies[0] not in writer.metadata.last_fragment.bookies
         assert await payloads_of(client, writer.ledger_id) == list(map(payload_of, range(20)))

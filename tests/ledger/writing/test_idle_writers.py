@@ -1,4 +1,4 @@
-"""An idle writer whose bookie dies changes nothing: its next append looks for another."""
+"""An idle writer whose bookie dies changes nothing: its next append finds a replacement."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ledger.writing.writer import LedgerWriter
 
 
 async def idle_writers(cluster: SimCluster, writers: list[LedgerWriter]) -> str:
-    """One bookie of theirs dies; returns its name."""
+    """Kills one bookie of the writers and returns its id."""
     victim = writers[0].metadata.last_fragment.bookies[0]
     name = next(n for n in cluster.bookies if n in victim)
     for writer in writers:
@@ -59,7 +59,7 @@ def test_an_idle_writer_without_an_ack_quorum_does_not_fail_before_its_next_appe
 
 
 def test_slow_appends_use_a_returned_bookie_again() -> None:
-    """Each of them is confirmed long before anybody would look again by itself."""
+    """Each append is confirmed long before the writer would check the bookie by itself."""
 
     async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as client:

@@ -1,4 +1,4 @@
-"""A writer whose process did not run for a while blames no bookie for answers it did not read."""
+"""A writer whose process was paused does not blame bookies for responses that it did not read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ADD_TIMEOUT_S = 0.4
 
 
 def stop_the_process(seconds: float) -> None:
-    """As a machine does that gives others its processors."""
+    """Blocks the process, as a machine does that runs other processes instead."""
     time.sleep(seconds)
 
 
@@ -32,8 +32,8 @@ async def test_a_pause_of_the_process_is_not_taken_for_silence_of_bookies(pauses
             for bookie in cluster.bookies.values():
                 bookie.hold = holding(goes_on)
             entry_id = writer.append_nowait(b"more")
-            await trio.sleep(ADD_TIMEOUT_S / 2)  # seen to wait, and not for too long
-            # All run in this process: the bookies' answers and the check of them are due at once.
+            await trio.sleep(ADD_TIMEOUT_S / 2)  # it is seen waiting, but not for too long
+            # All run in this process: the bookies' responses and their check are due at once.
             goes_on.set()
             stop_the_process(2 * ADD_TIMEOUT_S)
             with trio.fail_after(10):

@@ -1,4 +1,4 @@
-"""LedgerWriter against real bookies: order, windows, failures, fences."""
+"""LedgerWriter with real bookies: order, windows, failures and fences."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ async def test_the_last_entries_of_a_dead_writer_are_read_without_fencing(
 ) -> None:
     ensemble, write, ack = sizes
     async with real_cluster(tmp_path, 3, **SMALL) as cluster:
-        # A linger so long that only the entries themselves carry the last add confirmed.
+        # The linger is so long that only the entries themselves carry the last add confirmed.
         async with cluster.client(lac_linger_ms=3_600_000) as client:
             writer = await client.create_ledger(
                 ensemble_size=ensemble, write_quorum=write, ack_quorum=ack
@@ -208,7 +208,9 @@ async def test_the_last_entries_of_a_dead_writer_are_read_without_fencing(
                 cluster.client() as other,
                 other.open_ledger(writer.ledger_id, recover=False) as reader,
             ):
-                assert reader.last_add_confirmed == 5  # its writer lives and may yet say more
+                assert (
+                    reader.last_add_confirmed == 5
+                )  # its writer lives and may still announce more
         async with (
             cluster.client() as other,
             other.open_ledger(writer.ledger_id, recover=False) as reader,
@@ -312,7 +314,7 @@ async def test_a_lost_explicit_lac_is_sent_again(tmp_path: Path) -> None:
         async with other.open_ledger(writer.ledger_id, recover=False) as reader:
             assert await reader.wait_lac_after(-1, 5) == 0
             for bookie in writer.metadata.last_fragment.bookies:
-                # In the pause after this no request leaves for the bookie over v3.
+                # In the pause after this no request is sent to the bookie over v3.
                 client.pool.connection(bookie, 3).close(BookieUnavailable("cut in flight"))
             await writer.append(b"1")
             with trio.fail_after(10):

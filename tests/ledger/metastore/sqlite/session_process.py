@@ -1,7 +1,7 @@
 """A process with a session of its own, for tests that need real ones.
 
 `python -m tests.ledger.metastore.sqlite.session_process FILE TIMEOUT_MS COMMAND ARGUMENTS...`
-prints what it did, one line each.
+prints one line for each of its actions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def say(text: object) -> None:
 
 
 async def hold(store: MetadataStore, path: str) -> None:
-    """Holds an ephemeral node, and makes it again when the session was lost."""
+    """Holds an ephemeral node, and creates it again after its session was lost."""
     while True:
         await store.create(path, b"held", is_ephemeral=True)
         say("held")
@@ -34,7 +34,7 @@ async def hold(store: MetadataStore, path: str) -> None:
 
 
 async def count(store: MetadataStore, path: str, times: str) -> None:
-    """Adds one this many times, by compare and put."""
+    """Adds one to a counter `times` times, by compare-and-put."""
     try:
         await store.create(path, b"0")
     except NodeExists:
@@ -51,7 +51,7 @@ async def count(store: MetadataStore, path: str, times: str) -> None:
 
 
 async def put_forever(store: MetadataStore, path: str) -> None:
-    """Says each number once it is acknowledged."""
+    """Puts increasing numbers, and prints each one when it is acknowledged."""
     await store.create(path, b"0")
     number = 0
     while True:
@@ -61,7 +61,7 @@ async def put_forever(store: MetadataStore, path: str) -> None:
 
 
 async def watch(store: MetadataStore, path: str) -> None:
-    """Says each value until it is "done"."""
+    """Prints each value of a node until it is "done"."""
     async with aclosing(store.watch(path)) as nodes:
         async for node in nodes:
             text = "none" if node is None else node.data.decode()

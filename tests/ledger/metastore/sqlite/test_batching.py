@@ -1,4 +1,4 @@
-"""Calls of many tasks share a visit of the thread, and each has its own fate."""
+"""Calls of many tasks share a visit of the thread, and each gets a result of its own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ledger.runtime.background import open_background
 
 
 class Disk:
-    """Works when it is let; remembers how many works came together."""
+    """A disk that executes a group of calls when `let` is released, and records group sizes."""
 
     def __init__(self) -> None:
         self.groups: list[int] = []
@@ -71,7 +71,7 @@ async def test_a_refused_call_does_not_affect_others() -> None:
         raise MetadataConflict("no")
 
     async with lane_on(disk) as lane, trio.open_nursery() as nursery:
-        for _ in range(2):  # together or not, as the scheduler likes
+        for _ in range(2):  # in one group or two, depending on the scheduler
             disk.let.release()
         nursery.start_soon(lane.do, lambda: 1)
         with pytest.raises(MetadataConflict):
@@ -218,7 +218,7 @@ async def test_a_task_reads_its_own_change(tmp_path: Path) -> None:
 
 async def test_watches_of_many_nodes_each_see_the_changes_of_their_node(tmp_path: Path) -> None:
     async with a_store(tmp_path) as store, a_store(tmp_path) as other:
-        count = 1200  # more than are looked at together
+        count = 1200  # more than are read in one group
         arrivals = trio.lowlevel.ParkingLot()
         seen: dict[int, list[bytes | None]] = {number: [] for number in range(count)}
 
@@ -258,14 +258,14 @@ async def test_an_error_of_one_caller_does_not_affect_others(tmp_path: Path) -> 
         await store.create("/n", b"")
         raised: list[BaseException] = []
 
-        async def mistaken() -> None:
+        async def failing() -> None:
             try:
                 await store.put("/n", "text")  # type: ignore[arg-type]
             except TypeError as error:
                 raised.append(error)
 
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(mistaken)
+            nursery.start_soon(failing)
             for number in range(10):
                 nursery.start_soon(store.create, f"/m/{number}", b"")
         assert len(raised) == 1

@@ -1,4 +1,4 @@
-"""Processes that find no metadata file all make it at once: each must get the one that is made."""
+"""Processes that create a missing metadata file at once must all open the same file."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ledger.metastore.sqlite.liveness import identity_of
 from ledger.metastore.sqlite.tree import APPLICATION_ID, SCHEMA_VERSION, SqliteTree
 
 
-class Overtaken:
-    """A connection after whose first question another process makes the file, if it can."""
+class OvertakenConnection:
+    """A connection: after its first statement another process creates the file, if it can."""
 
     def __init__(self, path: str, busy_timeout_s: float) -> None:
         self._db = connect(path, busy_timeout_s)
@@ -44,7 +44,7 @@ class Overtaken:
             other.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
             other.execute("COMMIT")
         except sqlite3.OperationalError:
-            pass  # locked: it must wait
+            pass  # the file is locked: the process must wait
         finally:
             other.close()
 
@@ -52,7 +52,7 @@ class Overtaken:
 def test_a_file_that_is_being_created_is_not_taken_for_another_programs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tree, "connect", Overtaken)
+    monkeypatch.setattr(tree, "connect", OvertakenConnection)
     SqliteTree(
         str(tmp_path / "cluster.db"),
         session_timeout_ms=5000,

@@ -1,4 +1,4 @@
-"""Whose silence counts: stories told to the pure half."""
+"""Which silence ends a session: scenarios for the pure part of the liveness check."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TIMEOUT_MS = 1000
 
 
 def steady(until_ms: int) -> HeartbeatMonitor:
-    """Beats every quarter of the timeout, from 0 on."""
+    """Returns heartbeats every quarter of the timeout, beginning at 0."""
     beats = HeartbeatMonitor(TIMEOUT_MS)
     beats.began(0)
     for now_ms in range(250, until_ms + 1, 250):
@@ -55,15 +55,17 @@ def test_after_a_gap_every_session_has_its_full_timeout_again() -> None:
 def test_a_heartbeat_that_is_in_the_file_and_not_yet_noted_may_end_a_gap() -> None:
     beats = steady(5000)
     assert beats.expired_sessions({7: (0, TIMEOUT_MS)}, 5250, 5250) == []
-    assert beats.expired_sessions({7: (0, TIMEOUT_MS)}, None, 5250) == []  # others buried us
+    assert (
+        beats.expired_sessions({7: (0, TIMEOUT_MS)}, None, 5250) == []
+    )  # others ended our session
     beats.beat(5250)
     assert beats.expired_sessions({7: (0, TIMEOUT_MS)}, 5250, 5250) == [7]
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_a_locked_file_expires_no_session_and_a_dead_one_is_found(seed: int) -> None:
-    # Locks at random, of any length; every living process beats each quarter of its timeout, or
-    # as soon as the lock is gone, at the latest a quarter later.
+    # The file is locked at random times, for any duration. Every live process sends a heartbeat
+    # each quarter of its timeout, or within a quarter after the lock is released.
     rng = random.Random(seed)
     timeouts = [rng.randrange(200, 3000) for _ in range(4)]
     beats = [HeartbeatMonitor(timeout) for timeout in timeouts]

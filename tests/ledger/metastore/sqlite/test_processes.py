@@ -1,4 +1,4 @@
-"""Real processes on one file: they see each other's changes, and each other's death."""
+"""Real processes on one file see each other's changes and deaths."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ pytestmark = pytest.mark.system
 
 ROOT = Path(__file__).parents[4]
 PATIENCE_S = 20
-FOR_EVER_MS = 3_600_000
-"""A session timeout that never strikes in a test: whatever ends the session was not it."""
+FOREVER_MS = 3_600_000
+"""A session timeout that never expires in a test, so that only other causes end a session."""
 
 
 class SessionProcess:
-    """A `session_process` and the lines it says."""
+    """A running `session_process` and the lines that it prints."""
 
     def __init__(self, process: trio.Process) -> None:
         self.process = process
         self._buffer = b""
 
     async def line(self) -> str:
-        """Its next line; "" when it has ended."""
+        """Returns its next line, or "" when it has ended."""
         assert self.process.stdout is not None
         with trio.fail_after(PATIENCE_S):
             while b"\n" not in self._buffer:
@@ -84,7 +84,7 @@ def file(tmp_path: Path) -> Path:
 async def test_a_watch_sees_what_another_process_changes(file: Path) -> None:
     async with (
         open_sqlite(str(file)) as store,
-        process(file, FOR_EVER_MS, "watch", "/a") as other,
+        process(file, FOREVER_MS, "watch", "/a") as other,
     ):
         assert await other.line() == "none"
         await store.create("/a", b"one")
@@ -101,18 +101,18 @@ async def test_a_watch_sees_what_another_process_changes(file: Path) -> None:
 async def test_the_nodes_of_a_killed_process_vanish_before_any_timeout(file: Path) -> None:
     async with (
         open_sqlite(str(file)) as store,
-        process(file, FOR_EVER_MS, "hold", "/e/x") as other,
+        process(file, FOREVER_MS, "hold", "/e/x") as other,
     ):
         assert await other.line() == "held"
         await wait_for_children(store, "/e", ["x"])
-        other.process.kill()  # nobody has waited for it yet: it is a zombie
+        other.process.kill()  # its parent has not waited for it yet, so it is a zombie
         await wait_for_children(store, "/e", [])
 
 
 async def test_a_successor_takes_the_place_of_a_killed_process_at_once(file: Path) -> None:
     async with (
         open_sqlite(str(file)) as store,
-        process(file, FOR_EVER_MS, "hold", "/e/x") as other,
+        process(file, FOREVER_MS, "hold", "/e/x") as other,
     ):
         assert await other.line() == "held"
         other.process.kill()
@@ -122,7 +122,7 @@ async def test_a_successor_takes_the_place_of_a_killed_process_at_once(file: Pat
 
 
 async def test_a_store_opened_after_a_kill_shows_no_dead_nodes(file: Path) -> None:
-    async with process(file, FOR_EVER_MS, "hold", "/e/x") as other:
+    async with process(file, FOREVER_MS, "hold", "/e/x") as other:
         assert await other.line() == "held"
         other.process.kill()
         await other.process.wait()
@@ -146,16 +146,16 @@ async def test_a_living_process_outlasts_many_timeouts(file: Path) -> None:
     async with open_sqlite(str(file)) as store, process(file, 1000, "hold", "/e/x") as other:
         assert await other.line() == "held"
         held = await store.get("/e/x")
-        await trio.sleep(3)  # three timeouts of real time: that it lives is the question
+        await trio.sleep(3)  # three timeouts of real time, which the session must survive
         assert await store.get("/e/x") == held
 
 
 async def test_counters_of_several_processes_lose_nothing(file: Path) -> None:
     # They also create the file, all at the same time.
     async with (
-        process(file, FOR_EVER_MS, "count", "/n", "30") as one,
-        process(file, FOR_EVER_MS, "count", "/n", "30") as two,
-        process(file, FOR_EVER_MS, "count", "/n", "30") as three,
+        process(file, FOREVER_MS, "count", "/n", "30") as one,
+        process(file, FOREVER_MS, "count", "/n", "30") as two,
+        process(file, FOREVER_MS, "count", "/n", "30") as three,
     ):
         for each in (one, two, three):
             assert await each.line() == "counted"
@@ -167,8 +167,8 @@ async def test_counters_of_several_processes_lose_nothing(file: Path) -> None:
 async def test_ids_of_several_processes_are_all_different(file: Path) -> None:
     taken: list[int] = []
     async with (
-        process(file, FOR_EVER_MS, "ids", "/x", "30") as one,
-        process(file, FOR_EVER_MS, "ids", "/x", "30") as two,
+        process(file, FOREVER_MS, "ids", "/x", "30") as one,
+        process(file, FOREVER_MS, "ids", "/x", "30") as two,
     ):
         for each in (one, two):
             while line := await each.line():
@@ -177,7 +177,7 @@ async def test_ids_of_several_processes_are_all_different(file: Path) -> None:
 
 
 async def test_changes_acknowledged_by_a_killed_process_are_durable(file: Path) -> None:
-    async with process(file, FOR_EVER_MS, "put_forever", "/a") as other:
+    async with process(file, FOREVER_MS, "put_forever", "/a") as other:
         acknowledged = 0
         while acknowledged < 20:
             acknowledged = int(await other.line())

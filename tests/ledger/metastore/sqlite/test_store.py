@@ -1,4 +1,4 @@
-"""The SQLite file itself: what is refused, what lasts, and how sessions end."""
+"""The SQLite file: refused files, durability, and the end of sessions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ledger.metastore.sqlite.tree import SqliteTree
 
 
 async def refused(path: Path) -> str:
-    """What opening the file says."""
+    """Returns the error of opening the file."""
     with pytest.raises((InvalidArgument, MetadataCorrupt)) as caught:
         async with open_sqlite(str(path)):
             raise AssertionError("must not be entered")
@@ -93,13 +93,13 @@ async def test_a_damaged_file_is_corrupt_not_empty(tmp_path: Path) -> None:
 
 
 def test_a_file_that_may_not_be_written_is_refused() -> None:
-    # Root may write everything, so it becomes somebody else, in a directory that one can see.
+    # Root may write everything, so it becomes another user, in a directory readable by that user.
     script = (
         "import os, sys, trio\n"
         "from ledger.metastore.sqlite.store import open_sqlite\n"
         "async def main():\n"
         "    async with open_sqlite(sys.argv[1]): pass\n"
-        "trio.run(main)\n"  # as its owner; this also imports all that is needed
+        "trio.run(main)\n"  # as its owner; this also imports every module that is needed
         "os.chmod(sys.argv[1], 0o444)\n"
         "if os.geteuid() == 0: os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         "try: trio.run(main)\n"
@@ -145,7 +145,7 @@ async def test_a_store_whose_session_others_ended_continues_with_a_new_one(
                 async for node in nodes:
                     if node is None:
                         break
-            # Needs a session, so it finds out before the next heartbeat would.
+            # This needs a session, so it detects the loss before the next heartbeat would.
             await store.create("/e", b"new", is_ephemeral=True)
         assert (await store.get("/e")).data == b"new"
 
@@ -156,7 +156,7 @@ async def test_a_lost_session_is_noticed_by_the_heartbeat(tmp_path: Path) -> Non
         _end_all_sessions(file)
         with trio.fail_after(10):
             while not _count_sessions(file):  # noqa: ASYNC110
-                await trio.sleep(0.01)  # nothing in this process notifies it
+                await trio.sleep(0.01)  # no event in this process reports the loss
 
 
 def _count_sessions(file: Path) -> int:
@@ -201,7 +201,7 @@ def test_a_session_dies_of_silence_on_the_shared_clock(tmp_path: Path) -> None:
         clock_ms += 1
         assert mine.expire_dead() == 1
         assert not other.beat(theirs)
-        clock_ms += 5000  # after a long sleep this process is alive: it does not expire itself
+        clock_ms += 5000  # this process lives after its long sleep and does not expire itself
         assert mine.expire_dead() == 0
         assert mine.beat(session)
     finally:
@@ -210,8 +210,8 @@ def test_a_session_dies_of_silence_on_the_shared_clock(tmp_path: Path) -> None:
 
 
 async def test_no_session_expires_because_the_file_was_locked(tmp_path: Path) -> None:
-    # As by a process that is stopped in the middle of a change: when it continued, the first
-    # process that got the lock expired all bookies of the cluster.
+    # A process that was stopped in the middle of a change locked it: when that process continued,
+    # the first one that got the lock expired all bookies of the cluster.
     file = tmp_path / "c.db"
     async with (
         open_sqlite(str(file), session_timeout_ms=500) as one,
@@ -227,7 +227,9 @@ async def test_no_session_expires_because_the_file_was_locked(tmp_path: Path) ->
             stopped.execute("ROLLBACK")
             for _ in range(20):
                 assert await one.children("/e") == await two.children("/e") == ["one", "two"]
-                await trio.sleep(0.03)  # longer than a timeout in all: burials come up
+                await trio.sleep(
+                    0.03
+                )  # longer than a timeout in total, so that sessions may be expired
         stopped.close()
         assert born == [await two.get(f"/e/{name}") for name in ("one", "two")]
 
@@ -235,7 +237,7 @@ async def test_no_session_expires_because_the_file_was_locked(tmp_path: Path) ->
 async def test_a_successor_elsewhere_gets_the_id_of_a_bookie_that_died_in_a_container(
     tmp_path: Path,
 ) -> None:
-    # No /proc shows that it is gone, and the successor has to wait for a timeout first.
+    # /proc does not show that it is gone, so the successor has to wait for a timeout first.
     path = str(tmp_path / "c.db")
     node = "/ledgers/available/b1"
     info = BookieInfo("10.0.0.1", 3181)
@@ -335,5 +337,5 @@ async def test_a_busy_event_loop_loses_no_session(tmp_path: Path) -> None:
     ):
         await store.create("/e", b"", is_ephemeral=True)
         time.sleep(1.5)  # noqa: ASYNC251 - the loop is at work, and does nothing else
-        await other.children("/")  # looks for the dead
+        await other.children("/")  # searches for dead sessions
         await other.get("/e")

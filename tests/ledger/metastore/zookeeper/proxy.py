@@ -1,7 +1,7 @@
-"""A relay between a client and a server that can lose answers, fall silent, and break.
+"""A relay between a client and a server that can lose responses, fall silent, and disconnect.
 
-It lets a request reach the server and its answer not reach the client: the one case that no
-killing of servers makes sure to hit.
+It can pass a request to the server and drop its response: the one case that killing servers does
+not produce reliably.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import trio
 
 
 class Proxy:
-    """Get one from `open_proxy`; `address` is the one given to the client."""
+    """A relay from `open_proxy`; clients connect to its `address`."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)
@@ -23,16 +23,16 @@ class Proxy:
         self.answers_held = trio.Event()
         self.is_refusing = False
         self.silences = 0
-        """How many of the next connections are accepted without ever sending anything."""
+        """The number of next connections that are accepted but never sent anything."""
         self.connections = 0
 
     def hold_answers(self) -> None:
-        """From now on requests pass, and answers are thrown away; then call `break_all`."""
+        """Passes requests and drops responses from now on, until `break_all` is called."""
         self.answers_pass = False
         self.answers_held = trio.Event()
 
     async def break_all(self) -> None:
-        """Ends the connections; new ones are served, unless `is_refusing`."""
+        """Closes all connections; new ones are served unless `is_refusing`."""
         self.answers_pass = True
         streams, self._streams = self._streams, []
         for stream in streams:
@@ -77,7 +77,7 @@ class Proxy:
 
 @asynccontextmanager
 async def open_proxy(address: str) -> AsyncIterator[Proxy]:
-    """A relay to `address` ("host:port")."""
+    """Opens a relay to `address` ("host:port")."""
     host, _, port = address.rpartition(":")
     proxy = Proxy(host, int(port))
     async with trio.open_nursery() as nursery:

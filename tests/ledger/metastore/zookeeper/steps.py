@@ -1,4 +1,4 @@
-"""What tests of the ZooKeeper driver do to a store and wait for: steps, no tests."""
+"""Steps that tests of the ZooKeeper driver share: actions on a store, and waits."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ledger.metastore.zookeeper.store import ZooKeeperStore
 from tests.zookeeper import RunningZooKeeper
 
 SHORT_MS = 2000
-LONG_MS = 60_000  # the most a server grants: it may take long to start again
-PATIENCE_S = 60  # of the tests: a machine may be slow
+LONG_MS = 60_000  # the most that a server grants: its restart may take long
+PATIENCE_S = 60  # the timeout of the tests: a machine may be slow
 
 
 async def in_thread(call: Callable[[], None]) -> None:
@@ -23,7 +23,7 @@ async def in_thread(call: Callable[[], None]) -> None:
 
 
 async def expire(store: ZooKeeperStore, server: RunningZooKeeper) -> None:
-    """Ends the session from outside: a second client takes it up and closes it."""
+    """Ends the session from outside: a second client resumes and closes it."""
     credentials = store._session._client.client_id
     assert credentials is not None
 
@@ -52,7 +52,7 @@ async def wait_children(store: MetadataStore, path: str, wanted: list[str]) -> N
 
 
 async def insist(store: MetadataStore, path: str, data: bytes) -> None:
-    """Puts until it is done; the node exists."""
+    """Repeats a put to an existing node until it succeeds."""
     with trio.fail_after(PATIENCE_S):
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Addresses of clusters on ZooKeeper, ours and Apache's."""
+"""Addresses of clusters on ZooKeeper, in our form and in Apache's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The ZooKeeper driver while its server dies, stands still or ends the session."""
+"""The ZooKeeper driver while its server dies, is paused or ends the session."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .steps import (
 )
 
 pytestmark = pytest.mark.zookeeper
-# The server dies and returns.
+# The server is killed and restarted.
 
 
 async def test_calls_and_watches_continue_after_kill_and_restart(
@@ -104,7 +104,7 @@ async def test_a_call_waits_for_a_server_that_is_away_for_a_while(
 async def test_a_connection_that_the_server_forgot_is_opened_again_in_time(
     shared_zookeeper: RunningZooKeeper,
 ) -> None:
-    """As ZooKeeper does with those it takes in the moment in which it loads its data."""
+    """ZooKeeper does this with connections that it accepts while it loads its data."""
     async with open_proxy(shared_zookeeper.address) as proxy:
         uri = f"zk://{proxy.address}/forgotten/ledgers"
         async with open_zookeeper(uri, session_timeout_ms=LONG_MS // 10) as store:
@@ -113,7 +113,7 @@ async def test_a_connection_that_the_server_forgot_is_opened_again_in_time(
             await proxy.break_all()
             await disconnected(store)
             await store.create("/made/later", b"")
-            assert proxy.connections >= 3, "with the one that was forgotten"
+            assert proxy.connections >= 3, "the forgotten connection was used"
             assert await store.children("/made") == ["before", "later"]
 
 
@@ -158,7 +158,7 @@ async def test_a_watch_waits_for_its_server_without_a_limit(
 async def test_requests_that_a_silent_server_does_not_accept_do_not_block_trio(
     zookeeper_server: RunningZooKeeper,
 ) -> None:
-    """kazoo's own way to wake its thread is full after some hundred, and then blocks."""
+    """The pipe by which kazoo wakes its thread is full after a few hundred calls, and blocks."""
     async with open_zookeeper(zookeeper_server.uri, session_timeout_ms=60_000) as store:
         await store.create("/a", b"")
         zookeeper_server.pause()
@@ -200,7 +200,7 @@ async def refused(store: MetadataStore) -> None:
         await store.create("/a", b"")
 
 
-# The session ends.
+# The session is ended.
 
 
 async def test_calls_continue_after_a_pause_beyond_the_session_timeout(
@@ -218,14 +218,14 @@ async def test_calls_continue_after_a_pause_beyond_the_session_timeout(
         await wait_until(others, b"0")
         session = store._session.session_id
         zookeeper_server.pause()
-        # A call shows how long it has been; the server's clock runs as well.
+        # A call reveals how long the pause was; the server's clock keeps running.
         for _ in range(2):
             with pytest.raises(MetadataUnavailable):
                 await store.put("/a", b"lost or not")
         zookeeper_server.resume()
         await insist(store, "/a", b"1")
         await wait_until(others, b"1")
-        # Which was first when the server woke: the end of the session, or our return?
+        # When the server resumed, either the session ended first or we reconnected first.
         if store._session.session_id == session:
             assert (await store.get("/e")).data == b"x"
         else:
@@ -237,7 +237,7 @@ async def test_calls_continue_after_a_pause_beyond_the_session_timeout(
 async def test_a_paused_server_is_given_up_although_requests_keep_coming(
     zookeeper_server: RunningZooKeeper,
 ) -> None:
-    """kazoo's heartbeats alone would never notice."""
+    """kazoo's heartbeats alone would never detect it."""
     async with open_zookeeper(zookeeper_server.uri, session_timeout_ms=SHORT_MS) as store:
         zookeeper_server.pause()
 
@@ -328,7 +328,7 @@ async def registered(store: MetadataStore) -> AsyncIterator[None]:
 
 
 async def wait_registered(store: ZooKeeperStore) -> None:
-    """Returns when there is a registration that belongs to the store's present session."""
+    """Waits for a registration that belongs to the store's present session."""
     with trio.fail_after(PATIENCE_S):
         while True:
             try:

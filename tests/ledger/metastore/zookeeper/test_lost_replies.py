@@ -41,7 +41,7 @@ async def proxied(server: RunningZooKeeper, uri: str) -> AsyncIterator[tuple[Pro
 
 
 async def lose_answer(proxy: Proxy, call: Callable[[], Awaitable[None]]) -> None:
-    """Runs `call` so that the server does it and its answer is lost."""
+    """Runs `call` so that the server executes it and its response is lost."""
     proxy.hold_answers()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(call)
@@ -70,7 +70,7 @@ async def test_a_change_whose_response_was_lost_is_unknown_and_not_failed(
         await lose_answer(proxy, put)
         assert (await store.get("/n")).data == b"1"
         await lose_answer(proxy, create)
-        # A read is asked again if the link is not up yet; another change would be unknown, too.
+        # A read is retried until the connection is up; another change would be unknown, too.
         assert (await store.get("/made")).data == b""
 
 
@@ -88,12 +88,14 @@ async def test_a_read_whose_response_was_lost_is_retried(
             assert proxy.connections == 2
 
         async def take() -> None:
-            # 1 was taken, and its answer lost: a gap.
+            # 1 was taken and its response lost, which leaves a gap.
             assert await store.next_id("/ids/ID-") == 2
 
         await lose_answer(proxy, read)
         assert await store.next_id("/ids/ID-") == 0
-        await wait_children(store, "/ids", [])  # the answer to that deletion is not the one to lose
+        await wait_children(
+            store, "/ids", []
+        )  # the response to that deletion must not be the lost one
         await lose_answer(proxy, take)
 
 
@@ -110,7 +112,7 @@ async def test_an_ephemeral_create_whose_response_was_lost_is_recognised_as_ours
             await store.create("/e/x", b"mine", is_ephemeral=True)
 
         async def create_again() -> None:
-            # It is ours, but not of this call: to say "made" would be a lie.
+            # It is ours, but not by this call, which must not report that it created the node.
             with pytest.raises(MetadataUnavailable, match="may have happened or not"):
                 await store.create("/e/x", b"mine", is_ephemeral=True)
 
@@ -131,7 +133,7 @@ async def test_an_ephemeral_create_whose_response_was_lost_is_recognised_as_ours
 async def test_an_ephemeral_create_that_arrived_late_is_recognised_as_ours(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
 ) -> None:
-    """The server that stood still answers a look first, and then what lay in its buffers."""
+    """The paused server answers a read first, and then the requests in its buffers."""
     async with open_zookeeper(zookeeper_uri, session_timeout_ms=LONG_MS) as store:
         link, path, tries = store._session, store._whole("/x"), list[bool]()
 
@@ -139,7 +141,7 @@ async def test_an_ephemeral_create_that_arrived_late_is_recognised_as_ours(
             tries.append(True)
             if len(tries) == 1:
                 raise OutcomeUnknown("it lies in a buffer")
-            await link.call(  # now it is carried out
+            await link.call(  # now it is executed
                 lambda client: client.create_async(path, b"", ephemeral=True), "", is_change=True
             )
             raise NodeExists("that was before")
@@ -176,7 +178,7 @@ async def test_an_ephemeral_create_that_never_arrived_is_repeated(
         async with trio.open_nursery() as nursery:
             nursery.start_soon(create)
             await proxy.answers_held.wait()
-            await other.delete("/e/x")  # as if it had never been
+            await other.delete("/e/x")  # as if it had never existed
             await proxy.break_all()
         assert (await other.get("/e/x")).data == b"mine"
 
@@ -248,7 +250,7 @@ async def test_a_broken_connection_alone_yields_no_value(
                     seen.append(found)
 
         async def all_quiet() -> None:
-            await store.get("/a")  # answered after whatever the watches asked
+            await store.get("/a")  # answered after the requests of the watches
             await trio.testing.wait_all_tasks_blocked(0.05)
 
         async with trio.open_nursery() as nursery:
@@ -273,7 +275,7 @@ async def test_a_broken_connection_alone_yields_no_value(
 async def test_a_transaction_whose_parents_make_it_too_large_is_refused(
     zookeeper_uri: str,
 ) -> None:
-    """ZooKeeper would end the connection, and with it the calls of all others."""
+    """ZooKeeper would close the connection, and fail the calls of all other tasks."""
     async with open_zookeeper(zookeeper_uri, session_timeout_ms=LONG_MS) as store:
         changes = [Create(f"/{'a' * 500}{i}/{'b' * 500}", b"") for i in range(900)]
         with pytest.raises(InvalidArgument, match=r"900 changes and 90[0-9] parents"):
@@ -336,4 +338,4 @@ async def test_a_read_from_a_server_that_may_lag_is_repeated(
         for number, read in enumerate(reads):
             syncs.clear()
             await read()
-            assert len(syncs) >= 2, f"read {number} was believed"
+            assert len(syncs) >= 2, f"read {number} was accepted"

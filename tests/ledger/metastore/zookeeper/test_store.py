@@ -1,4 +1,4 @@
-"""The ZooKeeper driver beyond what all drivers share, on a server that stays well."""
+"""Properties of the ZooKeeper driver alone, on a server without faults."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def is_zookeeper_thread(thread: threading.Thread) -> bool:
 
 
 async def raw(server: RunningZooKeeper, call: Any) -> Any:
-    """What `call` says of a plain client of the whole tree."""
+    """Returns the result of `call` with a plain client of the whole tree."""
 
     def run() -> Any:
         client = KazooClient(hosts=server.address)
@@ -81,7 +81,7 @@ async def test_the_tree_begins_at_the_parent_of_the_ledgers_root(
 async def test_clusters_whose_roots_have_one_parent_are_separate(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
 ) -> None:
-    """Else a janitor of the one would delete ledgers of the other that have the same ids."""
+    """Otherwise a janitor of one would delete ledgers of the other that have the same ids."""
     chroot = parse_address(zookeeper_uri).chroot
     red_uri = zookeeper_uri.replace("/ledgers", "/red")
     async with open_zookeeper(zookeeper_uri) as store, open_zookeeper(red_uri) as red:
@@ -102,7 +102,7 @@ async def test_cancelled_ids_leave_no_nodes(zookeeper_uri: str) -> None:
     async with open_zookeeper(zookeeper_uri, session_timeout_ms=SESSION_MS) as store:
         assert await store.next_id("/ids/ID-") == 0
         is_given_up = False
-        while not is_given_up:  # a quick server may have answered all of them
+        while not is_given_up:  # a fast server may have answered all of them
             async with trio.open_nursery() as nursery:
                 for _ in range(20):
                     nursery.start_soon(store.next_id, "/ids/ID-")
@@ -198,7 +198,7 @@ async def test_creators_and_removers_of_the_same_parents_do_not_disturb_each_oth
         open_zookeeper(zookeeper_uri, session_timeout_ms=SESSION_MS) as two,
     ):
 
-        async def come_and_go(store: ZooKeeperStore, number: int) -> None:
+        async def create_and_delete(store: ZooKeeperStore, number: int) -> None:
             for _ in range(5):
                 path = f"/p/q/r/{number}"
                 await store.create(path, b"")
@@ -211,7 +211,7 @@ async def test_creators_and_removers_of_the_same_parents_do_not_disturb_each_oth
 
         async with trio.open_nursery() as nursery:
             for number in range(6):
-                nursery.start_soon(come_and_go, (one, two)[number % 2], number)
+                nursery.start_soon(create_and_delete, (one, two)[number % 2], number)
         assert await one.children("/") == []
 
 
@@ -270,7 +270,7 @@ async def test_closing_iterators_removes_the_watches_from_the_server(
                 ):
                     await anext(nodes)
                     await anext(names)
-        await store.get("/there")  # answered after all that was sent before
+        await store.get("/there")  # answered after all earlier requests
         assert await count_server_watches(zookeeper_server) == 0
         client = store._session._client
         assert not any(client._data_watchers.values())
@@ -300,7 +300,7 @@ async def test_iterators_of_one_path_share_one_watch_and_each_sees_the_change(
                     await nursery.start(follow)
                 assert await count_server_watches(zookeeper_server) == 1
                 async with aclosing(store.watch("/a")) as early:
-                    await anext(early)  # leaving must not take the others' watch along
+                    await anext(early)  # closing it must not remove the others' watch
                 await store.put("/a", b"1")
         assert seen == [b"1"] * 10
 
@@ -337,7 +337,7 @@ async def test_more_calls_than_may_be_in_flight_wait_their_turn(
 
 
 async def test_thousands_of_calls_at_once_do_not_block_trio(zookeeper_uri: str) -> None:
-    """kazoo's own way to wake its thread would fill up after some hundred."""
+    """The pipe by which kazoo wakes its thread would be full after a few hundred calls."""
     async with open_zookeeper(zookeeper_uri, session_timeout_ms=SESSION_MS) as store:
         await store.create("/a", b"")
         async with trio.open_nursery() as nursery:

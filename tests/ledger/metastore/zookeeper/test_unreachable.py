@@ -1,4 +1,4 @@
-"""The ZooKeeper driver where there is no server, a dumb one, or one that talks nonsense."""
+"""The ZooKeeper driver without a server, with a silent one, or with one that sends garbage."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ async def test_cancelling_the_start_leaves_no_thread() -> None:
 
 
 async def test_invalid_responses_restart_kazoo() -> None:
-    """A length below zero ends kazoo's thread: calls that relied on it would wait forever."""
+    """A negative length ends kazoo's thread: calls that relied on it would wait forever."""
     greeted = 0
     enough = trio.Event()
 
-    async def greet_and_babble(stream: trio.SocketStream) -> None:
+    async def greet_and_send_garbage(stream: trio.SocketStream) -> None:
         nonlocal greeted
         try:
             await stream.receive_some(4096)
@@ -88,7 +88,7 @@ async def test_invalid_responses_restart_kazoo() -> None:
             pass
 
     async with trio.open_nursery() as nursery:
-        listeners = await nursery.start(trio.serve_tcp, greet_and_babble, 0)
+        listeners = await nursery.start(trio.serve_tcp, greet_and_send_garbage, 0)
         port = next(
             one.socket.getsockname()[1] for one in listeners if one.socket.family == socket.AF_INET
         )
