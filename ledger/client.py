@@ -17,7 +17,13 @@ from ledger.connection.authentication import AuthProvider
 from ledger.connection.pool import BookiePool, BookieSpace, ask_space
 from ledger.core import placement
 from ledger.core.entry import DigestType
-from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
+from ledger.core.metadata import (
+    OWN_KEY_BYTES,
+    OWN_KEY_TAG,
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+)
 from ledger.errors import LedgerClosed, LedgerError, LedgerExists, NotEnoughBookies
 from ledger.metastore import ClusterAddress, open_store
 from ledger.metastore.base import MetadataStore
@@ -176,7 +182,7 @@ class LedgerClient:
         write_quorum: int = 3,
         ack_quorum: int = 2,
         digest_type: DigestType = DigestType.CRC32C,
-        password: bytes = b"",
+        password: bytes | None = b"",
         custom: Mapping[str, bytes] = MappingProxyType({}),
         deferred_sync: bool = False,
         prefer: Sequence[str] = (),
@@ -189,11 +195,16 @@ class LedgerClient:
         entry, *fsynced or not*; only `writer.force()` and closing guarantee that they synced it.
         Bookies whose id matches a pattern of `prefer` ("rack1-*") are chosen first, others if those
         are too few; a later replacement may be any bookie.
+        With `password` None the ledger gets a key of its own, which readers take from the metadata:
+        bookies then refuse to mix its entries with those of another ledger of the same id.
         Raises NotEnoughBookies, InvalidArgument, MetadataUnavailable.
         """
 
         async def create() -> LedgerWriter:
             client_id = await self._registration.register()
+            tags = {**custom, CLIENT_TAG: client_id.encode()}
+            if password is None:
+                tags[OWN_KEY_TAG] = b"1"
             bookies = await self._choose(ensemble_size, write_quorum, ack_quorum, prefer)
             for _ in range(_CREATE_TRIES_MAX):
                 metadata = LedgerMetadata(
@@ -203,9 +214,9 @@ class LedgerClient:
                     ack_quorum=ack_quorum,
                     fragments=(Fragment(0, bookies),),
                     digest_type=digest_type,
-                    password=password,
+                    password=self.rng.randbytes(OWN_KEY_BYTES) if password is None else password,
                     created_ms=self.now_ms(),
-                    custom={**custom, CLIENT_TAG: client_id.encode()},
+                    custom=tags,
                     c_token=self.rng.getrandbits(62) + 1,
                 )
                 try:

@@ -20,7 +20,7 @@ from ledger.core.entry import HEADER, Digest, DigestType, Entry
 from ledger.core.metadata import LedgerMetadata
 from ledger.core.quorum import holds
 from ledger.errors import InvalidArgument, NotEnoughBookies
-from ledger.reading.opener import check_password
+from ledger.reading.opener import password_of
 from ledger.recovery import digest_of
 
 SPAN_ENTRIES_MAX = 4096
@@ -66,7 +66,7 @@ async def verify_ledger(
     if first < 0 or (last is not None and last < first):
         raise InvalidArgument(f"entries {first}..{last} of ledger {ledger_id}: no range")
     metadata = await client.ledger_metadata(ledger_id)
-    check_password(metadata, password)
+    password = password_of(metadata, password)
     end, doubts = await _confirmed(client, metadata, password, digest_type)
     metadata = await client.ledger_metadata(ledger_id)  # as it is after that
     digest = digest_of(metadata, password, digest_type)
@@ -88,7 +88,7 @@ async def verify_entry(
     Raises NoSuchLedger, Unauthorized, MetadataUnavailable.
     """
     metadata = await client.ledger_metadata(ledger_id)
-    check_password(metadata, password)
+    password = password_of(metadata, password)
     digest = digest_of(metadata, password)
     verifying = _Verifying(client, metadata, digest, silent or SilentBookies(), expected)
     return await verifying.run(expected.entry_id, expected.entry_id, None, [])

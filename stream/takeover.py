@@ -100,6 +100,7 @@ class StreamLedgers:
             write_quorum=policy.write_quorum,
             ack_quorum=policy.ack_quorum,
             digest_type=DigestType[policy.digest_type],
+            password=None,
             custom={APPLICATION_TAG: b"ledgerstream", STREAM_TAG: self.tag},
             prefer=policy.preferred_bookies,
         )

@@ -28,6 +28,10 @@ FORMAT_VERSION_MIN = 1
 FORMAT_VERSION_MAX = 3
 """Versions of the stored bytes; a rewrite keeps the version that was read."""
 
+OWN_KEY_TAG = "ledgerstream-key"
+"""Custom metadata of a ledger whose password was generated for it alone (docs/adr/0027)."""
+OWN_KEY_BYTES = 16
+
 
 _BOOKIE_ID = re.compile(r"[a-zA-Z0-9:-_.\-]+")
 """Apache's own pattern, in which `:-_` is a range of ASCII too."""
@@ -113,6 +117,11 @@ class LedgerMetadata:
                 )
             before = fragment.first_entry_id
             _check_ensemble(self, fragment.bookies)
+
+    @property
+    def has_own_key(self) -> bool:
+        """Whether the password was generated for this ledger alone: see `OWN_KEY_TAG`."""
+        return OWN_KEY_TAG in self.custom
 
     @property
     def is_closed(self) -> bool:

@@ -95,7 +95,7 @@ class Opener:
         """Returns a reader for given metadata without any request. Raises Unauthorized."""
         if self._nursery is None:
             raise LedgerClosed("the client is not open")
-        check_password(metadata, password)
+        password = password_of(metadata, password)
         return LedgerReader(
             metadata,
             digest_of(metadata, password, digest_type),
@@ -125,7 +125,7 @@ class Opener:
         MetadataUnavailable, MetadataConflict.
         """
         metadata, _ = await self.ledgers.read(ledger_id)
-        check_password(metadata, password)
+        password = password_of(metadata, password)
         if metadata.is_closed or not recover:
             return metadata
         async with self._recoveries:
@@ -136,8 +136,14 @@ class Opener:
             return await recovery.run()
 
 
-def check_password(metadata: LedgerMetadata, password: bytes) -> None:
-    """Raises Unauthorized if the ledger was created with another password."""
+def password_of(metadata: LedgerMetadata, given: bytes) -> bytes:
+    """Returns the password of the ledger: the given one, or its own key, which need not be given.
+
+    Raises Unauthorized if the ledger was created with another password.
+    """
+    if metadata.has_own_key and not given:
+        return metadata.password
     # Format version 1 stores neither digest type nor password: nothing to compare with.
-    if metadata.digest_type is not None and metadata.password != password:
+    if metadata.digest_type is not None and metadata.password != given:
         raise Unauthorized(f"ledger {metadata.ledger_id} was created with another password")
+    return given

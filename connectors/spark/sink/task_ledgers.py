@@ -83,6 +83,7 @@ async def make_ledger(
         write_quorum=policy.write_quorum,
         ack_quorum=policy.ack_quorum,
         digest_type=DigestType[policy.digest_type],
+        password=None,
         custom=batch.tags(target),
         prefer=policy.preferred_bookies,
     )
