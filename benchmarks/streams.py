@@ -69,9 +69,9 @@ class CountedStore:
         self.calls["transaction"] += 1
         await self._store.transaction(changes)
 
-    async def next_id(self, path: str) -> int:
+    async def next_id(self, path: str, *, beyond: int = -1) -> int:
         self.calls["next_id"] += 1
-        return await self._store.next_id(path)
+        return await self._store.next_id(path, beyond=beyond)
 
     async def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
         self.watches += 1

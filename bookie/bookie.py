@@ -30,6 +30,7 @@ from bookie.server.server import Server, ServerStatistics
 from bookie.startup.cookies import check_cookie, check_has_no_cluster
 from bookie.startup.power_loss import noticing_power_loss
 from bookie.startup.preflight import listen, lock_directories
+from bookie.startup.restored_metadata import record_restore
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.disk.disk import Disk
 from bookie.storage.index.key_value import KeyValue
@@ -42,6 +43,7 @@ from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import OUR_SOFTWARE, SOFTWARE_PROPERTY, BookieInfo, BookieRegistry
 from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.registration import TAKEOVER_TIMEOUT_S, Registration
+from ledger.metastore.restores import Restore, RestoreLog, is_protected
 from ledger.runtime.network import Listener, Network
 
 if TYPE_CHECKING:
@@ -133,6 +135,7 @@ class Bookie:
         self.registry = BookieRegistry(store, config.ledgers_root)
         self._layout = ClusterAddress.parse(config.metadata_uri).layout
         self.ledgers = LedgerStore(store, config.ledgers_root, layout=self._layout)
+        self._restores = RestoreLog(store)
         self._store = store
         self._network = network
         self._disk = disk
@@ -176,6 +179,8 @@ class Bookie:
                 async with noticing_power_loss(config, self._disk, storage, self._boot_id):
                     settle = partial(put_in_limbo, storage, self.ledgers, self.bookie_id)
                     await self._insist("asking which ledgers it may have forgotten", settle)
+                    look = partial(self._record_restore, storage)
+                    await self._insist("asking whether the metadata is the newest", look)
                     await self._serve(storage, listener, task_status)
             finally:
                 storage.close()
@@ -190,6 +195,15 @@ class Bookie:
         await self.registry.init_cluster(self._rng, self._layout)
         self.instance_id = await self.registry.instance_id()
         await check_cookie(self.config, self._disk, self.registry, self.bookie_id, self.instance_id)
+
+    async def _record_restore(self, storage: BookieStorage) -> None:
+        await record_restore(
+            storage.every_ledger_id,
+            self.ledgers,
+            self._restores,
+            bookie_id=self.bookie_id,
+            now_ms=self._now_ms(),
+        )
 
     async def _insist(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
         """Retries `attempt` until the metadata store answers. A bookie serves entries without
@@ -341,15 +355,19 @@ class Bookie:
         """Collects garbage in rounds. For each ledger that may be deleted it reads the metadata;
         after an error the ledger counts as existing."""
 
+        restores: Sequence[Restore] = ()
+
         async def is_deleted(ledger_id: int) -> bool:
-            if await self.ledgers.exists(ledger_id):
+            if await self.ledgers.exists(ledger_id) or is_protected(restores, ledger_id):
                 return False
             # A metadata store that was emptied or replaced must not lead to emptied disks.
             await self._check_cluster()
             return True
 
         async def collect(compaction: CompactionKind, *, is_forced: bool = False) -> None:
+            nonlocal restores
             await self.disk_monitor.make_room_for_garbage()
+            restores = await self._restores.read()
             rounds = await storage.collect_garbage(
                 is_deleted, compaction=compaction, is_forced=is_forced
             )

@@ -31,6 +31,7 @@ from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.clients import ClientRegistration
 from ledger.metastore.layout import Layout
 from ledger.metastore.ledgers import CLIENT_TAG, LedgerStore
+from ledger.metastore.restores import RestoreLog
 from ledger.options import ClientOptions
 from ledger.reading.opener import Opener
 from ledger.reading.reader import LedgerReader
@@ -115,6 +116,7 @@ class LedgerClient:
         self.ledgers = LedgerStore(store, root, layout=layout)
         self.bookies = BookieRegistry(store, root)
         self._registration = ClientRegistration(store, rng)
+        self._restores: int | None = None
         self.addresses = BookieAddresses(self.bookies)
         self.pool = BookiePool(network, self.addresses.resolve, self.options, rng, auth=auth)
         self._send_loop = SendLoop(self.pool, self.ledgers, self.bookies, self.options, rng)
@@ -227,6 +229,13 @@ class LedgerClient:
             raise LedgerExists(f"{_CREATE_TRIES_MAX} ledger ids in a row were taken already")
 
         return Opening(create)
+
+    async def restores(self) -> int:
+        """Returns how often the metadata is known to have been put back to an older state. Asks
+        once: while a client is connected, its store is the same."""
+        if self._restores is None:
+            self._restores = len(await RestoreLog(self.store).read())
+        return self._restores
 
     async def reserve_ledger(self, **settings: Any) -> int:
         """Creates an empty ledger for another client to write, and returns its id.

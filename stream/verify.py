@@ -17,7 +17,6 @@ from ledger.core.copies import CopyState, CopyVerdict, LedgerReport
 from ledger.errors import InvalidArgument, NoSuchLedger
 from ledger.verify import ExpectedEntry, verify_entry, verify_ledger
 from stream.core.metadata.streams import Segment, StreamMetadata
-from stream.core.position import Truncated
 from stream.core.receipt import Receipt
 from stream.scope import NamespaceScope
 from stream.store.partitions import PartitionStore
@@ -279,8 +278,7 @@ def _missing_from(stream: StreamMetadata, receipt: Receipt) -> str:
             f"one was created at {stream.created_ms} ms, after the record "
             f"({receipt.append_time_ms} ms)"
         )
-    if position < stream.truncated_to:
-        raise Truncated(stream.name, position, stream.first_available)
+    stream.check_position(position)
     if segment is None or segment.number != position.segment:
         return (
             f"the stream has no segment {position.segment} on ledger {receipt.ledger_id}, though "

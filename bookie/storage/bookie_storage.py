@@ -8,8 +8,9 @@ pure core is `bookie.core.marks`.
 
 from __future__ import annotations
 
+import heapq
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -116,6 +117,14 @@ class BookieStorage:
         )
         """Ledger `l` is in shard `l mod len(shards)`."""
         self._failure: FinalError | None = None
+
+    def every_ledger_id(self, first: int) -> Iterator[int]:
+        """Yields the ledgers from `first` on, in order, each once. Raises BookieIoError."""
+        before = -1
+        for ledger_id in heapq.merge(*(each.every_ledger_id(first) for each in self.directories)):
+            if ledger_id != before:
+                yield ledger_id
+            before = ledger_id
 
     # --- by ledger
 

@@ -93,6 +93,11 @@ class LedgerStates:
         self._report()
         return self._saving
 
+    def changed_ids(self, first: int) -> list[int]:
+        """Returns the ledgers from `first` on that the next checkpoint stores, ascending."""
+        changed = {**self._saving, **self._dirty}
+        return sorted(each for each in changed if each >= first)
+
     @property
     def has_changes(self) -> bool:
         return bool(self._dirty)

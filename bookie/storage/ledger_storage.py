@@ -8,7 +8,8 @@ journals belong to all directories of a bookie: `bookie_storage` replays and run
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import heapq
+from collections.abc import Callable, Iterator, Mapping
 from typing import NoReturn
 
 import trio
@@ -40,6 +41,8 @@ from bookie.storage.metrics import DirectoryStatistics
 from bookie.storage.options import StorageOptions, StorageStatistics
 from bookie.storage.scrubber import Scrubber
 from ledger.errors import NoSuchEntry, NoSuchLedger, UnknownLedgerState
+
+_IDS_PER_STEP = 500
 
 
 class LedgerStorage:
@@ -291,3 +294,16 @@ class LedgerStorage:
         """Returns up to `count_max` ledgers of the index, in order, beginning after ledger
         `after`."""
         return self._index.ledger_ids(after, count_max)
+
+    def every_ledger_id(self, first: int) -> Iterator[int]:
+        """Yields the ledgers from `first` on, in order, also those that no checkpoint has stored:
+        such a one may come twice. Raises BookieIoError."""
+        return heapq.merge(self._indexed_ids(first), self._states.changed_ids(first))
+
+    def _indexed_ids(self, first: int) -> Iterator[int]:
+        while ledger_ids := self._index.ledger_ids(first - 1, _IDS_PER_STEP):
+            for ledger_id in ledger_ids:
+                if ledger_id < first:
+                    return  # negative ids, which only broken clients send, are at the end
+                yield ledger_id
+            first = ledger_ids[-1] + 1

@@ -7,6 +7,7 @@ written whole or not at all; names of files are as durable as their directory.
 
 from __future__ import annotations
 
+import copy
 import enum
 import errno
 import random
@@ -23,6 +24,16 @@ from bookie.testing.volumes import DiskOptions as DiskOptions
 from bookie.testing.volumes import Volumes
 
 ValueT = TypeVar("ValueT")
+
+
+DiskBackup = tuple[
+    dict[str, Inode],
+    dict[str, Inode],
+    dict[str, list[dict[str, Inode | None]]],
+    dict[str, None],
+    dict[str, KeyValueStates],
+]
+"""The files of a disk at one moment; see `SimDisk.backup`."""
 
 
 class CrashKind(enum.Enum):
@@ -117,6 +128,23 @@ class SimDisk:
             if not f"{path}/".startswith(below)
         }
         self.directories = {"": None, "/": None, **_without(self.directories, below)}
+
+    def backup(self) -> DiskBackup:
+        """Returns a copy of all files, of a disk that is not in use."""
+        assert self._mounted is None, f"disk {self.name} is in use and cannot be copied"
+        return copy.deepcopy(
+            (self.inodes, self.durable_inodes, self.pending_names, self.directories,
+             self.key_values)
+        )  # fmt: skip
+
+    def put_back(self, backup: DiskBackup) -> None:
+        """Replaces all files by those of a copy. Freeze or crash first."""
+        assert self._mounted is None, f"disk {self.name} is in use and cannot be replaced"
+        self.simulation.trace("disk put back", self.name)
+        (
+            self.inodes, self.durable_inodes, self.pending_names, self.directories,
+            self.key_values,
+        ) = copy.deepcopy(backup)  # fmt: skip
 
     def flip_bit(self, path: str, offset: int, bit: int = 0) -> None:
         """Flips one bit of a file, in memory and on the platter."""

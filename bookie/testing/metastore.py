@@ -121,8 +121,8 @@ class SimMetadataStore:
         paths = ",".join(change.path for change in changes)
         await self._call("transaction", paths, lambda: self.inner.transaction(changes), changes)
 
-    async def next_id(self, path: str) -> int:
-        return await self._call("next id", path, lambda: self.inner.next_id(path))
+    async def next_id(self, path: str, *, beyond: int = -1) -> int:
+        return await self._call("next id", path, lambda: self.inner.next_id(path, beyond=beyond))
 
     def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
         return self._watch("watch", path, self.inner.watch(path))

@@ -94,9 +94,11 @@ class MetadataStore(Protocol):
         """Applies all changes or none. Raises what the first failing change would raise."""
         ...
 
-    async def next_id(self, path: str) -> int:
+    async def next_id(self, path: str, *, beyond: int = -1) -> int:
         """Returns a number never returned before for this path, counting from 0. Gaps are legal.
 
+        The number is greater than `beyond`, and so are all later ones. ZooKeeper counts there step
+        by step, and raises InvalidArgument if that would be more than a million.
         ZooKeeper counts per parent ("/a/ID-" and "/a/x" share numbers), and up to 2^31-1: a
         negative number means that the numbers are exhausted.
         """

@@ -29,28 +29,31 @@ class LedgerIds:
         self._long_path = f"{root}/idgen-long"
         self._is_long = False
 
-    async def next_id(self, layout: Layout) -> int:
+    async def next_id(self, layout: Layout, *, beyond: int = -1) -> int:
         """Returns an id that no call returned before, in this process or another.
 
-        Raises InvalidArgument if the layout has no ids left.
+        It is greater than `beyond`, and so are all later ones. Raises InvalidArgument if the layout
+        has no ids left.
         """
         if layout is Layout.FLAT:
-            return self._short(layout, await self._store.next_id(f"{self._root}/{_COUNTER}"))
+            path = f"{self._root}/{_COUNTER}"
+            return self._short(layout, await self._store.next_id(path, beyond=beyond))
         if layout is Layout.LEGACY_HIERARCHICAL:
-            return self._short(layout, await self._next_short())
+            return self._short(layout, await self._next_short(beyond))
         if not self._is_long:
             # Others may still take short ids, which are never equal to long ones.
             self._is_long = await self._exists(self._long_path)
         if not self._is_long:
-            counted = await self._next_short()
-            if _is_below_end(counted):
+            short = beyond < SHORT_LEDGER_ID_END
+            counted = await self._next_short(beyond if short else -1)
+            if short and _is_below_end(counted):
                 return counted
             await self._make(self._long_path)
             self._is_long = True
-        return await self._next_long()
+        return await self._next_long(beyond)
 
-    async def _next_short(self) -> int:
-        return await self._store.next_id(f"{self._root}/idgen/{_COUNTER}")
+    async def _next_short(self, beyond: int = -1) -> int:
+        return await self._store.next_id(f"{self._root}/idgen/{_COUNTER}", beyond=beyond)
 
     @staticmethod
     def _short(layout: Layout, counted: int) -> int:
@@ -61,12 +64,17 @@ class LedgerIds:
             )
         return counted
 
-    async def _next_long(self) -> int:
+    async def _next_long(self, beyond: int = -1) -> int:
+        needed, low_bits = (beyond >> 32, beyond & 0xFFFFFFFF) if beyond >= 0 else (0, -1)
         for _ in range(_TRIES_MAX):
             high_bits = await self._newest_high_bits()
+            if high_bits < needed:
+                await self._make(f"{self._long_path}/HOB-{needed:010d}")
+                continue
             path = f"{self._long_path}/HOB-{high_bits:010d}"
             if high_bits:
-                counted = await self._store.next_id(f"{path}/{_COUNTER}")
+                behind = low_bits if high_bits == needed else -1
+                counted = await self._store.next_id(f"{path}/{_COUNTER}", beyond=behind)
                 if _is_below_end(counted):
                     return high_bits << 32 | counted
                 if high_bits == HIGH_BITS_MAX:

@@ -79,9 +79,12 @@ class LedgerStore:
         layout = self._layout or await self.layout()
         return layout.path(self.root, ledger_id)
 
-    async def next_ledger_id(self) -> int:
-        """Returns an id that was not generated before. A ledger with a chosen id may have it."""
-        return await self._ids.next_id(await self.layout())
+    async def next_ledger_id(self, *, beyond: int = -1) -> int:
+        """Returns an id that was not generated before. A ledger with a chosen id may have it.
+
+        It is greater than `beyond`, and so are all that are generated later.
+        """
+        return await self._ids.next_id(await self.layout(), beyond=beyond)
 
     async def create(self, metadata: LedgerMetadata) -> None:
         """Writes the first metadata of a ledger. Raises LedgerExists.

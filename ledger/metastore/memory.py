@@ -59,6 +59,14 @@ class _Watcher:
         self.event = trio.Event()
 
 
+@dataclass(frozen=True, slots=True)
+class TreeBackup:
+    """A copy of a `MemoryTree`."""
+
+    nodes: dict[str, Node]
+    ids: dict[str, int]
+
+
 class MemoryTree:
     """The tree that several `MemoryStore`s share; it is used only through them."""
 
@@ -77,10 +85,31 @@ class MemoryTree:
         found = self._nodes.get(path)
         return sorted(found.children) if found is not None else []
 
-    def take_id(self, path: str) -> int:
-        taken = self._ids.get(path, 0)
+    def take_id(self, path: str, beyond: int = -1) -> int:
+        taken = max(self._ids.get(path, 0), beyond + 1)
         self._ids[path] = taken + 1
         return taken
+
+    # Copies.
+
+    def backup(self) -> TreeBackup:
+        """Returns a copy of all nodes that belong to no session, and of the counters."""
+        kept = {path: each.node for path, each in self._nodes.items() if each.owner is None}
+        return TreeBackup(kept, dict(self._ids))
+
+    def put_back(self, backup: TreeBackup) -> None:
+        """Replaces everything by a copy, as if the store had been restored while it was stopped:
+        sessions go on without their nodes."""
+        watched = list(self._watchers)
+        for found in self._nodes.values():
+            if found.owner is not None:
+                found.owner.ephemerals = {}
+        self._ids = dict(backup.ids)
+        self._nodes = {path: _TreeNode(node, None) for path, node in backup.nodes.items()}
+        for path in self._nodes:
+            if path != "/":
+                self._nodes[parent_of(path)].children[name_of(path)] = None
+        self._wake(watched)
 
     # Changing: all changes or none, then the watchers are woken.
 
@@ -276,9 +305,9 @@ class MemoryStore:
         """The present session; another object after the session was lost."""
         return self._session
 
-    async def next_id(self, path: str) -> int:
+    async def next_id(self, path: str, *, beyond: int = -1) -> int:
         await self._begin()
-        return self._tree.take_id(check_path(path))
+        return self._tree.take_id(check_path(path), beyond)
 
     def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
         return self._watch((check_path(path), False), self._tree.get)

@@ -152,14 +152,29 @@ class Truncated(FinalError):
     """The requested position was truncated; `first_available` is where the stream begins."""
 
     def __init__(self, stream: str, wanted: object, first_available: Position) -> None:
-        super().__init__(
-            f"stream {stream!r}: position {wanted} was truncated; the first available position "
-            f"is {first_available}. Read from there (some records are gone), or keep data longer "
-            f"(retention_ms, retention_bytes)"
-        )
         self.stream = stream
         self.wanted = wanted
         self.first_available = first_available
+        super().__init__(self._message())
+
+    def _message(self) -> str:
+        return (
+            f"stream {self.stream!r}: position {self.wanted} was truncated; the first available "
+            f"position is {self.first_available}. Read from there (some records are gone), or keep "
+            f"data longer (retention_ms, retention_bytes)"
+        )
 
     def __reduce__(self) -> tuple[type[Truncated], tuple[str, object, Position]]:
         return type(self), (self.stream, self.wanted, self.first_available)
+
+
+class PositionLost(Truncated):
+    """The requested position is of records that were lost when the metadata or the disks were put
+    back to an older state. `first_available` is where the records after them begin."""
+
+    def _message(self) -> str:
+        return (
+            f"stream {self.stream!r}: position {self.wanted} is of records that were lost when the "
+            f"cluster was put back to an older state; the records after them begin at "
+            f"{self.first_available}. Read from there, and see `ledgerstream metadata restores`"
+        )

@@ -78,6 +78,7 @@ def tombstone(stream: StreamMetadata, now_ms: int) -> StreamMetadata:
         name=stream.name,
         created_ms=stream.created_ms,
         epoch=stream.epoch + 1,
+        next_segment=stream.next_segment,
         is_deleted=True,
         deleted_ms=now_ms,
     )
@@ -86,14 +87,15 @@ def tombstone(stream: StreamMetadata, now_ms: int) -> StreamMetadata:
 def recreated(stream: StreamMetadata, dead: StreamMetadata) -> StreamMetadata:
     """Returns a new stream in place of a tombstone.
 
-    Its epoch is one that no earlier writer holds, and its creation time distinguishes its cursors
-    from earlier ones.
+    Its epoch is one that no earlier writer holds, its creation time distinguishes its cursors from
+    earlier ones, and no position of the earlier stream is one of its own.
     """
     assert dead.is_deleted, f"stream {dead.name!r} is in use"
     return replace(
         stream,
         epoch=dead.epoch + 1,
         created_ms=max(stream.created_ms, dead.created_ms + 1),
+        next_segment=max(stream.next_segment, dead.next_segment),
     )
 
 

@@ -27,6 +27,7 @@ from stream.core.position import (
     FromSequence,
     FromTime,
     Position,
+    PositionLost,
     Start,
     Truncated,
 )
@@ -117,8 +118,7 @@ async def find(
         cursors = CursorStore(client.store)
         start = (await cursors.read(namespace, stream, start.name))[0].position
     if isinstance(start, Position):
-        if start < stream.truncated_to:
-            raise Truncated(stream.name, start, stream.first_available)
+        stream.check_position(start)
         return start
     if isinstance(start, FromSequence):
         return await _find_sequence(client, stream, start.sequence)
@@ -149,8 +149,13 @@ async def _find_sequence(client: LedgerClient, stream: StreamMetadata, wanted: i
     first = live[0].first_sequence if live else stream.next_sequence
     if wanted < first:
         raise Truncated(stream.name, f"sequence {wanted}", stream.first_available)
+    end = first
     for segment in live:
+        if end < wanted < segment.first_sequence:
+            begin = Position(segment.number, 0, 0)
+            raise PositionLost(stream.name, f"sequence {wanted}", begin)
         if not segment.is_open and wanted >= segment.next_sequence:
+            end = segment.next_sequence
             continue
 
         def is_behind(header: EntryHeader, segment: Segment = segment) -> bool:
@@ -193,12 +198,16 @@ async def _find_from_end(client: LedgerClient, stream: StreamMetadata, records: 
     end, next_sequence = await measure(client, stream)
     if records == 0:
         return end
-    if records >= next_sequence:
-        return stream.first_available
-    try:
-        return await _find_sequence(client, stream, next_sequence - records)
-    except Truncated:
-        return stream.first_available
+    left = records
+    for segment in reversed(_live(stream)):
+        behind = next_sequence if segment.is_open else segment.next_sequence
+        if left <= behind - segment.first_sequence:
+            try:
+                return await _find_sequence(client, stream, behind - left)
+            except Truncated:
+                break
+        left -= behind - segment.first_sequence
+    return stream.first_available
 
 
 async def _find_event_time(

@@ -22,7 +22,7 @@ from ledger.reading.reader import LedgerReader
 from ledger.reading.tail import Tail
 from stream.core.entry.records import RecordBatch, decode
 from stream.core.metadata.streams import Segment, StreamMetadata
-from stream.core.position import Position, Truncated
+from stream.core.position import Position
 from stream.errors import NoSuchStream
 from stream.store.streams import StreamStore
 
@@ -103,7 +103,7 @@ class SegmentFeed:
     def _note_end(self, at: Position, end: Position) -> None:
         """Notes what the reading of `end` showed: what is confirmed, and what was truncated."""
         if self._metadata is not None:
-            self._check_truncated(self._metadata, at)
+            self._metadata.check_position(at)
         ledger, segment = self._ledger, self._segment
         if ledger is not None and segment is not None and segment.number == end.segment:
             ledger.note_confirmed(end.entry - 1)
@@ -167,13 +167,13 @@ class SegmentFeed:
     async def _enter_segment(self, at: Position, end: Position | None, may_wait: bool) -> bool:
         """Opens the segment of `at`, waiting for one if the stream ends here."""
         stream = await self.refresh()
-        self._check_truncated(stream, at)
+        stream.check_position(at)
         segment = stream.segment_at(at)
         if segment is None:
             if end is not None or not may_wait:
                 return False
             stream = await self._wait_segment(at)
-            self._check_truncated(stream, at)
+            stream.check_position(at)
             segment = stream.segment_at(at)
             assert segment is not None, "waited for a segment"
         if end is not None and segment.number > end.segment:
@@ -223,16 +223,12 @@ class SegmentFeed:
             raise NoSuchStream(f"stream {self.stream!r} was deleted and created again")
         self._metadata = stream
 
-    def _check_truncated(self, stream: StreamMetadata, at: Position) -> None:
-        if at < stream.truncated_to:
-            raise Truncated(self.stream, at, stream.first_available)
-
     async def _explain(self, at: Position, error: FinalError) -> None:
         """Explains a missing ledger or entry: returns if the stream has changed meanwhile, so that
         trying again is right; raises Truncated if it was truncated, else `error`."""
         before = self._metadata
         stream = await self.refresh()
-        self._check_truncated(stream, at)
+        stream.check_position(at)
         if stream == before:
             raise error
 

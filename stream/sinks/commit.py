@@ -153,6 +153,7 @@ class BatchCommitter:
             return BatchCommit(not self._may_have_committed, self._present_ranges(streams))
         await self._check_ledgers()
         now_ms = self._client.now_ms()
+        restores = await self._client.restores()
         changes: list[Change] = []
         shares: list[CommittedRange] = []
         self._check_fits(streams, now_ms)
@@ -163,6 +164,7 @@ class BatchCommitter:
             ends = [(ledger.ledger_id, ledger.end) for ledger in sources]
             if stream.open_segment is not None:
                 stream = interrupted(stream, self._ended[stream.open_segment.ledger_id], now_ms)
+            stream = stream.continued_after(restores)
             shares.append(added_range(namespace, stream, ends))
             data = _encoded(committed(stream, ends, now_ms))
             changes.append(Put(stream_path(namespace, name), data, version))

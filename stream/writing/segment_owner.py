@@ -85,7 +85,10 @@ class SegmentOwner:
 
         Raises NoSuchStream, EpochMismatch and the errors of ledgers.
         """
-        takeover = Takeover(self._ledgers.stream, self._now_ms(), if_epoch=if_epoch)
+        restores = await self._ledgers.client.restores()
+        takeover = Takeover(
+            self._ledgers.stream, self._now_ms(), if_epoch=if_epoch, restores=restores
+        )
         ledger = await self._run_takeover(takeover)
         stream = self._stream
         assert stream is not None, takeover.history()

@@ -21,6 +21,7 @@ _LAST = ENTRY_ID_MAX - 1
 
 _RUN_KEY = struct.Struct(">cqq")
 _RUN_PLACE = struct.Struct(">qq")
+_LEDGER_ID_MAX = 2**63 - 1
 _STATE_KEY = struct.Struct(">cq")
 _TOMBSTONE = struct.Struct(">q")
 _LOG_LEDGER = struct.Struct(">qq")
@@ -232,6 +233,8 @@ class Index:
     def ledger_ids(self, after: int, count_max: int) -> list[int]:
         """Returns up to `count_max` ledgers with a state, in order, beginning after ledger
         `after`."""
+        if after == _LEDGER_ID_MAX:
+            return []
         pairs = self._pairs.items(_STATE_KEY.pack(b"L", after + 1), b"M")
         return [_STATE_KEY.unpack(key)[1] for key, _ in islice(pairs, count_max)]
 

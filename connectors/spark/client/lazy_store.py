@@ -100,8 +100,8 @@ class LazyStore:
     async def transaction(self, changes: Sequence[Change]) -> None:
         await (await self._opened()).transaction(changes)
 
-    async def next_id(self, path: str) -> int:
-        return await (await self._opened()).next_id(path)
+    async def next_id(self, path: str, *, beyond: int = -1) -> int:
+        return await (await self._opened()).next_id(path, beyond=beyond)
 
     async def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
         async with aclosing((await self._opened()).watch(path)) as nodes:

@@ -174,8 +174,8 @@ class SqliteStore:
                 raise
             await self._apply(changes)
 
-    async def next_id(self, path: str) -> int:
-        return await self.commits.do(partial(self._file.take_id, check_path(path)))
+    async def next_id(self, path: str, *, beyond: int = -1) -> int:
+        return await self.commits.do(partial(self._file.take_id, check_path(path), beyond))
 
     def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
         return self._watch(path, False)

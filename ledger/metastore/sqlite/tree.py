@@ -171,11 +171,11 @@ class SqliteTree:
         self._count_change()
         return versions
 
-    def take_id(self, path: str) -> int:
+    def take_id(self, path: str, beyond: int = -1) -> int:
         (following,) = self._db.execute(
-            "INSERT INTO counters VALUES(?, 1)"
-            " ON CONFLICT(path) DO UPDATE SET next = next + 1 RETURNING next",
-            (path,),
+            "INSERT INTO counters VALUES(?1, ?2 + 2)"
+            " ON CONFLICT(path) DO UPDATE SET next = max(next, ?2 + 1) + 1 RETURNING next",
+            (path, beyond),
         ).fetchone()
         return int(following) - 1
 

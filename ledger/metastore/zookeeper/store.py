@@ -29,6 +29,7 @@ from ledger.runtime.background import open_background
 
 SESSION_TIMEOUT_MS_MIN = 100
 _ROOT = Node(b"", 0, 0)
+_SKIPPED_MAX = 1_000_000
 
 
 @asynccontextmanager
@@ -128,11 +129,23 @@ class ZooKeeperStore:
         await self._changes.apply(changes)
         self._ephemerals.forget(changes)
 
-    async def next_id(self, path: str) -> int:
+    async def next_id(self, path: str, *, beyond: int = -1) -> int:
         """Returns the next number of ZooKeeper, which counts per parent node in signed 32 bits.
 
         After 2^31-1 comes -2^31: a negative number means that the ids of `path` are exhausted.
+        Nothing sets the counter: it is moved behind `beyond` by taking numbers.
         """
+        counted = await self._next_id(path)
+        if beyond - counted > _SKIPPED_MAX:
+            raise InvalidArgument(
+                f"the counter {path} is at {counted}, and ZooKeeper cannot move it behind {beyond}:"
+                f" at most {_SKIPPED_MAX} numbers are skipped"
+            )
+        while 0 <= counted <= beyond:
+            counted = await self._next_id(path)
+        return counted
+
+    async def _next_id(self, path: str) -> int:
         check_node(path, 0)
         whole = self._whole(path)
         while True:

@@ -65,6 +65,8 @@ def encode_stream(stream: StreamMetadata) -> bytes:
         "segment_columns": _SEGMENT_COLUMNS,
         "segments": [_row(segment) for segment in stream.segments],
     }
+    if not stream.restores:
+        del document["restores"]
     if stream.interrupted is None:
         del document["interrupted"]
     else:
@@ -107,6 +109,7 @@ def decode_stream(name: str, data: bytes) -> StreamMetadata:
         }
         _whole(document.get("deleted_ms", -1))
         _whole(document.get("producers_made", 0))
+        _whole(document.get("restores", 0))
         document["truncated_to"] = Position.parse(document["truncated_to"])
         document["garbage"] = tuple(_whole(ledger) for ledger in document["garbage"])
         for number in ("created_ms", "epoch", "next_segment", "next_sequence"):

@@ -13,8 +13,13 @@ from dataclasses import dataclass, field, replace
 
 from ledger.errors import InvalidArgument, MetadataConflict, MetadataCorrupt
 from stream.core.entry.format import EntryHeader
-from stream.core.position import BEGINNING, Position
+from stream.core.position import BEGINNING, Position, PositionLost, Truncated
 from stream.errors import TooManyProducers
+
+SEGMENTS_PER_RESTORE = 1_000_000
+SEQUENCES_PER_RESTORE = 1_000_000_000_000
+"""After the metadata was put back to an older state, a stream continues at the next multiple of
+these: what the lost history may have numbered is never numbered again (docs/adr/0027)."""
 
 PRODUCERS_MAX = 1000
 """Idempotent producers that one stream remembers."""
@@ -133,7 +138,7 @@ class StreamMetadata:
     continues, or another takes over. `producers` is what each idempotent producer had in the stream
     when the last segment was sealed, `producers_made` how many numbers were assigned to producers.
     `deleted_ms` is when the stream went to the trash; with `is_purged` it cannot be restored from
-    there.
+    there. `restores` counts the restores of the metadata behind which the stream continued.
     """
 
     name: str
@@ -151,6 +156,7 @@ class StreamMetadata:
     is_purged: bool = False
     producers: Mapping[str, ProducerState] = field(default_factory=dict)
     producers_made: int = 0
+    restores: int = 0
 
     def __post_init__(self) -> None:
         def fail(what: str) -> MetadataCorrupt:
@@ -162,7 +168,7 @@ class StreamMetadata:
         for segment in self.segments:
             if segment.number <= last_number:
                 raise fail(f"segment {segment.number} follows segment {last_number}")
-            if sequence is not None and segment.first_sequence != sequence:
+            if sequence is not None and not _continues(sequence, segment.first_sequence):
                 raise fail(
                     f"segment {segment.number} begins at sequence {segment.first_sequence}, "
                     f"the one before ends at {sequence}"
@@ -173,7 +179,7 @@ class StreamMetadata:
             sequence = segment.first_sequence + segment.records
         if last_number >= self.next_segment:
             raise fail(f"segment {last_number} exists, next_segment is {self.next_segment}")
-        if sequence is not None and sequence != self.next_sequence:
+        if sequence is not None and not _continues(sequence, self.next_sequence):
             raise fail(f"segments end at sequence {sequence}, not {self.next_sequence}")
         if self.interrupted is not None and self.open_segment is not None:
             raise fail("a segment is open and another interrupted")
@@ -236,6 +242,31 @@ class StreamMetadata:
             elif segment.number > position.segment:
                 return segment
         return None
+
+    def check_position(self, position: Position) -> None:
+        """Checks that records from `position` on can be read, now or later.
+
+        Raises Truncated; PositionLost if the stream cannot have given out this position, as the
+        metadata or the disks were put back to an older state since.
+        """
+        if position < self.truncated_to:
+            raise Truncated(self.name, position, self.first_available)
+        if self.restores == 0 or position.segment >= self.next_segment:
+            return
+        before = next((s for s in reversed(self.segments) if s.number <= position.segment), None)
+        if before is None:
+            behind = self.truncated_to
+        elif before.is_open:
+            return
+        elif before.number == position.segment:
+            behind = before.end
+        else:
+            behind = Position(before.number + 1, 0, 0)
+        following = self.segment_at(position)
+        number = self.next_segment if following is None else following.number
+        is_before_gap = number >= _next_multiple(position.segment, SEGMENTS_PER_RESTORE)
+        if is_before_gap and position > max(behind, self.truncated_to):
+            raise PositionLost(self.name, position, Position(number, 0, 0))
 
     def ledgers(self) -> tuple[int, ...]:
         """Returns every ledger that this stream names, in use or garbage."""
@@ -326,6 +357,22 @@ class StreamMetadata:
         left = {other: state for other, state in self.producers.items() if other != name}
         return replace(self, producers=left)
 
+    def continued_after(self, restores: int) -> StreamMetadata:
+        """Returns the stream without an open segment such that its next segment and the records in
+        it have no number that a history before the last of `restores` may have given out."""
+        if restores <= self.restores:
+            return self
+        assert self.open_segment is None, f"stream {self.name!r} has an open segment"
+        sequence = self.next_sequence
+        if self.segments or sequence:  # otherwise the stream is new: its sequences are its own
+            sequence = _next_multiple(sequence, SEQUENCES_PER_RESTORE)
+        return replace(
+            self,
+            next_segment=_next_multiple(self.next_segment, SEGMENTS_PER_RESTORE),
+            next_sequence=sequence,
+            restores=restores,
+        )
+
     def begun(self, epoch: int, ledger_id: int, now_ms: int) -> StreamMetadata:
         """Returns the stream with a new open segment. Another prepared ledger becomes garbage."""
         self._check_owner(epoch)
@@ -378,6 +425,16 @@ class StreamMetadata:
             self,
             garbage=tuple(ledger for ledger in self.garbage if ledger not in gone),
         )
+
+
+def _next_multiple(number: int, step: int) -> int:
+    return (number // step + 1) * step
+
+
+def _continues(end: int, begin: int) -> bool:
+    """Whether a segment may begin at sequence `begin` behind one that ends at `end`: at once, or
+    behind the gap of a restore."""
+    return begin == end or (begin > end and begin % SEQUENCES_PER_RESTORE == 0)
 
 
 @dataclass(frozen=True, slots=True)

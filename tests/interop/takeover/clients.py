@@ -60,8 +60,8 @@ class NarrowedStore:
     async def transaction(self, changes: Sequence[Change]) -> None:
         await self._store.transaction(changes)
 
-    async def next_id(self, path: str) -> int:
-        return await self._store.next_id(path)
+    async def next_id(self, path: str, *, beyond: int = -1) -> int:
+        return await self._store.next_id(path, beyond=beyond)
 
     def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
         return self._store.watch(path)

@@ -23,8 +23,8 @@ class CountedFar(MemoryStore):
 
     ahead: dict[str, int]
 
-    async def next_id(self, path: str) -> int:
-        counted = await super().next_id(path) + self.ahead.get(path, 0)
+    async def next_id(self, path: str, *, beyond: int = -1) -> int:
+        counted = await super().next_id(path, beyond=beyond) + self.ahead.get(path, 0)
         # ZooKeeper counts in 32 bits and continues below zero.
         return (counted + 2**31) % 2**32 - 2**31
 

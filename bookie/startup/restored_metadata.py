@@ -1,0 +1,67 @@
+"""Notices that the metadata store was put back to an older state, before the bookie registers.
+
+The sign is a ledger on the bookie's disks that is not in the metadata, with an id that the store
+has yet to generate. Whatever the metadata shows then, such ledgers were created by a history that
+the store has forgotten: they are recorded as a restore (`ledger.metastore.restores`), which keeps
+them from garbage collection and the ids from being generated again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from itertools import islice
+
+from ledger.errors import InvalidArgument
+from ledger.metastore.ledgers import LedgerStore
+from ledger.metastore.restores import Restore, RestoreLog
+
+_log = logging.getLogger(__name__)
+
+_SKIPPED_MAX = 1_000_000
+"""Ids further behind the counter were chosen by clients, not generated: the counter stays."""
+_CHOSEN_MAX = 1000
+"""Of those, as many at most are recorded one by one."""
+
+
+async def _exists(ledgers: LedgerStore, ledger_id: int) -> bool:
+    try:
+        return await ledgers.exists(ledger_id)
+    except InvalidArgument:  # the layout has no place for it: a client stored entries blindly
+        return False
+
+
+async def record_restore(
+    ledger_ids: Callable[[int], Iterator[int]],
+    ledgers: LedgerStore,
+    restores: RestoreLog,
+    *,
+    bookie_id: str,
+    now_ms: int,
+) -> int:
+    """Records a restore if there was one; returns how many unknown ledgers this bookie holds.
+
+    Args:
+        ledger_ids: returns the ids of the ledgers on the disks from an id on, ascending.
+
+    Raises MetadataUnavailable; then nobody knows, and the bookie may not register.
+    """
+    if next(ledger_ids(0), None) is None:
+        return 0
+    counter = await ledgers.next_ledger_id()
+    unknown = [each for each in ledger_ids(counter) if not await _exists(ledgers, each)]
+    generated = [each for each in unknown if each - counter < _SKIPPED_MAX]
+    ranges = [(counter, generated[-1] + 1)] if generated else []
+    ranges += [(each, each + 1) for each in islice(unknown[len(generated) :], _CHOSEN_MAX)]
+    for first, end in ranges:
+        await restores.add(Restore(first, end, now_ms, bookie_id))
+    if generated:
+        await ledgers.next_ledger_id(beyond=generated[-1])
+    if unknown:
+        _log.error(
+            "metadata was put back to an older state bookie=%s ledgers_unknown_to_it=%d first=%d "
+            "last=%d: they are kept, and their ids are not used again. Cure: see "
+            "`ledgerstream metadata restores`",
+            bookie_id, len(unknown), unknown[0], unknown[-1],
+        )  # fmt: skip
+    return len(unknown)

@@ -1,0 +1,113 @@
+"""Restores of the metadata: histories that were lost when the store was put back to an older state.
+
+A ledger that was created after the backup is on the disks of bookies and in no metadata. Its id is
+in the range of a restore: it is never generated again, bookies do not collect the ledger, and
+whoever numbers something by what the metadata shows continues behind a gap. Ranges are only added,
+or released by an operator, who then gives up what they hold.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+
+from ledger.errors import MetadataConflict, MetadataCorrupt, NodeExists, NoSuchNode
+from ledger.metastore.base import MetadataStore
+
+PATH = "/ledgerstream/restores"
+_TRIES_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """A restore, noticed by a bookie that holds ledgers the metadata has never heard of.
+
+    Their ids are in `first_id`..`end_id` - 1. Once it `is_released`, bookies may collect them.
+    """
+
+    first_id: int
+    end_id: int
+    noticed_ms: int
+    bookie: str
+    is_released: bool = False
+
+    def __contains__(self, ledger_id: int) -> bool:
+        return self.first_id <= ledger_id < self.end_id
+
+
+def is_protected(restores: Sequence[Restore], ledger_id: int) -> bool:
+    """Whether a ledger that the metadata does not list must be kept all the same."""
+    return any(ledger_id in restore and not restore.is_released for restore in restores)
+
+
+class RestoreLog:
+    """The restores of one metadata store."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+
+    async def read(self) -> tuple[Restore, ...]:
+        """Returns all restores, oldest first. Raises MetadataCorrupt, MetadataUnavailable."""
+        try:
+            return _decode((await self._store.get(PATH)).data)
+        except NoSuchNode:
+            return ()
+
+    async def add(self, restore: Restore) -> tuple[Restore, ...]:
+        """Adds a restore, unless its range is in one that is not released. Returns all."""
+
+        def added(present: tuple[Restore, ...]) -> tuple[Restore, ...]:
+            last = restore.end_id - 1
+            if is_protected(present, restore.first_id) and is_protected(present, last):
+                return present
+            return (*present, restore)
+
+        return await self._update(added)
+
+    async def release(self, count: int) -> tuple[Restore, ...]:
+        """Releases the first `count` restores: bookies may collect their ledgers. Returns all."""
+        return await self._update(
+            lambda present: tuple(
+                replace(restore, is_released=restore.is_released or number < count)
+                for number, restore in enumerate(present)
+            )
+        )
+
+    async def _update(
+        self, change: Callable[[tuple[Restore, ...]], tuple[Restore, ...]]
+    ) -> tuple[Restore, ...]:
+        for _ in range(_TRIES_MAX):
+            try:
+                node = await self._store.get(PATH)
+            except NoSuchNode:
+                wanted = change(())
+                try:
+                    await self._store.create(PATH, _encode(wanted))
+                except NodeExists:
+                    continue
+                return wanted
+            present = _decode(node.data)
+            wanted = change(present)
+            if wanted == present:
+                return present
+            try:
+                await self._store.put(PATH, _encode(wanted), node.version)
+            except MetadataConflict:
+                continue
+            return wanted
+        raise MetadataConflict(f"{PATH}: others changed it first {_TRIES_MAX} times")
+
+
+def _encode(restores: Sequence[Restore]) -> bytes:
+    return json.dumps({"version": 1, "restores": [asdict(each) for each in restores]}).encode()
+
+
+def _decode(data: bytes) -> tuple[Restore, ...]:
+    try:
+        document = json.loads(data)
+        if document["version"] != 1:
+            raise ValueError(f"version {document['version']}; this release reads version 1")
+        return tuple(Restore(**each) for each in document["restores"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise MetadataCorrupt(f"{PATH} cannot be read: {error}") from error

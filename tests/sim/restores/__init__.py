@@ -1,0 +1,1 @@
+"""The metadata and the disks of a cluster put back to earlier moments."""
