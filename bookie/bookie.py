@@ -31,13 +31,14 @@ from bookie.startup.cookies import check_cookie, check_has_no_cluster
 from bookie.startup.power_loss import noticing_power_loss
 from bookie.startup.preflight import listen, lock_directories
 from bookie.startup.restored_metadata import record_restore
+from bookie.startup.start_count import StartCount
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.disk.disk import Disk
 from bookie.storage.index.key_value import KeyValue
 from bookie.storage.journal.journal import Journal
 from bookie.storage.metrics import GarbageCollectionReport
 from bookie.storage.options import StorageOptions, StorageStatistics
-from ledger.errors import MetadataUnavailable, NoSuchNode
+from ledger.errors import LedgerError, MetadataUnavailable, NoSuchNode
 from ledger.metastore.address import ClusterAddress
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import OUR_SOFTWARE, SOFTWARE_PROPERTY, BookieInfo, BookieRegistry
@@ -91,6 +92,7 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _METADATA_RETRY_S = 1.0
+_OUTDATE_S = 2.0
 _COLLECTIONS_WHEN_SHORT = 4
 """Garbage is collected this many times as often while a disk is nearly full."""
 
@@ -136,6 +138,7 @@ class Bookie:
         self._layout = ClusterAddress.parse(config.metadata_uri).layout
         self.ledgers = LedgerStore(store, config.ledgers_root, layout=self._layout)
         self._restores = RestoreLog(store)
+        self._start_count: StartCount | None = None
         self._store = store
         self._network = network
         self._disk = disk
@@ -181,7 +184,10 @@ class Bookie:
                     await self._insist("asking which ledgers it may have forgotten", settle)
                     look = partial(self._record_restore, storage)
                     await self._insist("asking whether the metadata is the newest", look)
-                    await self._serve(storage, listener, task_status)
+                    try:
+                        await self._serve(storage, listener, task_status)
+                    finally:
+                        await self._outdate_copies()
             finally:
                 storage.close()
         finally:
@@ -195,6 +201,18 @@ class Bookie:
         await self.registry.init_cluster(self._rng, self._layout)
         self.instance_id = await self.registry.instance_id()
         await check_cookie(self.config, self._disk, self.registry, self.bookie_id, self.instance_id)
+        self._start_count = StartCount(self.config, self._disk, self._store, self.bookie_id)
+        await self._start_count.check()
+
+    async def _outdate_copies(self) -> None:
+        """Makes copies of the disks and of the metadata that were made before now recognizable."""
+        assert self._start_count is not None
+        with trio.move_on_after(_OUTDATE_S) as scope:
+            scope.shield = True
+            try:
+                await self._start_count.advance()
+            except (OSError, LedgerError) as error:
+                _log.warning("start count not advanced bookie=%s cause=%s", self.bookie_id, error)
 
     async def _record_restore(self, storage: BookieStorage) -> None:
         await record_restore(
@@ -374,6 +392,7 @@ class Bookie:
             self._log_rounds(rounds)
             await self.disk_monitor.look()
 
+        checkpoints = storage.checkpoints
         while True:
             is_short = self.disk_monitor.state is not DiskState.OK
             interval_s = self.config.garbage_interval_ms / 1000
@@ -382,6 +401,8 @@ class Bookie:
             self._collection_wanted = trio.Event()
             forced, self._forced = self._forced, None
             self._is_forced_running = forced is not None
+            if checkpoints != (checkpoints := storage.checkpoints):
+                await self._outdate_copies()
             try:
                 if forced is not None:
                     await collect(forced, is_forced=True)

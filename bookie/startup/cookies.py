@@ -16,6 +16,10 @@ COOKIE_FILE = "VERSION"
 LOCK_FILE = "LOCK"
 UNSYNCED_FILE = "UNSYNCED"
 """File in a journal directory that has lost entries, see `bookie.startup.power_loss`."""
+START_COUNT_FILE = "STARTS"
+"""File in every directory, see `bookie.startup.start_count`."""
+PUT_BACK = b"put back"
+"""Content of `UNSYNCED_FILE`: a directory is older than the metadata."""
 EMPTIED = b"emptied"
 """Content of that file: all entries are lost, if there were any."""
 _NO_DATA = (
@@ -24,6 +28,8 @@ _NO_DATA = (
     f"{COOKIE_FILE}.tmp",
     UNSYNCED_FILE,
     f"{UNSYNCED_FILE}.tmp",
+    START_COUNT_FILE,
+    f"{START_COUNT_FILE}.tmp",
     RESERVE_FILE,
     "lost+found",
 )

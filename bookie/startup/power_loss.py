@@ -24,7 +24,7 @@ import trio
 from bookie.config import BookieConfig
 from bookie.core.integrity_state import IntegrityStage, IntegrityState
 from bookie.core.journal import file_id_of
-from bookie.startup.cookies import EMPTIED, UNSYNCED_FILE
+from bookie.startup.cookies import EMPTIED, PUT_BACK, UNSYNCED_FILE
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.disk.disk import Disk
 
@@ -40,7 +40,10 @@ REASON_SYNC_FAILED = "the journal failed while journal_sync_data was false"
 REASON_EMPTIED = (
     "the bookie was started with empty directories, in a cluster that has ledgers of its id"
 )
-_REASONS = {EMPTIED: REASON_EMPTIED, SYNC_FAILED: REASON_SYNC_FAILED}
+REASON_PUT_BACK = "a directory of the bookie was put back to an older state"
+_REASONS = {
+    EMPTIED: REASON_EMPTIED, PUT_BACK: REASON_PUT_BACK, SYNC_FAILED: REASON_SYNC_FAILED,
+}  # fmt: skip
 _SYNC_S_MAX = 20.0
 
 

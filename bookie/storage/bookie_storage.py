@@ -118,6 +118,11 @@ class BookieStorage:
         """Ledger `l` is in shard `l mod len(shards)`."""
         self._failure: FinalError | None = None
 
+    @property
+    def checkpoints(self) -> int:
+        """How many were made since the start. Without entries none is made."""
+        return sum(directory.task.checkpoints for directory in self.directories)
+
     def every_ledger_id(self, first: int) -> Iterator[int]:
         """Yields the ledgers from `first` on, in order, each once. Raises BookieIoError."""
         before = -1

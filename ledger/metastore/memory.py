@@ -99,7 +99,7 @@ class MemoryTree:
 
     def put_back(self, backup: TreeBackup) -> None:
         """Replaces everything by a copy, as if the store had been restored while it was stopped:
-        sessions go on without their nodes."""
+        sessions continue without their nodes."""
         watched = list(self._watchers)
         for found in self._nodes.values():
             if found.owner is not None:

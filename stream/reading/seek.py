@@ -116,9 +116,11 @@ async def find(
         if namespace is None:
             raise InvalidArgument(f"cursor {start.name!r} cannot be a start here")
         cursors = CursorStore(client.store)
-        start = (await cursors.read(namespace, stream, start.name))[0].position
+        position = (await cursors.read(namespace, stream, start.name))[0].position
+        stream.check_position(position)
+        return position
     if isinstance(start, Position):
-        stream.check_position(start)
+        stream.check_position(start, restores=await client.restores(), is_given=True)
         return start
     if isinstance(start, FromSequence):
         return await _find_sequence(client, stream, start.sequence)
@@ -149,13 +151,11 @@ async def _find_sequence(client: LedgerClient, stream: StreamMetadata, wanted: i
     first = live[0].first_sequence if live else stream.next_sequence
     if wanted < first:
         raise Truncated(stream.name, f"sequence {wanted}", stream.first_available)
-    end = first
     for segment in live:
-        if end < wanted < segment.first_sequence:
+        if wanted < segment.first_sequence:  # and not in the segment before
             begin = Position(segment.number, 0, 0)
             raise PositionLost(stream.name, f"sequence {wanted}", begin)
         if not segment.is_open and wanted >= segment.next_sequence:
-            end = segment.next_sequence
             continue
 
         def is_behind(header: EntryHeader, segment: Segment = segment) -> bool:
@@ -171,10 +171,21 @@ async def _find_sequence(client: LedgerClient, stream: StreamMetadata, wanted: i
             position = Position(segment.number, entry, wanted - first)
             if wanted >= first + header.count:  # not written yet
                 position = Position(segment.number, entry + 1, 0)
+                await _check_is_to_come(client, stream, wanted, position)
         if position < stream.truncated_to:
             raise Truncated(stream.name, f"sequence {wanted}", stream.first_available)
         return position
-    return await end_of(client, stream)
+    end = await end_of(client, stream)
+    await _check_is_to_come(client, stream, wanted, end)
+    return end
+
+
+async def _check_is_to_come(
+    client: LedgerClient, stream: StreamMetadata, wanted: int, end: Position
+) -> None:
+    """Raises PositionLost for a sequence behind the end that a lost history may have given out."""
+    if stream.restores < await client.restores():
+        raise PositionLost(stream.name, f"sequence {wanted}", end)
 
 
 async def _find_time(client: LedgerClient, stream: StreamMetadata, wanted_ms: int) -> Position:

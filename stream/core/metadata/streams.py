@@ -243,29 +243,37 @@ class StreamMetadata:
                 return segment
         return None
 
-    def check_position(self, position: Position) -> None:
+    def check_position(
+        self, position: Position, *, restores: int = 0, is_given: bool = False
+    ) -> None:
         """Checks that records from `position` on can be read, now or later.
 
-        Raises Truncated; PositionLost if the stream cannot have given out this position, as the
-        metadata or the disks were put back to an older state since.
+        `restores` counts the known restores of the metadata. With `is_given` the position was given
+        out at some time, perhaps by a history that was lost; otherwise a reader has arrived there,
+        and may pass a gap.
+
+        Raises Truncated; PositionLost if the record there was lost by a restore.
         """
         if position < self.truncated_to:
             raise Truncated(self.name, position, self.first_available)
-        if self.restores == 0 or position.segment >= self.next_segment:
+        is_due = restores > self.restores  # the gap follows when the next segment is begun
+        if not (self.restores or is_due) or (position.segment >= self.next_segment and not is_due):
             return
         before = next((s for s in reversed(self.segments) if s.number <= position.segment), None)
-        if before is None:
-            behind = self.truncated_to
-        elif before.is_open:
-            return
-        elif before.number == position.segment:
-            behind = before.end
-        else:
+        behind = self.truncated_to
+        if before is not None and before.number < position.segment:
             behind = Position(before.number + 1, 0, 0)
+        elif before is not None:
+            if before.is_open or position <= before.end:
+                return
+            behind = before.end
         following = self.segment_at(position)
         number = self.next_segment if following is None else following.number
+        if following is None and is_due:
+            number = _next_multiple(self.next_segment, SEGMENTS_PER_RESTORE)
         is_before_gap = number >= _next_multiple(position.segment, SEGMENTS_PER_RESTORE)
-        if is_before_gap and position > max(behind, self.truncated_to):
+        is_passing = position <= max(behind, self.truncated_to)
+        if is_before_gap and not (is_passing and not is_given) and position != self.truncated_to:
             raise PositionLost(self.name, position, Position(number, 0, 0))
 
     def ledgers(self) -> tuple[int, ...]:
