@@ -3,5 +3,7 @@
 - preflight: locks the directories and listens.
 - cookies: detects emptied and foreign disks.
 - power_loss: detects acknowledged entries that were never synced.
+- start_count: detects directories that were put back to an older state.
+- restored_metadata: detects metadata that was put back to an older state.
 - offline: locks and checks a stopped bookie, for tools.
 """

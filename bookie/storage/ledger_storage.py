@@ -42,8 +42,6 @@ from bookie.storage.options import StorageOptions, StorageStatistics
 from bookie.storage.scrubber import Scrubber
 from ledger.errors import NoSuchEntry, NoSuchLedger, UnknownLedgerState
 
-_IDS_PER_STEP = 500
-
 
 class LedgerStorage:
     """One ledger directory. Call `load`, replay into `replay_target`, `checkpoint`, then
@@ -298,12 +296,4 @@ class LedgerStorage:
     def every_ledger_id(self, first: int) -> Iterator[int]:
         """Yields the ledgers from `first` on, in order, also those that no checkpoint has stored:
         such a one may come twice. Raises BookieIoError."""
-        return heapq.merge(self._indexed_ids(first), self._states.changed_ids(first))
-
-    def _indexed_ids(self, first: int) -> Iterator[int]:
-        while ledger_ids := self._index.ledger_ids(first - 1, _IDS_PER_STEP):
-            for ledger_id in ledger_ids:
-                if ledger_id < first:
-                    return  # negative ids, which only broken clients send, are at the end
-                yield ledger_id
-            first = ledger_ids[-1] + 1
+        return heapq.merge(self._index.every_ledger_id(first), self._states.changed_ids(first))

@@ -5,6 +5,7 @@ importing this package must import nothing else.
 
 - `ledgers`: the sub-command `ledgerstream ledger`.
 - `lines`: records and entries as lines of a file or of stdin.
+- `metadata`: the sub-command `ledgerstream metadata`.
 - `output`: where the cluster is, and how results and errors are printed.
 - `supervised`: for processes that must end with the one that started them.
 """

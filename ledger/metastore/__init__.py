@@ -4,6 +4,7 @@ This module opens the store that a cluster address names; it imports a driver on
 that importing it needs no driver's dependencies.
 
 - `address`: the cluster address, parsed.
+- `backup`: the metadata as lines of JSON, in both directions.
 - `base`: the `MetadataStore` protocol, a versioned tree with sessions and watches.
 - `bookies`: the registry of bookies and their cookies.
 - `clients`: the ephemeral node of a client, by which others see that it lives.
@@ -14,6 +15,7 @@ that importing it needs no driver's dependencies.
 - `memory`: the driver for a tree in memory.
 - `paths`: the form of paths and the limits of nodes.
 - `registration`: keeps one bookie registered.
+- `restores`: histories that were lost when the store was put back to an older state.
 - `sqlite/`, `zookeeper/`: the other drivers.
 """
 

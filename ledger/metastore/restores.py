@@ -1,9 +1,9 @@
 """Restores of the metadata: histories that were lost when the store was put back to an older state.
 
 A ledger that was created after the backup is on the disks of bookies and in no metadata. Its id is
-in the range of a restore: it is never generated again, bookies do not collect the ledger, and
-whoever numbers something by what the metadata shows continues behind a gap. Ranges are only added,
-or released by an operator, who then gives up what they hold.
+in the range of a restore: it is never generated again, and bookies do not collect the ledger. A
+client that numbers things by what the metadata shows leaves a gap. Ranges are only added, or
+released by an operator, which gives up the ledgers in them.
 """
 
 from __future__ import annotations

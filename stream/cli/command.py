@@ -31,6 +31,7 @@ COMMANDS: list[tuple[Group, str, str, str]] = [
     (_ADMINISTRATION, "sink", "stream.cli.sinks:app", "Batches of sinks: list, show, forget."),
     (_ADMINISTRATION, "retention", "stream.cli.retention:app", "Explain what goes when and why."),
     (_ADMINISTRATION, "ledger", "ledger.cli.ledgers:app", "The layer below streams."),
+    (_ADMINISTRATION, "metadata", "ledger.cli.metadata:app", "Back up and restore the metadata."),
     (_ADMINISTRATION, "canary", "stream.cli.canary:canary", "Check promises all the time."),
     (_ADMINISTRATION, "janitor", "stream.cli.janitor:janitor", "Apply retention."),
     (_MEASURE, "bench", "stream.cli.bench:bench", "Run a benchmark."),

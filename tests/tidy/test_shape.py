@@ -19,6 +19,7 @@ LONG_FILES = {
     "bookie/server/connection.py": "the loop of one connection, and the adds it throttles",
     "bookie/storage/journal/journal.py": "the journal and the group it gathers for one write",
     "ledger/wire/v2.py": "one protocol: its layouts, and requests and responses in them",
+    "stream/core/metadata/streams.py": "one document: its invariants and its legal changes",
     "stream/core/retention.py": "one policy, for streams and for partitioned ones",
     "stream/namespace.py": "the facade: one short method per operation, most of it docstrings",
 }

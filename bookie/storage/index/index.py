@@ -238,6 +238,15 @@ class Index:
         pairs = self._pairs.items(_STATE_KEY.pack(b"L", after + 1), b"M")
         return [_STATE_KEY.unpack(key)[1] for key, _ in islice(pairs, count_max)]
 
+    def every_ledger_id(self, first: int) -> Iterator[int]:
+        """Yields the ledgers with a state from `first` on, in order. Raises BookieIoError."""
+        while ledger_ids := self.ledger_ids(first - 1, self.BATCH_PAIRS_MAX):
+            for ledger_id in ledger_ids:
+                if ledger_id < first:
+                    return  # negative ids, which only broken clients send, are at the end
+                yield ledger_id
+            first = ledger_ids[-1] + 1
+
     def delete_ledger(self, ledger_id: int, master_key: bytes, now_ms: int) -> Iterator[None]:
         """Removes runs and state and leaves a tombstone, in steps of one batch each.
 
