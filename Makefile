@@ -22,6 +22,7 @@ UNDER_FIRE := test_output_is_input_however_often_processes_are_killed
 .PHONY: help install demo test test-all interop interop-table spark spark-kills check format night docs sim bench faces changelog release clean
 
 help:
+	@echo "make install  set up .venv with what it takes to run the log"
 	@echo "make demo     three bookies, 336,776 real events, one kill -9; checks every byte"
 	@echo "make test     the tests, without the slow and the tidy ones (make test-all: all of them)"
 	@echo "make night    every campaign in full, hours long; build/night/report.md says what ran"

@@ -16,13 +16,10 @@ from importlib import import_module
 from typing import NoReturn
 
 DISTRIBUTION = "ledgerstream"
-PACKAGES = ("ledger", "bookie", "stream", "connectors")
+PACKAGES = ("ledger", "bookie", "stream", "connectors", "ledgerstream")
 
 EXTRAS = {
-    "cli": ("cyclopts", "rich"),
-    "bookie": (
-        "cyclopts", "rich", "rocksdict", "msgspec", "prometheus_client", "starlette", "hypercorn",
-    ),
+    "bookie": ("rocksdict", "msgspec", "prometheus_client", "starlette", "hypercorn"),
     "zookeeper": ("kazoo",),
     "compression": ("zstandard", "lz4"),
     "arrow": ("pyarrow",),
@@ -30,7 +27,7 @@ EXTRAS = {
 }  # fmt: skip
 """The modules that each extra installs; a test compares them with pyproject.toml. The first extra
 that has a module is the one to name."""
-CORE = ("trio", "google", "crc32c")
+CORE = ("trio", "google", "crc32c", "cyclopts", "rich")
 """The modules that every installation has, unless it was made without dependencies."""
 
 _EXIT_ERROR = 1

@@ -12,7 +12,7 @@ import time
 
 import trio
 
-from stream import EARLIEST, Namespace
+from ledgerstream import EARLIEST, Namespace
 
 RECORDS = 10
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 
-from stream.blocking import FromEnd, Namespace
+from ledgerstream.blocking import FromEnd, Namespace
 
 RECORDS = 10_000
 

@@ -13,7 +13,7 @@ import sys
 
 import trio
 
-from stream import FromCursor, Namespace
+from ledgerstream import FromCursor, Namespace
 
 CHANGES = 50
 

@@ -32,7 +32,7 @@ from rich.table import Table
 
 from examples.flights import Flight, flights
 from examples.tail_digest import Digest
-from stream import Namespace, StreamWriter, Ticket
+from ledgerstream import Namespace, StreamWriter, Ticket
 
 NAMESPACE, STREAM = "demo", "flights"
 ROLL_BYTES = 24 << 20  # small, so that the stream rolls a few times in a few seconds

@@ -12,7 +12,7 @@ import sys
 
 import trio
 
-from stream import EARLIEST, FromSequence, Namespace, SequenceMismatch, StreamWriter
+from ledgerstream import EARLIEST, FromSequence, Namespace, SequenceMismatch, StreamWriter
 
 SHARES = 20
 

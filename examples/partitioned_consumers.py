@@ -13,7 +13,7 @@ import sys
 
 import trio
 
-from stream import Namespace
+from ledgerstream import Namespace
 
 USERS, CLICKS = 20, 400
 

@@ -28,9 +28,9 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.query import StreamingQuery
 
-from connectors.spark import lag_of, register, watching
 from examples.flights import Flight, flights
-from stream.blocking import Namespace
+from ledgerstream.blocking import Namespace
+from ledgerstream.spark import lag_of, register, watching
 
 FLIGHTS, DELAYS = "demo/flights", "demo/delays"
 CHUNK = 5_000

@@ -15,7 +15,7 @@ from array import array
 
 import trio
 
-from stream import EARLIEST, Namespace
+from ledgerstream import EARLIEST, Namespace
 
 _LENGTHS = struct.Struct(">qqq").pack
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import trio
 
 from bookie.testing import CrashKind, InProcessCluster, MakeSimulatedCluster, SimCluster
-from stream import Namespace
+from ledgerstream import Namespace
 
 PAYMENTS = [b"payment %d" % number for number in range(30)]
 

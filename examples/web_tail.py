@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
-from stream.aio import FromEnd, FromSequence, Namespace
+from ledgerstream.aio import FromEnd, FromSequence, Namespace
 
 PAGE = """<pre id=log></pre><script>new EventSource("/tail").onmessage =
 e => { document.getElementById("log").textContent += e.data + "\\n" }</script>"""

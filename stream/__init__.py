@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         FromSequence,
         FromTime,
         Position,
+        PositionLost,
         Start,
         Truncated,
         parse_start,
@@ -177,6 +178,7 @@ __all__ = [
     "PartitionedWriterStatistics",
     "PartitionsFailed",
     "Position",
+    "PositionLost",
     "Producer",
     "ProducerGap",
     "ProducerState",
@@ -235,7 +237,7 @@ _HOMES = {
     "stream.core.metadata.namespaces": "NamespaceMetadata",
     "stream.core.position": (
         "EARLIEST Edge FromCursor FromEnd FromEventTime FromSequence FromTime LATEST "
-        "Position Start Truncated parse_start"
+        "Position PositionLost Start Truncated parse_start"
     ),
     "stream.core.entry.records": "Record RecordBatch decode",
     "stream.core.retention": "DataWouldBeDropped RetentionPlan SegmentPlan Verdict",

@@ -54,7 +54,9 @@ def last_line(done: subprocess.CompletedProcess[str]) -> str:
     return done.stderr.splitlines()[-1]
 
 
-@pytest.mark.parametrize("imported", ["stream", "stream.writer", "connectors.spark"])
+@pytest.mark.parametrize(
+    "imported", ["stream", "stream.writer", "connectors.spark", "ledgerstream", "ledgerstream.aio"]
+)
 def test_the_first_import_names_the_distribution_that_hides_ledger(
     tmp_path: Path, imported: str
 ) -> None:
@@ -168,8 +170,8 @@ def missing(module: str) -> ModuleNotFoundError:
 @pytest.mark.parametrize(
     ("module", "cure"),
     [
-        ("cyclopts", "'ledgerstream[cli]'"),
-        ("rich.console", "'ledgerstream[cli]'"),
+        ("cyclopts", "ledgerstream"),
+        ("rich.console", "ledgerstream"),
         ("rocksdict", "'ledgerstream[bookie]'"),
         ("kazoo.client", "'ledgerstream[zookeeper]'"),
         ("pyarrow", "'ledgerstream[arrow]'"),

@@ -25,7 +25,7 @@ from pathlib import Path
 from packaging.metadata import InvalidMetadata, Metadata
 
 ROOT = Path(__file__).resolve().parents[1]
-PACKAGES = ("bookie", "connectors", "ledger", "stream")
+PACKAGES = ("bookie", "connectors", "ledger", "ledgerstream", "stream")
 _SECTION = re.compile(r"^## (?P<version>\S+) \((?P<date>\d{4}-\d\d-\d\d)\)$", re.MULTILINE)
 _TIMEOUT_S = 600
 

@@ -56,6 +56,7 @@ from stream.core.position import FromEventTime as FromEventTime
 from stream.core.position import FromSequence as FromSequence
 from stream.core.position import FromTime as FromTime
 from stream.core.position import Position as Position
+from stream.core.position import PositionLost as PositionLost
 from stream.core.position import Start as Start
 from stream.core.position import Truncated as Truncated
 from stream.core.position import parse_start as parse_start
@@ -168,6 +169,7 @@ __all__ = [
     "PartitionedWriterStatistics",
     "PartitionsFailed",
     "Position",
+    "PositionLost",
     "Producer",
     "ProducerGap",
     "ProducerState",

@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PRODUCT = ("ledger", "bookie", "stream", "connectors")
+PRODUCT = ("ledger", "bookie", "stream", "connectors", "ledgerstream")
 _SKIPPED = {".git", ".venv", ".venv-spark42", "build", "dist", "__pycache__"}
 
 

@@ -113,8 +113,14 @@ def _is_file(cited: str, beside: Path) -> bool:
     )
 
 
+_TAGS = {"ledgerstream.stream", "ledgerstream.sink"}
+"""Keys of custom metadata."""
+
+
 def _is_module(cited: str) -> bool:
     """Whether it is a module or package, or a name that one holds."""
+    if cited in _TAGS:
+        return True
     place = ROOT
     parts = cited.split(".")
     while parts and (place / parts[0]).is_dir():

@@ -68,6 +68,7 @@ from stream.aio import (
     PartitionsFailed,
     PartitionTicket,
     Position,
+    PositionLost,
     Producer,
     ProducerGap,
     ProducerState,
@@ -117,7 +118,7 @@ ERRORS: tuple[type[LedgerError], ...] = (
     GroupBusy, HandedOver, IsPartitioned, MemberExists, NamespaceExists, NamespaceNotEmpty,
     NoSuchCursor, NoSuchGroup, NoSuchNamespace, NoSuchStream, NotInTrash, NotPartitioned,
     PartitionLost, PartitionsFailed, ProducerGap, RecordFormatError, SequenceMismatch,
-    StreamBusy, StreamExists, TakenOver, TooManyProducers, TooManyStreams, Truncated,
+    StreamBusy, StreamExists, TakenOver, TooManyProducers, TooManyStreams, PositionLost, Truncated,
 )  # fmt: skip
 
 

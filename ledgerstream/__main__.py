@@ -1,0 +1,5 @@
+"""`python -m ledgerstream`: the command."""
+
+from ledgerstream_entry import main
+
+main()
