@@ -385,7 +385,7 @@ def simulate(
     seed: int = 0,
     *,
     bookies: int = 3,
-    time_limit_s: float = 3600.0,
+    time_limit_s: float = 86_400.0,
 ) -> ResultT:
     """Runs `async_fn(cluster)` in a simulated cluster of `bookies`, all chance from `seed`.
 

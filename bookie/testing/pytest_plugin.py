@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT")
 
 SEED_OPTION = "--ledgerstream-seed"
+DAY_S = 86_400.0
+"""Virtual time that a run may take. An idle hour of it costs a second of CPU."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -85,7 +87,7 @@ class MakeSimulatedCluster:
         self._only_seed = seed
 
     def __call__(
-        self, seed: int = 0, *, bookies: int = 3, time_limit_s: float = 3600.0
+        self, seed: int = 0, *, bookies: int = 3, time_limit_s: float = DAY_S
     ) -> SimulatedCluster:
         """Returns a cluster whose whole run is a function of `seed` (or of --ledgerstream-seed)."""
         chosen = seed if self._only_seed is None else self._only_seed
@@ -97,11 +99,12 @@ class MakeSimulatedCluster:
         scenario: Callable[[SimCluster], Awaitable[object]],
         *,
         bookies: int = 3,
+        time_limit_s: float = DAY_S,
     ) -> None:
         """Runs the scenario once with each seed, or only with --ledgerstream-seed. The first
-        failure ends it, and names its seed."""
+        failure ends it, and names its seed. `time_limit_s` bounds the virtual time of a run."""
         for seed in seeds if self._only_seed is None else [self._only_seed]:
-            SimulatedCluster(seed, bookies=bookies, time_limit_s=3600.0).run(scenario)
+            SimulatedCluster(seed, bookies=bookies, time_limit_s=time_limit_s).run(scenario)
 
 
 @pytest.fixture

@@ -12,9 +12,11 @@ import gc
 import hashlib
 import heapq
 import math
+import os
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 import trio
@@ -30,10 +32,25 @@ STEPS_WITHOUT_TIME_MAX = 300_000
 
 
 _IDLE_POLLS_MAX = 3
+_SUMMARY_LINES_MAX = 7
+_ROOT = Path(__file__).parents[2]
+_INTERNAL = (
+    *(f"{_ROOT / name}{os.sep}" for name in ("ledger", "stream", "bookie")),
+    f"{Path(trio.__file__).parent}{os.sep}",
+    f"{Path(os.__file__).parent}{os.sep}",
+)
 
 
 class SimulationStuck(AssertionError):
-    """The simulated world is blocked, spins, or exceeded its time limit; has the task tree."""
+    """The simulated world is blocked, spins, or exceeded its time limit.
+
+    The message names the reason and the tasks of the program under test; `tasks` is the tree of all
+    tasks, with the line at which each waits.
+    """
+
+    def __init__(self, message: str, tasks: str = "") -> None:
+        super().__init__(message)
+        self.tasks = tasks
 
 
 class Simulation:
@@ -49,6 +66,7 @@ class Simulation:
         self.events_traced = 0
         self.failure: BaseException | None = None
         self.is_over = False
+        self.stuck_because = ""
         self._now_s = 0.0
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._events_scheduled = 0
@@ -133,7 +151,13 @@ class Simulation:
         while self._events and self._events[0][1] in self._events_cancelled:
             del self._events_cancelled[heapq.heappop(self._events)[1]]
         next_s = min(deadline, self._events[0][0]) if self._events else deadline
-        if next_s == math.inf or (next_s > self.time_limit_s and not self.is_over):
+        if next_s == math.inf:
+            self.stuck_because = "nothing can happen any more: each task waits for another one"
+            return False
+        if next_s > self.time_limit_s and not self.is_over:
+            self.stuck_because = (
+                f"the time limit of {self.time_limit_s:g} virtual seconds is over (time_limit_s)"
+            )
             return False
         self._now_s = max(self._now_s, next_s)
         while self._events and self._events[0][0] <= self._now_s:
@@ -197,6 +221,9 @@ class _WatchedPoll:
             self._steps = 0
         self._steps += 1
         if self._steps == STEPS_WITHOUT_TIME_MAX:
+            self._simulation.stuck_because = (
+                f"tasks spin: they ran {STEPS_WITHOUT_TIME_MAX} times while no time passed"
+            )
             self._simulation._stopping.set()
         if timeout == 0 and not self._calls.queue and not self._calls.idempotent_queue:
             return ()
@@ -214,6 +241,34 @@ def task_tree() -> str:
     """Returns all tasks of this trio run with the line each of them waits at."""
     root = trio.lowlevel.current_root_task()
     return "\n".join(_task_lines(root, 0)) if root is not None else ""
+
+
+def _waiting_summary() -> str:
+    """Returns who waits for what: a line for each task with code that is not ours."""
+    root = trio.lowlevel.current_root_task()
+    tasks, lines = [root] if root is not None else [], []
+    internal = 0
+    while tasks:
+        task = tasks.pop()
+        for nursery in task.child_nurseries:
+            tasks += sorted(nursery.child_tasks, key=lambda child: -child._counter)
+        frames = [(frame.f_code, line) for frame, line in task.iter_await_frames()]
+        theirs = [n for n, (code, _) in enumerate(frames) if not _is_internal(code.co_filename)]
+        if not theirs:
+            internal += 1
+            continue
+        code, line = frames[theirs[-1]]
+        waits = frames[theirs[-1] + 1][0].co_qualname if theirs[-1] + 1 < len(frames) else "trio"
+        place = f"{Path(code.co_filename).name}:{line}"
+        lines.append(f"  {code.co_name} ({place}) waits for {waits}")
+    more = len(lines) - _SUMMARY_LINES_MAX
+    shown = lines[:_SUMMARY_LINES_MAX] + ([f"  and {more} more"] if more > 0 else [])
+    return "\n".join([*shown, f"  and {internal} tasks of the cluster (see .tasks)"])
+
+
+def _is_internal(file_name: str) -> bool:
+    """Whether code is that of the product, of trio, or of the standard library."""
+    return file_name.startswith(_INTERNAL)
 
 
 def waiting_at(task: trio.lowlevel.Task) -> list[str]:
@@ -273,8 +328,9 @@ def run_simulated(
         await simulation._stopping.wait()
         if simulation.failure is None:
             simulation.failure = SimulationStuck(
-                f"seed {seed}: stuck at virtual second {simulation.now_s:.3f} (deadlock, spinning"
-                f" tasks, or the bound of {time_limit_s:g} s). Tasks:\n{task_tree()}"
+                f"seed {seed}: stuck at virtual second {simulation.now_s:.3f}: "
+                f"{simulation.stuck_because}\n{_waiting_summary()}",
+                task_tree(),
             )
         scope.cancel()
 

@@ -9,7 +9,8 @@ import pytest
 import trio
 from trio._core import _run as trio_run
 
-from bookie.testing import Simulation, SimulationStuck, run_simulated
+from bookie.testing import SimCluster, Simulation, SimulationStuck, run_simulated, simulate
+from stream.namespace import Namespace
 
 
 async def _race(simulation: Simulation) -> str:
@@ -82,8 +83,35 @@ def test_deadlock_is_reported_with_the_waiting_tasks() -> None:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(waits_for_nothing)
 
-    with pytest.raises(SimulationStuck, match="waits_for_nothing"):
+    with pytest.raises(SimulationStuck, match="nothing can happen any more") as caught:
         run_simulated(main, 0)
+    message = str(caught.value)
+    assert "waits_for_nothing (test_scheduler.py:" in message
+    assert "waits for Event.wait" in message
+    assert "simulation watchdog" in caught.value.tasks
+
+
+def test_a_stuck_run_is_explained_in_ten_lines() -> None:
+    async def waits_for_nothing() -> None:
+        await trio.Event().wait()
+
+    async def main(cluster: SimCluster) -> None:
+        async with trio.open_nursery() as nursery, cluster.client() as client:
+            for _ in range(20):
+                nursery.start_soon(waits_for_nothing)
+            namespace = Namespace(client, "n")
+            await namespace.ensure()
+            await namespace.create_stream("s")
+            async with namespace.reader("s") as reader:
+                await reader.__anext__()
+
+    with pytest.raises(SimulationStuck, match="the time limit of 100 virtual seconds") as caught:
+        simulate(main, time_limit_s=100)
+    message = str(caught.value)
+    assert len(message.splitlines()) <= 10
+    assert "main (test_scheduler.py:" in message
+    assert " more\n" in message
+    assert "tasks of the cluster" in message
 
 
 def test_running_past_the_time_limit_is_reported() -> None:
@@ -94,7 +122,7 @@ def test_running_past_the_time_limit_is_reported() -> None:
         again()
         await trio.sleep_forever()
 
-    with pytest.raises(SimulationStuck, match="virtual second 10"):
+    with pytest.raises(SimulationStuck, match=r"virtual second 10.*the time limit of 10 virtual"):
         run_simulated(main, 0, time_limit_s=10)
 
 
@@ -105,7 +133,7 @@ def test_spinning_without_time_is_reported(monkeypatch: pytest.MonkeyPatch) -> N
         while True:
             await trio.lowlevel.checkpoint()
 
-    with pytest.raises(SimulationStuck, match="stuck at virtual second 0"):
+    with pytest.raises(SimulationStuck, match=r"stuck at virtual second 0.*tasks spin"):
         run_simulated(main, 0)
 
 
