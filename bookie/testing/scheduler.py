@@ -244,7 +244,7 @@ def task_tree() -> str:
 
 
 def _waiting_summary() -> str:
-    """Returns who waits for what: a line for each task with code that is not ours."""
+    """Returns what each task waits for: a line for each task with code that is not ours."""
     root = trio.lowlevel.current_root_task()
     tasks, lines = [root] if root is not None else [], []
     internal = 0

@@ -8,13 +8,14 @@ from __future__ import annotations
 from ledger.errors import LedgerError
 from stream.aio.bridge import Bridge
 from stream.aio.cursor_base import CursorBase
+from stream.aio.opening import Opened
 from stream.consuming.cursor import Cursor as TrioCursor
 from stream.core.entry.records import Record, RecordBatch
 from stream.core.position import Position
 from stream.reading.lag import CursorLag
 
 
-class Cursor(CursorBase):
+class Cursor(CursorBase, Opened):
     """Made by `Namespace.cursor`; an `async with` object for one consumer.
 
     `position` is where the next record to be handled is. `advance` moves it, and it is stored in
@@ -81,3 +82,7 @@ class Cursor(CursorBase):
     async def check(self) -> None:
         """Checks whether the cursor is still ours. Raises CursorMoved, MetadataUnavailable."""
         await self._bridge.call(lambda: self._inner.check())
+
+    async def close(self) -> None:
+        """Stores the position, and closes a cursor that was opened without a block."""
+        await self._leave()

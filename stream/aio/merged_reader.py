@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from stream.aio.bridge import Bridge
 from stream.aio.merging import MergedBatches, Merging
+from stream.aio.opening import Opened
 from stream.bridge.reading import BridgedMerge
 from stream.core.position import Position
 from stream.reading.merged_reader import MergedBatch, MergedRecord
 from stream.reading.merged_reader import MergedReader as TrioMergedReader
 
 
-class MergedReader(Merging):
+class MergedReader(Merging, Opened):
     """Made by `Namespace.merged_reader`: an async iterator of MergedRecord, for one consumer task.
 
     A call that was cancelled, or failed with a RetryableError, loses nothing: call again.
@@ -81,3 +82,7 @@ class MergedReader(Merging):
     def batches(self) -> MergedBatches:
         """Returns batches in the merged order; columns without copies, `batch.to_arrow()`."""
         return MergedBatches(self)
+
+    async def aclose(self) -> None:
+        """Closes a reader that was opened without a block. Idempotent."""
+        await self._leave()

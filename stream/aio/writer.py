@@ -12,6 +12,7 @@ from trio import WouldBlock
 
 from ledger.errors import LedgerError
 from stream.aio.bridge import Bridge
+from stream.aio.opening import Opened
 from stream.aio.producer import Producer
 from stream.aio.tickets import Appending, Ticket
 from stream.bridge.writing import StreamAppends
@@ -22,7 +23,7 @@ from stream.writing.open_segment import StreamWriterStatistics
 from stream.writing.writer import StreamWriter as TrioStreamWriter
 
 
-class StreamWriter(Appending):
+class StreamWriter(Appending, Opened):
     """Made by `Namespace.writer`; an `async with` block closes it.
 
     Guarantees: records are confirmed in the order they were appended; a confirmed record is
@@ -214,6 +215,7 @@ class StreamWriter(Appending):
         SequenceMismatch like `flush`. The end of the `async with` block calls it.
         """
         await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.close()))
+        await self._leave()
 
     def statistics(self) -> StreamWriterStatistics:
         """Counters since the writer was opened."""

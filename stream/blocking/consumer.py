@@ -6,6 +6,7 @@ Generated from stream/consuming/consumer.py by `make faces`. Not to be edited.
 from __future__ import annotations
 
 from stream.blocking.bridge import Bridge
+from stream.blocking.opening import Opened
 from stream.consuming.consumer import Consumer as TrioConsumer
 from stream.consuming.consumer import RecordIterator as TrioRecordIterator
 from stream.consuming.delivery import Delivery, RecordDelivery
@@ -13,7 +14,7 @@ from stream.core.position import Position
 from stream.reading.lag import CursorLag
 
 
-class Consumer:
+class Consumer(Opened):
     """Made by `Namespace.consumer`; an `async with` object, an iterator of `Delivery`.
 
     A request for the next delivery says that all before it are handled; they are committed in the
@@ -92,6 +93,10 @@ class Consumer:
         Raises NoSuchStream, and what reading ledgers raises.
         """
         return self._bridge.call(lambda: self._inner.lag())
+
+    def close(self) -> None:
+        """Leaves the group, of a consumer that was opened without a block. Idempotent."""
+        self._leave()
 
 
 class RecordIterator:

@@ -6,7 +6,6 @@ Generated from stream/namespace.py by `make faces`. Not to be edited.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import Unpack, overload
 
 from ledger.options import ClientOptions
@@ -16,6 +15,7 @@ from stream.blocking.client import LedgerClient
 from stream.blocking.consumer import Consumer
 from stream.blocking.cursor import Cursor
 from stream.blocking.merged_reader import MergedReader
+from stream.blocking.opening import Opened, opening
 from stream.blocking.partitioned_writer import PartitionedWriter
 from stream.blocking.reader import StreamReader
 from stream.blocking.writer import StreamWriter
@@ -42,7 +42,7 @@ from stream.verify import OnProgress, StreamReport
 from stream.writing.open_segment import WriterOptions
 
 
-class Namespace:
+class Namespace(Opened):
     """The streams of one namespace, over a client that the caller keeps open.
 
     Args:
@@ -71,7 +71,7 @@ class Namespace:
         return self._inner.name
 
     @classmethod
-    @contextmanager
+    @opening
     def connect(
         cls,
         cluster: str,
@@ -95,6 +95,24 @@ class Namespace:
             ) as inner,
         ):
             yield cls._of(bridge, inner)
+
+    @classmethod
+    def open(
+        cls,
+        cluster: str,
+        name: str,
+        *,
+        create: bool = False,
+        options: ClientOptions | None = None,
+        writer_options: WriterOptions | None = None,
+    ) -> Namespace:
+        """Opens what `connect` opens, without a block: `close` it.
+
+        Arguments and errors are those of the block.
+        """
+        return cls.connect(
+            cluster, name, create=create, options=options, writer_options=writer_options
+        ).open()
 
     def ensure(self, **settings: Unpack[NamespaceSettings]) -> bool:
         """Creates the namespace if it does not exist; returns True if it was created.
@@ -142,7 +160,7 @@ class Namespace:
         """Returns where the stream begins and ends now, asked of metadata and bookies."""
         return self._bridge.call(lambda: self._inner.info(stream))
 
-    @contextmanager
+    @opening
     def writer(
         self,
         stream: str,
@@ -178,6 +196,23 @@ class Namespace:
         ) as inner:
             yield StreamWriter._of(bridge, inner)
 
+    def open_writer(
+        self,
+        stream: str,
+        *,
+        create: bool = False,
+        options: WriterOptions | None = None,
+        if_epoch: int | None = None,
+        hand_over_s: float | None = None,
+    ) -> StreamWriter:
+        """Opens what `writer` opens, without a block: `close` it.
+
+        Arguments and errors are those of the block.
+        """
+        return self.writer(
+            stream, create=create, options=options, if_epoch=if_epoch, hand_over_s=hand_over_s
+        ).open()
+
     def forget_producer(self, stream: str, producer: str) -> StreamMetadata:
         """Forgets an idempotent producer, so that another one fits; `StreamMetadata.producers`
         lists them.
@@ -208,7 +243,7 @@ class Namespace:
         """
         return self._bridge.call(lambda: self._inner.seal_stream(stream))
 
-    @contextmanager
+    @opening
     def reader(
         self, stream: str, *, start: Start = EARLIEST, on_truncated: OnTruncated = "error"
     ) -> Iterator[StreamReader]:
@@ -233,6 +268,15 @@ class Namespace:
         ) as inner:
             yield StreamReader._of(bridge, inner)
 
+    def open_reader(
+        self, stream: str, *, start: Start = EARLIEST, on_truncated: OnTruncated = "error"
+    ) -> StreamReader:
+        """Opens what `reader` opens, without a block: `close` it.
+
+        Arguments and errors are those of the block.
+        """
+        return self.reader(stream, start=start, on_truncated=on_truncated).open()
+
     def read_last(self, stream: str, records: int) -> list[Record]:
         """Returns the last `records` records, in the order of the stream; all, if it has fewer.
 
@@ -252,7 +296,7 @@ class Namespace:
             self._bridge, self._inner.backward_batches(stream, before=before)
         )
 
-    @contextmanager
+    @opening
     def merged_reader(
         self,
         streams: str | Sequence[str],
@@ -306,6 +350,33 @@ class Namespace:
         ) as inner:
             yield MergedReader._of(bridge, inner)
 
+    def open_merged_reader(
+        self,
+        streams: str | Sequence[str],
+        *,
+        start: Start | Mapping[str, Start] = EARLIEST,
+        order_by: OrderBy = "event_time",
+        lateness_ms: int = 0,
+        idle_timeout_ms: int | None = 5000,
+        on_truncated: OnTruncated = "error",
+        follow: bool = True,
+        buffer_bytes: int = 64 << 20,
+    ) -> MergedReader:
+        """Opens what `merged_reader` opens, without a block: `close` it.
+
+        Arguments and errors are those of the block.
+        """
+        return self.merged_reader(
+            streams,
+            start=start,
+            order_by=order_by,
+            lateness_ms=lateness_ms,
+            idle_timeout_ms=idle_timeout_ms,
+            on_truncated=on_truncated,
+            follow=follow,
+            buffer_bytes=buffer_bytes,
+        ).open()
+
     def grow_stream(self, stream: str, *, partitions: int) -> PartitionedStream:
         """Gives a partitioned stream more partitions; its writers notice within a second or so.
 
@@ -333,7 +404,7 @@ class Namespace:
         """
         return self._bridge.call(lambda: self._inner.truncate_partitions(stream, to))
 
-    @contextmanager
+    @opening
     def partitioned_writer(
         self,
         stream: str,
@@ -361,7 +432,21 @@ class Namespace:
         ) as inner:
             yield PartitionedWriter._of(bridge, inner)
 
-    @contextmanager
+    def open_partitioned_writer(
+        self,
+        stream: str,
+        *,
+        own: Sequence[int] | None = None,
+        create: int | None = None,
+        options: WriterOptions | None = None,
+    ) -> PartitionedWriter:
+        """Opens what `partitioned_writer` opens, without a block: `close` it.
+
+        Arguments and errors are those of the block.
+        """
+        return self.partitioned_writer(stream, own=own, create=create, options=options).open()
+
+    @opening
     def cursor(
         self,
         stream: str,
@@ -384,6 +469,20 @@ class Namespace:
             )
         ) as inner:
             yield Cursor._of(bridge, inner)
+
+    def open_cursor(
+        self,
+        stream: str,
+        name: str,
+        *,
+        start: Start = EARLIEST,
+        commit_interval_ms: int = COMMIT_INTERVAL_MS,
+    ) -> Cursor:
+        """Opens what `cursor` opens, without a block: `close` it.
+
+        Arguments and errors are those of the block.
+        """
+        return self.cursor(stream, name, start=start, commit_interval_ms=commit_interval_ms).open()
 
     def cursors(self, stream: str) -> list[CursorMetadata]:
         """Returns the cursors of a stream, sorted by name; also those of consumer groups.
@@ -415,7 +514,7 @@ class Namespace:
         """
         self._bridge.call(lambda: self._inner.delete_cursor(stream, name))
 
-    @contextmanager
+    @opening
     def consumer(
         self,
         stream: str,
@@ -464,6 +563,33 @@ class Namespace:
             )
         ) as inner:
             yield Consumer._of(bridge, inner)
+
+    def open_consumer(
+        self,
+        stream: str,
+        group: str,
+        *,
+        member: str | None = None,
+        start: Start = EARLIEST,
+        auto_advance: bool = True,
+        commit_interval_ms: int = COMMIT_INTERVAL_MS,
+        hand_over_s: float = HAND_OVER_S,
+        on_truncated: OnTruncated = "error",
+    ) -> Consumer:
+        """Opens what `consumer` opens, without a block: `close` it.
+
+        Arguments and errors are those of the block.
+        """
+        return self.consumer(
+            stream,
+            group,
+            member=member,
+            start=start,
+            auto_advance=auto_advance,
+            commit_interval_ms=commit_interval_ms,
+            hand_over_s=hand_over_s,
+            on_truncated=on_truncated,
+        ).open()
 
     def groups(self, stream: str) -> list[str]:
         """Returns the consumer groups of a stream, sorted. Raises NoSuchStream."""
@@ -573,3 +699,7 @@ class Namespace:
         (of a partitioned stream: of all its partitions). It can no longer be restored. Returns how
         many ledgers were deleted. Raises NotInTrash."""
         return self._bridge.call(lambda: self._inner.purge(stream))
+
+    def close(self) -> None:
+        """Closes what was opened from it without a block, newest first, and then itself."""
+        self._leave()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from trio import WouldBlock
 
 from stream.blocking.bridge import Bridge
+from stream.blocking.opening import Opened
 from stream.blocking.tickets import Appending, PartitionTicket
 from stream.bridge.writing import PartitionedAppends
 from stream.core.entry.encoder import Headers
@@ -18,7 +19,7 @@ from stream.partitions.writer import PartitionedWriter as TrioPartitionedWriter
 from stream.partitions.writer import PartitionedWriterStatistics, PartitionPosition
 
 
-class PartitionedWriter(Appending):
+class PartitionedWriter(Appending, Opened):
     """Made by `Namespace.partitioned_writer`; an `async with` block closes it.
 
     A record with a key goes to the partition of its key; one without to all partitions in turn,
@@ -146,6 +147,7 @@ class PartitionedWriter(Appending):
         with` block.
         """
         self._bridge.call(lambda: self._appends.settle(lambda: self._inner.close()))
+        self._leave()
 
     def statistics(self) -> PartitionedWriterStatistics:
         """Returns counters since each partition's writer was opened."""

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from stream.blocking.batches import BatchIterator, Reading
 from stream.blocking.bridge import Bridge
+from stream.blocking.opening import Opened
 from stream.bridge.reading import BridgedReader
 from stream.core.entry.records import Record, RecordBatch
 from stream.core.position import Position
 from stream.reading.reader import StreamReader as TrioStreamReader
 
 
-class StreamReader(Reading):
+class StreamReader(Reading, Opened):
     """Made by `Namespace.reader`; an `async with` object for one consumer task.
 
     Yields each record once, in order, without gaps (except those that `on_truncated` skips). A call
@@ -38,6 +39,7 @@ class StreamReader(Reading):
     def close(self) -> None:
         """Closes the ledger. Closing twice is allowed."""
         self._close()
+        self._leave()
 
     @property
     def position(self) -> Position:

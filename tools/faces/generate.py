@@ -151,12 +151,49 @@ def _held(module: Module, wanted: str, call: str) -> str:
     )
 
 
+def _opening(decorators: str) -> str:
+    """Returns the decorators of a method that opens something."""
+    return decorators.replace("@asynccontextmanager\n", "") + "@opening\n"
+
+
+def _twin(module: Module, method: Method) -> str:
+    """Returns the method that opens the same without a block, or "" for one that opens nothing."""
+    outer, wanted = _named(method.node.returns)
+    if outer not in _CONTEXTS or method.name not in _TWINS:
+        return ""
+    twin, end = _TWINS[method.name], "aclose" if wanted.endswith("Reader") else "close"
+    signature = _signature(module, method, wanted).replace(f"def {method.name}(", f"def {twin}(")
+    if not signature.startswith("async "):
+        signature = f"async {signature}"
+    owner = "cls" if "classmethod" in method.decorators else "self"
+    doc = (
+        f'"""Opens what `{method.name}` opens, without a block: `{end}` it.\n\n'
+        '    Arguments and errors are those of the block.\n    """'
+    )
+    head = "@classmethod\n" if owner == "cls" else ""
+    call = f"return await {owner}.{method.name}({_arguments(method.node.args)}).open()"
+    return f"{head}{signature}\n    {doc}\n    {call}\n"
+
+
+_TWINS = {
+    "connect": "open",
+    "writer": "open_writer",
+    "reader": "open_reader",
+    "merged_reader": "open_merged_reader",
+    "partitioned_writer": "open_partitioned_writer",
+    "cursor": "open_cursor",
+    "consumer": "open_consumer",
+}
+"""Methods that open something in a block, and their twins without one."""
+
+
 def _body(module: Module, face: Face, method: Method) -> tuple[str, str, str]:
     """Returns the decorators, the return type if it differs from trio's, and the body."""
     node, name = method.node, method.name
     decorators = "".join(f"@{each}\n" for each in method.decorators)
     for each in method.decorators:
-        module.use_name(method.module, each)
+        if each != "asynccontextmanager":
+            module.use_name(method.module, each)
     if "overload" in method.decorators:
         return decorators, "", "..."
     if name in face.bodies:
@@ -167,6 +204,9 @@ def _body(module: Module, face: Face, method: Method) -> tuple[str, str, str]:
             if not name.startswith("__") and not re.search(rf"\b{a.arg}\b", body)
         ]
         assert not unused, f"{name}: its body does nothing with {', '.join(unused)}"
+        if "asynccontextmanager" in method.decorators:
+            module.use("stream.aio.opening:opening")
+            decorators = _opening(decorators)
         return decorators, "", body
     outer, wanted = _named(node.returns)
     target = f"self._inner.{name}"
@@ -174,11 +214,10 @@ def _body(module: Module, face: Face, method: Method) -> tuple[str, str, str]:
     if outer in _CONTEXTS and (
         "asynccontextmanager" in method.decorators or outer == "AbstractAsyncContextManager"
     ):
-        module.use("contextlib:asynccontextmanager")
+        module.use("stream.aio.opening:opening")
         module.use("collections.abc:AsyncIterator")
         module.use_name(method.module, wanted)
-        if "asynccontextmanager" not in method.decorators:
-            decorators += "@asynccontextmanager\n"
+        decorators = _opening(decorators)
         return decorators, f"async:AsyncIterator[{wanted}]", _held(module, wanted, call)
     if "property" in method.decorators:
         return decorators, "", f"return {target}"
@@ -206,6 +245,23 @@ def _write_method(module: Module, face: Face, method: Method) -> str:
         return f"{decorators}{signature} ...\n"
     doc = f"    {method.docstring}\n" if method.docstring else ""
     return f"{decorators}{signature}\n{doc}{textwrap.indent(body, '    ')}\n"
+
+
+def _closing(module: Module, face: Face, name: str) -> list[str]:
+    """Returns the method that closes what was opened without a block, if trio's class has none."""
+    if not face.is_opened:
+        return []
+    module.use("stream.aio.opening:Opened")
+    end = "aclose" if name.endswith("Reader") else "close"
+    doc = f'    """{face.closes}"""\n'
+    method = f"async def {end}(self) -> None:\n{doc}    await self._leave()\n"
+    return [method] if face.closes else []
+
+
+def _bases(face: Face) -> str:
+    bases = [face.base.split(":")[1]] if face.base else []
+    bases += ["Opened"] if face.is_opened else []
+    return f"({', '.join(bases)})" if bases else ""
 
 
 def _write_class(module: Module, name: str) -> str:
@@ -254,14 +310,17 @@ def _write_class(module: Module, name: str) -> str:
     for method in methods:
         if method.name != "__init__" and method.name not in face.skipped:
             parts.append(_write_method(module, face, method))
+            if name == "Namespace" and (twin := _twin(module, method)):
+                parts.append(twin)
+    parts += _closing(module, face, name)
     text = "\n".join(parts)
     for used in _HELPERS:
         if re.search(rf"\b{used}\b", text):
             module.use(_HELPERS[used])
     node = class_node(home, name)
-    doc = ast.get_source_segment(source_of(home), node.body[0])
-    base = f"({face.base.split(':')[1]})" if face.base else ""
-    return f"class {name}{base}:\n    {doc}\n\n" + textwrap.indent(text, "    ")
+    doc = ast.get_source_segment(source_of(home), node.body[0]) or ""
+    inherited = _bases(face)
+    return f"class {name}{inherited}:\n    {doc}\n\n" + textwrap.indent(text, "    ")
 
 
 def _write_function(module: Module, home: str, name: str) -> str:

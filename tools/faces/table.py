@@ -27,6 +27,8 @@ class Face:
             that holds the trio object.
         turn: function through which calls pass, so that they run after earlier appends.
         skipped: methods without a face.
+        is_opened: whether it can be opened without a block, and closed.
+        closes: what its method `close` does, if the trio class has none.
     """
 
     bodies: dict[str, str] = field(default_factory=dict)
@@ -39,6 +41,8 @@ class Face:
     turn: str = ""
     skipped: frozenset[str] = frozenset()
     is_made: bool = False
+    is_opened: bool = False
+    closes: str = ""
     home: str = ""
 
 
@@ -92,6 +96,8 @@ return await ticket.wait()"""
 FACES: dict[str, Face] = {
     "Namespace": Face(
         is_made=True,
+        is_opened=True,
+        closes="Closes what was opened from it without a block, newest first, and then itself.",
         attributes={"name": "str"},
         bodies={
             "connect": """\
@@ -118,6 +124,7 @@ return await self._bridge.call(
         },
     ),
     "StreamWriter": Face(
+        is_opened=True,
         attributes={"stream": "str"},
         base="stream.aio.tickets:Appending",
         holder=("stream.bridge.writing:StreamAppends", "writer"),
@@ -131,13 +138,14 @@ return await self._bridge.call(
             "append": _RECEIPT + _TICKET + _WAIT,
             "wait_room": "await self._wait_room()",
             "flush": _SETTLE.format("flush"),
-            "close": _SETTLE.format("close"),
+            "close": _SETTLE.format("close") + "\nawait self._leave()",
             "producer": """\
 inner = await self._bridge.call(lambda: self._appends.in_turn(lambda: self._inner.producer(name)))
 return Producer._of(self._bridge, inner, self._appends)""",
         },
     ),
     "PartitionedWriter": Face(
+        is_opened=True,
         attributes={"stream": "str"},
         base="stream.aio.tickets:Appending",
         holder=("stream.bridge.writing:PartitionedAppends", "writer"),
@@ -150,7 +158,7 @@ return Producer._of(self._bridge, inner, self._appends)""",
             "append": _PARTITION_TICKET + _WAIT,
             "wait_room": "await self._wait_room()",
             "flush": _SETTLE.format("flush"),
-            "close": _SETTLE.format("close"),
+            "close": _SETTLE.format("close") + "\nawait self._leave()",
         },
     ),
     "Producer": Face(
@@ -166,13 +174,14 @@ return Producer._of(self._bridge, inner, self._appends)""",
         },
     ),
     "StreamReader": Face(
+        is_opened=True,
         attributes={"stream": "str"},
         base="stream.aio.batches:Reading",
         holder=("stream.bridge.reading:BridgedReader", "reader"),
         opened={"_bridged": "holder", "_at": "holder.begin"},
         skipped=frozenset({"__aenter__", "__aexit__"}),
         bodies={
-            "aclose": "await self._close()",
+            "aclose": "await self._close()\nawait self._leave()",
             "position": "return self._position()",
             "__aiter__": "return self",
             "__anext__": """\
@@ -200,6 +209,8 @@ return batch""",
         },
     ),
     "MergedReader": Face(
+        is_opened=True,
+        closes="Closes a reader that was opened without a block. Idempotent.",
         base="stream.aio.merging:Merging",
         holder=("stream.bridge.reading:BridgedMerge", "reader"),
         opened={"_bridged": "holder"},
@@ -223,6 +234,8 @@ while True:
         skipped=frozenset({"open", "close"}),
     ),
     "Consumer": Face(
+        is_opened=True,
+        closes="Leaves the group, of a consumer that was opened without a block. Idempotent.",
         attributes={"group": "str", "member": "str", "stream": "str"},
         bodies={
             "__aiter__": "return self",
@@ -239,6 +252,8 @@ while True:
         },
     ),
     "Cursor": Face(
+        is_opened=True,
+        closes="Stores the position, and closes a cursor that was opened without a block.",
         attributes={"name": "str", "stream": "str", "position": "Position: self._to"},
         base="stream.aio.cursor_base:CursorBase",
         opened={"_to": "inner.position"},
