@@ -5,7 +5,7 @@ Generated from stream/partitions/writer.py by `make faces`. Not to be edited.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from trio import WouldBlock
 
@@ -13,6 +13,7 @@ from stream.aio.bridge import Bridge
 from stream.aio.opening import Opened
 from stream.aio.tickets import Appending, PartitionTicket
 from stream.bridge.writing import PartitionedAppends
+from stream.core.arguments import Time, columns_of
 from stream.core.entry.encoder import Headers
 from stream.core.position import Position
 from stream.partitions.writer import PartitionedWriter as TrioPartitionedWriter
@@ -60,7 +61,7 @@ class PartitionedWriter(Appending, Opened):
         self,
         value: bytes,
         key: bytes | None = None,
-        event_time_ms: int | None = None,
+        event_time_ms: Time | None = None,
         headers: Headers | None = None,
         *,
         partition: int | None = None,
@@ -83,7 +84,7 @@ class PartitionedWriter(Appending, Opened):
         self,
         value: bytes,
         key: bytes | None = None,
-        event_time_ms: int | None = None,
+        event_time_ms: Time | None = None,
         headers: Headers | None = None,
         *,
         partition: int | None = None,
@@ -102,9 +103,9 @@ class PartitionedWriter(Appending, Opened):
 
     async def append_many(
         self,
-        values: Sequence[bytes],
-        keys: Sequence[bytes | None] | None = None,
-        event_times: Sequence[int | None] | None = None,
+        values: Iterable[bytes],
+        keys: Iterable[bytes | None] | None = None,
+        event_times: Iterable[Time | None] | None = None,
         *,
         partition: int | None = None,
     ) -> dict[int, tuple[Position, Position]]:
@@ -116,6 +117,7 @@ class PartitionedWriter(Appending, Opened):
         when some partitions failed, or rejected a record over the namespace's own
         `record_bytes_max`: records for the others are durable.
         """
+        values, keys, event_times = columns_of(values, keys, event_times)
         return await self._bridge.call(
             lambda: self._appends.in_turn(
                 lambda: self._inner.append_many(values, keys, event_times, partition=partition)

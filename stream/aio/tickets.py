@@ -17,6 +17,7 @@ from stream.bridge.writing import (
     StreamAppends,
     StreamRecord,
 )
+from stream.core.arguments import Time
 from stream.core.entry.encoder import Headers
 from stream.core.position import Position
 from stream.partitions.writer import PartitionPosition
@@ -34,7 +35,7 @@ class Ticket(StreamRecord):
         appends: StreamAppends,
         value: bytes,
         key: bytes | None,
-        event_time_ms: int | None,
+        event_time_ms: Time | None,
         headers: Headers | None,
         expected_sequence: int | None = None,
     ) -> None:
@@ -76,7 +77,7 @@ class PartitionTicket(RoutedRecord):
         appends: PartitionedAppends,
         value: bytes,
         key: bytes | None,
-        event_time_ms: int | None,
+        event_time_ms: Time | None,
         headers: Headers | None,
         partition: int | None,
     ) -> None:
@@ -135,7 +136,7 @@ class Producing(Appending):
         value: bytes,
         sequence: int,
         key: bytes | None,
-        event_time_ms: int | None,
+        event_time_ms: Time | None,
         headers: Headers | None,
     ) -> Position | None:
         return await self._append(

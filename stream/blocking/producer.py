@@ -5,11 +5,12 @@ Generated from stream/writing/producer.py by `make faces`. Not to be edited.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 from stream.blocking.bridge import Bridge
 from stream.blocking.tickets import Producing
 from stream.bridge.writing import StreamAppends
+from stream.core.arguments import Time, columns_of
 from stream.core.entry.encoder import Headers
 from stream.core.position import Position
 from stream.writing.producer import Producer as TrioProducer
@@ -56,7 +57,7 @@ class Producer(Producing):
         sequence: int,
         *,
         key: bytes | None = None,
-        event_time_ms: int | None = None,
+        event_time_ms: Time | None = None,
         headers: Headers | None = None,
     ) -> Position | None:
         """Appends the record with this number; returns when it is durable.
@@ -70,17 +71,18 @@ class Producer(Producing):
 
     def append_many(
         self,
-        values: Sequence[bytes],
+        values: Iterable[bytes],
         first_sequence: int,
         *,
-        keys: Sequence[bytes | None] | None = None,
-        event_times: Sequence[int | None] | None = None,
+        keys: Iterable[bytes | None] | None = None,
+        event_times: Iterable[Time | None] | None = None,
     ) -> tuple[Position, Position] | None:
         """Appends records numbered from `first_sequence` on; returns when all are durable.
 
         Records at the front that were appended before are skipped. Returns the positions of the
         first and the last of the others, None if there are none. Raises the same as `append`.
         """
+        values, keys, event_times = columns_of(values, keys, event_times)
         return self._bridge.call(
             lambda: self._appends.in_turn(
                 lambda: self._inner.append_many(

@@ -5,7 +5,7 @@ Generated from stream/writing/writer.py by `make faces`. Not to be edited.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import Literal, overload
 
 from trio import WouldBlock
@@ -16,6 +16,7 @@ from stream.blocking.opening import Opened
 from stream.blocking.producer import Producer
 from stream.blocking.tickets import Appending, Ticket
 from stream.bridge.writing import StreamAppends
+from stream.core.arguments import Time, columns_of
 from stream.core.entry.encoder import Headers
 from stream.core.position import Position
 from stream.core.receipt import Receipt
@@ -72,7 +73,7 @@ class StreamWriter(Appending, Opened):
         self,
         value: bytes,
         key: bytes | None = None,
-        event_time_ms: int | None = None,
+        event_time_ms: Time | None = None,
         headers: Headers | None = None,
         *,
         expected_sequence: int | None = None,
@@ -98,7 +99,7 @@ class StreamWriter(Appending, Opened):
         self,
         value: bytes,
         key: bytes | None = None,
-        event_time_ms: int | None = None,
+        event_time_ms: Time | None = None,
         headers: Headers | None = None,
         *,
         expected_sequence: int | None = None,
@@ -110,7 +111,7 @@ class StreamWriter(Appending, Opened):
         self,
         value: bytes,
         key: bytes | None = None,
-        event_time_ms: int | None = None,
+        event_time_ms: Time | None = None,
         headers: Headers | None = None,
         *,
         expected_sequence: int | None = None,
@@ -121,7 +122,7 @@ class StreamWriter(Appending, Opened):
         self,
         value: bytes,
         key: bytes | None = None,
-        event_time_ms: int | None = None,
+        event_time_ms: Time | None = None,
         headers: Headers | None = None,
         *,
         expected_sequence: int | None = None,
@@ -164,9 +165,9 @@ class StreamWriter(Appending, Opened):
 
     def append_many(
         self,
-        values: Sequence[bytes],
-        keys: Sequence[bytes | None] | None = None,
-        event_times: Sequence[int | None] | None = None,
+        values: Iterable[bytes],
+        keys: Iterable[bytes | None] | None = None,
+        event_times: Iterable[Time | None] | None = None,
         *,
         expected_sequence: int | None = None,
     ) -> tuple[Position, Position]:
@@ -177,6 +178,7 @@ class StreamWriter(Appending, Opened):
         `WriterOptions.pending_bytes_max`. `keys` and `event_times` (ms), when given, have one item
         per value. Raises the same as `append`; InvalidArgument before any record is taken.
         """
+        values, keys, event_times = columns_of(values, keys, event_times)
         return self._bridge.call(
             lambda: self._appends.in_turn(
                 lambda: self._inner.append_many(

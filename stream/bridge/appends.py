@@ -11,12 +11,14 @@ import copy
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import TypeVar
 
 import trio
 
 from ledger.errors import LedgerClosed, LedgerError
 from ledger.runtime.bridge import Completion, Job, Post, Wake
+from stream.core.arguments import Time, header_pairs, to_ms
 from stream.core.entry.encoder import Headers
 from stream.core.entry.format import RECORD_BYTES_MAX
 from stream.core.entry.sizes import RECORD_OVERHEAD_BYTES, record_bytes
@@ -41,7 +43,7 @@ class PendingRecord(Completion):
         self,
         value: bytes,
         key: bytes | None,
-        event_time_ms: int | None,
+        event_time_ms: Time | None,
         headers: Headers | None,
     ) -> None:
         """Raises InvalidArgument or TypeError for a value that can never be a record."""
@@ -58,7 +60,9 @@ class PendingRecord(Completion):
             self.nbytes = len(value) + RECORD_OVERHEAD_BYTES
         else:
             if headers is not None:
-                headers = tuple(headers)  # the caller may change the list meanwhile
+                headers = header_pairs(headers)
+            if isinstance(event_time_ms, datetime):
+                event_time_ms = to_ms(event_time_ms)
             size = record_bytes(value, key, event_time_ms, headers)
             self.nbytes = size + RECORD_OVERHEAD_BYTES
         self.value = value

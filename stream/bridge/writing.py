@@ -11,6 +11,7 @@ from ledger.errors import LedgerError
 from ledger.runtime.background import open_background
 from ledger.runtime.bridge import Post, Wake
 from stream.bridge.appends import Appends, Lane, PendingRecord
+from stream.core.arguments import Time
 from stream.core.entry.encoder import Headers
 from stream.errors import PartitionsFailed
 from stream.partitions.writer import PartitionedWriter
@@ -98,7 +99,7 @@ class StreamRecord(PendingRecord):
         appends: StreamAppends,
         value: bytes,
         key: bytes | None,
-        event_time_ms: int | None,
+        event_time_ms: Time | None,
         headers: Headers | None,
         expected_sequence: int | None,
     ) -> None:
@@ -127,7 +128,7 @@ class NumberedRecord(PendingRecord):
         value: bytes,
         sequence: int,
         key: bytes | None,
-        event_time_ms: int | None,
+        event_time_ms: Time | None,
         headers: Headers | None,
     ) -> None:
         super().__init__(value, key, event_time_ms, headers)
@@ -154,7 +155,7 @@ class RoutedRecord(PendingRecord):
         appends: PartitionedAppends,
         value: bytes,
         key: bytes | None,
-        event_time_ms: int | None,
+        event_time_ms: Time | None,
         headers: Headers | None,
         partition: int | None,
     ) -> None:

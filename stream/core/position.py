@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from ledger.errors import FinalError, InvalidArgument
+from stream.core.arguments import Time, to_ms
 from stream.core.names import check_name
 
 NUMBER_MAX = (1 << 63) - 1
@@ -79,22 +80,30 @@ class FromSequence:
     sequence: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class FromTime:
-    """Start at the first record appended at or after this time (ms since the Unix epoch)."""
+    """Start at the first record appended at or after this time (ms since the Unix epoch, or a
+    datetime)."""
 
     append_time_ms: int
 
+    def __init__(self, append_time_ms: Time) -> None:
+        object.__setattr__(self, "append_time_ms", to_ms(append_time_ms))
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, init=False)
 class FromEventTime:
-    """Start at the first record whose event time is this or later (ms since the Unix epoch).
+    """Start at the first record whose event time is this or later (ms since the Unix epoch, or a
+    datetime).
 
     Every record with such an event time is at this position or behind it; so are records with
     earlier event times, where they go back, and records without one.
     """
 
     event_time_ms: int
+
+    def __init__(self, event_time_ms: Time) -> None:
+        object.__setattr__(self, "event_time_ms", to_ms(event_time_ms))
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ stop the others. The decisions are in core/routing.py, the writers in partitions
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -15,6 +15,7 @@ import trio
 
 from ledger.errors import InvalidArgument, LedgerError
 from ledger.runtime.background import open_background
+from stream.core.arguments import Time, columns_of
 from stream.core.entry.encoder import Headers
 from stream.core.entry.sizes import many_bytes
 from stream.core.position import Position
@@ -120,7 +121,7 @@ class PartitionedWriter:
         self,
         value: bytes,
         key: bytes | None = None,
-        event_time_ms: int | None = None,
+        event_time_ms: Time | None = None,
         headers: Headers | None = None,
         *,
         partition: int | None = None,
@@ -155,7 +156,7 @@ class PartitionedWriter:
         self,
         value: bytes,
         key: bytes | None = None,
-        event_time_ms: int | None = None,
+        event_time_ms: Time | None = None,
         headers: Headers | None = None,
         *,
         partition: int | None = None,
@@ -176,9 +177,9 @@ class PartitionedWriter:
 
     async def append_many(
         self,
-        values: Sequence[bytes],
-        keys: Sequence[bytes | None] | None = None,
-        event_times: Sequence[int | None] | None = None,
+        values: Iterable[bytes],
+        keys: Iterable[bytes | None] | None = None,
+        event_times: Iterable[Time | None] | None = None,
         *,
         partition: int | None = None,
     ) -> dict[int, tuple[Position, Position]]:
@@ -190,6 +191,7 @@ class PartitionedWriter:
         when some partitions failed, or rejected a record over the namespace's own
         `record_bytes_max`: records for the others are durable.
         """
+        values, keys, event_times = columns_of(values, keys, event_times)
         if not many_bytes(values, keys, event_times):
             raise InvalidArgument("append_many needs at least one record")
         while self._switching is not None:

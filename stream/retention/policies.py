@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TypedDict, Unpack
+from datetime import timedelta
+from typing import Any, TypedDict, Unpack, cast
 
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, MetadataConflict
+from stream.core.arguments import Duration, Size, to_duration_ms
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.retention import (
     DataWouldBeDropped,
@@ -20,7 +22,7 @@ from stream.core.retention import (
     Verdict,
     explain_deleted,
 )
-from stream.core.units import duration_text, size_text
+from stream.core.units import duration_text, parse_size_bytes, size_text
 from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
 from stream.retention.partition_sizes import PartitionSizes
 from stream.retention.reclaim import plan_retention
@@ -29,8 +31,8 @@ from stream.store.streams import UPDATE_TRIES_MAX, StreamStore, too_many_conflic
 
 
 class NamespaceSettings(TypedDict, total=False):
-    """Settings of a namespace: times in milliseconds, sizes in bytes; docs/streams.md describes
-    all.
+    """Settings of a namespace: times in milliseconds, sizes in bytes, or as text like "7d" and
+    "500MB"; docs/streams.md describes all.
 
     None, where it is legal, means no limit.
     """
@@ -39,19 +41,19 @@ class NamespaceSettings(TypedDict, total=False):
     write_quorum: int
     ack_quorum: int
     digest_type: str
-    roll_ms: int
-    roll_bytes: int
-    retention_ms: int | None
-    retention_bytes: int | None
+    roll_ms: Duration
+    roll_bytes: Size
+    retention_ms: Duration | None
+    retention_bytes: Size | None
     retention_cursors: tuple[str, ...]
-    trash_ms: int
+    trash_ms: Duration
     placement: str
-    record_bytes_max: int
+    record_bytes_max: Size
     streams_max: int | None
-    bytes_per_s_max: int | None
+    bytes_per_s_max: Size | None
     compression: str
-    batch_bytes: int
-    linger_ms: int
+    batch_bytes: Size
+    linger_ms: Duration
 
 
 _SETTINGS = frozenset(field.name for field in fields(NamespaceMetadata)) - {"name", "created_ms"}
@@ -98,7 +100,20 @@ def with_settings(namespace: NamespaceMetadata, settings: NamespaceSettings) -> 
         raise InvalidArgument(
             f"no namespace setting {', '.join(unknown)}; there are: {', '.join(sorted(_SETTINGS))}"
         )
-    return replace(namespace, **settings)
+    plain = {name: _plain(name, value) for name, value in settings.items()}
+    return replace(namespace, **cast("Any", plain))
+
+
+def _plain(name: str, value: object) -> object:
+    """Returns a duration in milliseconds and a size in bytes, however they were given."""
+    try:
+        if name.endswith("_ms") and isinstance(value, str | timedelta):
+            return to_duration_ms(value)
+        if "bytes" in name and isinstance(value, str):
+            return parse_size_bytes(value)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{name}: {error}") from None
+    return value
 
 
 async def set_policy(

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from datetime import datetime
 
 import trio
 
 from ledger.errors import LedgerError
 from ledger.runtime.parking import ParkedTasks, ParkingSlot
+from stream.core.arguments import Time, header_pairs, to_ms
 from stream.core.entry.compression import Compression, require
 from stream.core.entry.encoder import Headers
 from stream.core.entry.sizes import RECORD_OVERHEAD_BYTES, first_to_fill, record_bytes
@@ -132,7 +134,7 @@ class RecordAccumulator:
         self,
         value: bytes,
         key: bytes | None = None,
-        event_time_ms: int | None = None,
+        event_time_ms: Time | None = None,
         headers: Headers | None = None,
         kind: BatchKind = BatchKind.PLAIN,
     ) -> Ticket:
@@ -151,11 +153,12 @@ class RecordAccumulator:
             or event_time_ms is not None
             or headers is not None
         ):
-            if headers is not None:
-                headers = tuple(headers)  # the caller may change the list while the batch gathers
-            size = record_bytes(value, key, event_time_ms, headers, self.record_bytes_max)
+            pairs = None if headers is None else header_pairs(headers)
+            if isinstance(event_time_ms, datetime):
+                event_time_ms = to_ms(event_time_ms)
+            size = record_bytes(value, key, event_time_ms, pairs, self.record_bytes_max)
             batch = self._batch_of(kind)
-            batch.add_columns(key, event_time_ms, headers)
+            batch.add_columns(key, event_time_ms, pairs)
         values = batch.values
         slot = len(values)
         values.append(value)

@@ -17,7 +17,7 @@ from ledger.errors import LedgerError
 from ledger.runtime.parking import ParkedTasks
 from ledger.writing.receipts import EntryAcks
 from stream.core.entry.compression import Compression
-from stream.core.entry.encoder import Headers, encode
+from stream.core.entry.encoder import HeaderPairs, encode
 from stream.core.entry.format import restamped
 from stream.core.position import Position
 from stream.errors import SequenceMismatch
@@ -53,7 +53,7 @@ class Batch:
         # A column is created by the first record that has a value in it, and filled up on sealing.
         self.keys: list[bytes | None] | None = None
         self.event_times: list[int | None] | None = None
-        self.headers: list[Headers | None] | None = None
+        self.headers: list[HeaderPairs | None] | None = None
         self.kind = BatchKind.PLAIN
         self.producer_id = 0
         """The producer of all its records; 0 if it is not of kind PRODUCED."""
@@ -76,7 +76,7 @@ class Batch:
         self.acks: EntryAcks | None = None
 
     def add_columns(
-        self, key: bytes | None, event_time_ms: int | None, headers: Headers | None
+        self, key: bytes | None, event_time_ms: int | None, headers: HeaderPairs | None
     ) -> None:
         """Adds the columns of a record whose value is about to be added to `values`."""
         slot = len(self.values)

@@ -8,10 +8,11 @@ accumulator.py puts them into batches of their own.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import trio
 
+from stream.core.arguments import Time, columns_of, header_pairs, to_ms
 from stream.core.entry.encoder import Headers
 from stream.core.entry.sizes import many_bytes, record_bytes
 from stream.core.metadata.streams import ProducerState
@@ -59,7 +60,7 @@ class Producer:
         sequence: int,
         *,
         key: bytes | None = None,
-        event_time_ms: int | None = None,
+        event_time_ms: Time | None = None,
         headers: Headers | None = None,
     ) -> Ticket | None:
         """Takes a record and returns at once; `await ticket.wait()` returns its position.
@@ -72,12 +73,13 @@ class Producer:
         accumulator, producer_id = self._accumulator, self._log.producer_id
         if not accumulator.has_room:
             raise accumulator.refusal()
-        headers = None if headers is None else tuple(headers)
+        pairs = None if headers is None else header_pairs(headers)
+        time_ms = None if event_time_ms is None else to_ms(event_time_ms)
         # An invalid record is refused before another batch is sent to begin one for it.
-        record_bytes(value, key, event_time_ms, headers, accumulator.record_bytes_max)
+        record_bytes(value, key, time_ms, pairs, accumulator.record_bytes_max)
         batch = accumulator.open_for(producer_id, sequence)
         # May still raise WouldBlock: the batch that was sent to begin this one took the room.
-        ticket = accumulator.take(value, key, event_time_ms, headers, BatchKind.PRODUCED)
+        ticket = accumulator.take(value, key, time_ms, pairs, BatchKind.PRODUCED)
         self._taken(batch, sequence, 1)
         return ticket
 
@@ -87,7 +89,7 @@ class Producer:
         sequence: int,
         *,
         key: bytes | None = None,
-        event_time_ms: int | None = None,
+        event_time_ms: Time | None = None,
         headers: Headers | None = None,
     ) -> Position | None:
         """Appends the record with this number; returns when it is durable.
@@ -112,11 +114,11 @@ class Producer:
 
     async def append_many(
         self,
-        values: Sequence[bytes],
+        values: Iterable[bytes],
         first_sequence: int,
         *,
-        keys: Sequence[bytes | None] | None = None,
-        event_times: Sequence[int | None] | None = None,
+        keys: Iterable[bytes | None] | None = None,
+        event_times: Iterable[Time | None] | None = None,
     ) -> tuple[Position, Position] | None:
         """Appends records numbered from `first_sequence` on; returns when all are durable.
 
@@ -124,6 +126,7 @@ class Producer:
         first and the last of the others, None if there are none. Raises the same as `append`.
         """
         accumulator, log = self._accumulator, self._log
+        values, keys, event_times = columns_of(values, keys, event_times)
         sizes = many_bytes(values, keys, event_times, accumulator.record_bytes_max)
         first: Ticket | None = None
         last: Ticket | None = None

@@ -7,7 +7,7 @@ confirms them; segment_lifecycle.py takes over, rolls, repairs and seals. It dec
 from __future__ import annotations
 
 import copy
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Literal, overload
 
@@ -15,6 +15,7 @@ import trio
 
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerError
 from ledger.runtime.background import open_background
+from stream.core.arguments import Time, columns_of
 from stream.core.entry.encoder import Headers
 from stream.core.entry.sizes import many_bytes
 from stream.core.names import check_name
@@ -78,7 +79,7 @@ class StreamWriter:
         self,
         value: bytes,
         key: bytes | None = None,
-        event_time_ms: int | None = None,
+        event_time_ms: Time | None = None,
         headers: Headers | None = None,
         *,
         expected_sequence: int | None = None,
@@ -110,7 +111,7 @@ class StreamWriter:
         self,
         value: bytes,
         key: bytes | None = None,
-        event_time_ms: int | None = None,
+        event_time_ms: Time | None = None,
         headers: Headers | None = None,
         *,
         expected_sequence: int | None = None,
@@ -121,7 +122,7 @@ class StreamWriter:
         self,
         value: bytes,
         key: bytes | None = None,
-        event_time_ms: int | None = None,
+        event_time_ms: Time | None = None,
         headers: Headers | None = None,
         *,
         expected_sequence: int | None = None,
@@ -131,7 +132,7 @@ class StreamWriter:
         self,
         value: bytes,
         key: bytes | None = None,
-        event_time_ms: int | None = None,
+        event_time_ms: Time | None = None,
         headers: Headers | None = None,
         *,
         expected_sequence: int | None = None,
@@ -159,9 +160,9 @@ class StreamWriter:
 
     async def append_many(
         self,
-        values: Sequence[bytes],
-        keys: Sequence[bytes | None] | None = None,
-        event_times: Sequence[int | None] | None = None,
+        values: Iterable[bytes],
+        keys: Iterable[bytes | None] | None = None,
+        event_times: Iterable[Time | None] | None = None,
         *,
         expected_sequence: int | None = None,
     ) -> tuple[Position, Position]:
@@ -173,6 +174,7 @@ class StreamWriter:
         per value. Raises the same as `append`; InvalidArgument before any record is taken.
         """
         accumulator = self._accumulator
+        values, keys, event_times = columns_of(values, keys, event_times)
         sizes = many_bytes(values, keys, event_times, accumulator.record_bytes_max)
         if not sizes:
             raise InvalidArgument("append_many needs at least one record")

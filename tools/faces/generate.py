@@ -222,11 +222,15 @@ def _body(module: Module, face: Face, method: Method) -> tuple[str, str, str]:
     if "property" in method.decorators:
         return decorators, "", f"return {target}"
     if isinstance(node, ast.AsyncFunctionDef):
+        prelude = ""
+        if name == "append_many":  # iterators run in the caller's thread
+            module.use("stream.core.arguments:columns_of")
+            prelude = "values, keys, event_times = columns_of(values, keys, event_times)\n"
         call = f"{face.turn}(lambda: {call})" if face.turn else call
         crossed = f"await self._bridge.call(lambda: {call})"
         if wanted in FACES and not outer:
             return decorators, "", f"return {wanted}._of(self._bridge, {crossed})"
-        return decorators, "", crossed if wanted == "None" else f"return {crossed}"
+        return decorators, "", prelude + (crossed if wanted == "None" else f"return {crossed}")
     if wanted in FACES and not outer:
         return decorators, "", f"return {wanted}._of(self._bridge, {call})"
     if name not in face.reads:

@@ -7,7 +7,7 @@ core/entry/records.py, the layout is in docs/formats.md.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
 
 from ledger.errors import InvalidArgument
@@ -28,7 +28,9 @@ from stream.core.entry.format import (
     VERSION,
 )
 
-Headers = Sequence[tuple[str, bytes]]
+HeaderPairs = Sequence[tuple[str, bytes]]
+Headers = HeaderPairs | Mapping[str, bytes]
+"""Headers as applications give them."""
 
 
 class _Columns:
@@ -78,7 +80,7 @@ def encode(
     append_time_ms: int = 0,
     keys: Sequence[bytes | None] | None = None,
     event_times: Sequence[int | None] | None = None,
-    headers: Sequence[Headers | None] | None = None,
+    headers: Sequence[HeaderPairs | None] | None = None,
     compression: Compression = Compression.NONE,
     is_sequence_in_segment: bool = False,
     producer_id: int = 0,
@@ -210,7 +212,7 @@ def _add_event_times(columns: _Columns, times: Sequence[int | None], count: int)
     return flags
 
 
-def _add_headers(columns: _Columns, headers: Sequence[Headers | None], count: int) -> int:
+def _add_headers(columns: _Columns, headers: Sequence[HeaderPairs | None], count: int) -> int:
     _check_length(headers, count, "lists of headers")
     if not any(headers):
         return 0

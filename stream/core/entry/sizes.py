@@ -11,7 +11,7 @@ from operator import index
 from typing import Final, cast
 
 from ledger.errors import InvalidArgument
-from stream.core.entry.encoder import Headers
+from stream.core.entry.encoder import HeaderPairs
 from stream.core.entry.format import RECORD_BYTES_MAX
 
 RECORD_OVERHEAD_BYTES: Final = 16
@@ -22,7 +22,7 @@ def record_bytes(
     value: bytes,
     key: bytes | None,
     event_time_ms: int | None,
-    headers: Headers | None,
+    headers: HeaderPairs | None,
     bytes_max: int = RECORD_BYTES_MAX,
 ) -> int:
     """Returns the size of a record without its overhead. Raises InvalidArgument, TypeError."""

@@ -1,0 +1,80 @@
+"""Arguments as applications give them, and the plain forms that the core takes.
+
+Times are milliseconds since the Unix epoch or datetimes; headers are pairs or a mapping; columns of
+records are any iterables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TypeVar, cast
+
+from ledger.errors import InvalidArgument
+from stream.core.units import parse_duration_ms
+
+T = TypeVar("T")
+
+Time = int | datetime
+"""Milliseconds since the Unix epoch, or a datetime. One without a time zone is local time, as it is
+for `datetime.timestamp`."""
+
+Columns = tuple[Sequence[bytes], Sequence[bytes | None] | None, Sequence[int | None] | None]
+"""Values, keys and event times of records."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def to_ms(time: Time) -> int:
+    """Returns the milliseconds since the Unix epoch, rounded down. Raises InvalidArgument."""
+    if isinstance(time, datetime):
+        return (time.astimezone(UTC) - _EPOCH) // _MILLISECOND
+    if isinstance(time, bool) or not hasattr(time, "__index__"):
+        raise InvalidArgument(
+            f"{time!r} is not a time: give milliseconds since 1970 as a whole number, or a datetime"
+        )
+    return int(time)
+
+
+Duration = int | str | timedelta
+"""Milliseconds, a text like "7d" or "1h30m", or a timedelta."""
+Size = int | str
+"""Bytes, or a text like "500MB"."""
+
+
+def to_duration_ms(duration: Duration) -> int:
+    """Returns the milliseconds of a duration, rounded down. Raises InvalidArgument."""
+    if isinstance(duration, timedelta):
+        return duration // _MILLISECOND
+    return parse_duration_ms(duration) if isinstance(duration, str) else duration
+
+
+def columns_of(
+    values: Iterable[bytes],
+    keys: Iterable[bytes | None] | None,
+    event_times: Iterable[Time | None] | None,
+) -> Columns:
+    """Returns the columns of records as sequences, with all times in milliseconds."""
+    return (
+        _listed(values),
+        None if keys is None else _listed(keys),
+        None if event_times is None else _all_to_ms(_listed(event_times)),
+    )
+
+
+def _all_to_ms(times: Sequence[Time | None]) -> Sequence[int | None]:
+    if set(map(type, times)) <= {int, type(None)}:
+        return cast("Sequence[int | None]", times)
+    return [to_ms(time) if isinstance(time, datetime) else time for time in times]
+
+
+def _listed(values: Iterable[T]) -> Sequence[T]:
+    return values if isinstance(values, Sequence) else list(values)
+
+
+def header_pairs(
+    headers: Iterable[tuple[str, bytes]] | Mapping[str, bytes],
+) -> tuple[tuple[str, bytes], ...]:
+    """Returns headers that were given as pairs or as a mapping; the caller may change those."""
+    return tuple(headers.items() if isinstance(headers, Mapping) else headers)
