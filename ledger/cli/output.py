@@ -12,11 +12,11 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Annotated, Any, NoReturn
 
 from cyclopts import Parameter
 
+from ledger.core.times import time_text
 from ledger.errors import InvalidArgument, LedgerError
 
 CLUSTER_VARIABLE = "LEDGERSTREAM_CLUSTER"
@@ -148,12 +148,9 @@ def remark(text: str) -> None:
     sys.stderr.flush()
 
 
-def time_of(milliseconds: int | None) -> str | None:
-    """Returns Unix milliseconds as ISO 8601 in UTC; None for a time that was never set."""
-    if milliseconds is None or milliseconds < 0:
-        return None
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def time_of(milliseconds: int | None) -> str | int | None:
+    """Returns a time that metadata has as `time_text`; None for one that was never set (-1)."""
+    return None if milliseconds is None or milliseconds < 0 else time_text(milliseconds)
 
 
 class OutputClosed(Exception):

@@ -11,4 +11,5 @@
 - `reading`: which replica is asked, and what its answer proves.
 - `receipts`: which bookies acknowledged a watched entry, and when.
 - `recovery`, `recovery_adds`, `recovery_events`: finds the end of a ledger and closes it.
+- `times`: milliseconds as ISO 8601 and back.
 """

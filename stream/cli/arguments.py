@@ -6,9 +6,9 @@ Wrong words are InvalidArgument, saying what would be right.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import NamedTuple
 
+from ledger.core.times import parse_time_ms
 from ledger.errors import InvalidArgument
 from stream.core.names import check_name
 from stream.core.position import (
@@ -88,11 +88,8 @@ def parse_from(text: str) -> Start:
 
 def _milliseconds(kind: str, text: str) -> int:
     try:
-        moment = datetime.fromisoformat(text)
+        return parse_time_ms(text)
     except ValueError:
         raise InvalidArgument(
             f"--from {kind}:{text}: not a time; write it like 2026-01-31T12:00:00Z"
         ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return int(moment.timestamp() * 1000)

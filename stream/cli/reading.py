@@ -20,9 +20,9 @@ from ledger.cli.output import (
     OutputOption,
     print_json,
     text_or_base64,
-    time_of,
     write_output,
 )
+from ledger.core.times import time_text
 from ledger.errors import InvalidArgument
 from stream.cli.arguments import StreamNames, parse_from, parse_streams
 from stream.core.entry.records import Record, RecordBatch
@@ -258,8 +258,8 @@ def json_of(record: Record, stream: str | None = None) -> dict[str, object]:
         **({} if stream is None else {"stream": stream}),
         "position": str(record.position),
         "sequence": record.sequence,
-        "append_time": time_of(record.append_time_ms),
-        "event_time": time_of(record.event_time_ms),
+        "append_time": time_text(record.append_time_ms),
+        "event_time": None if record.event_time_ms is None else time_text(record.event_time_ms),
         "key": None if record.key is None else text_or_base64(record.key),
         "value": text_or_base64(record.value),
         **({"headers": _headers(record)} if record.headers else {}),

@@ -134,9 +134,19 @@ _NUMBERED: tuple[tuple[str, Callable[[int], Start]], ...] = (
 )
 
 
+def _number(text: str, number: str, *, may_be_negative: bool) -> int:
+    """Parses the number of a start `text`. An event time before 1970 is negative."""
+    digits = number.removeprefix("-") if may_be_negative else number
+    is_number = digits.isascii() and digits.isdigit() and len(digits) <= 19
+    if not (is_number and -NUMBER_MAX - 1 <= int(number) <= NUMBER_MAX):
+        bounds = "a 64-bit number" if may_be_negative else "a number >= 0"
+        raise InvalidArgument(f"start {text[:80]!r}: {number[:20]!r} is not {bounds}")
+    return int(number)
+
+
 def parse_start(text: str) -> Start:
     """Reads "earliest", "latest", "segment:entry:slot", "sequence=N", "time=MS" (appended),
-    "event-time=MS", "cursor=NAME" or "end=N" (records before the end).
+    "event-time=MS" (below 0 before 1970), "cursor=NAME" or "end=N" (records before the end).
 
     Raises InvalidArgument naming the accepted forms.
     """
@@ -145,11 +155,7 @@ def parse_start(text: str) -> Start:
         return Edge(word.lower())
     for prefix, kind in _NUMBERED:
         if word.startswith(prefix):
-            number = word[len(prefix) :]
-            is_number = number.isascii() and number.isdigit() and len(number) <= 19
-            if not (is_number and int(number) <= NUMBER_MAX):
-                raise InvalidArgument(f"start {text[:80]!r}: {number[:20]!r} is not a number >= 0")
-            return kind(int(number))
+            return kind(_number(text, word[len(prefix) :], may_be_negative=kind is FromEventTime))
     if word.startswith("cursor="):
         return FromCursor(check_name(word.removeprefix("cursor="), "cursor"))
     if ":" in word:

@@ -7,16 +7,21 @@ the segment that they are sent to.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 
 import trio
 
+from ledger.core.times import CALENDAR_MS
 from ledger.errors import LedgerError
+from stream.core.entry.format import EntryHeader
 from stream.core.producers import ProducerSet
 from stream.errors import SequenceMismatch
 from stream.writing.batch import Batch, BatchKind
 from stream.writing.open_segment import OpenSegment
+
+_log = logging.getLogger(__name__)
 
 _UNWATCHED = 1 << 62
 """A size that no segment reaches."""
@@ -33,7 +38,7 @@ class BatchSender:
     """
 
     __slots__ = (
-        "_now_ms", "_on_settled", "confirmed_sequence", "entries_confirmed",
+        "_has_warned", "_now_ms", "_on_settled", "confirmed_sequence", "entries_confirmed",
         "is_paused", "on_segment_event", "producers", "ready", "records_confirmed", "refused",
         "segment", "segment_bytes_watch", "sent", "stream", "unconfirmed_bytes",
     )  # fmt: skip
@@ -62,6 +67,7 @@ class BatchSender:
         self.entries_confirmed = 0
         self._now_ms = now_ms
         self._on_settled = on_settled
+        self._has_warned = False
         self.producers = ProducerSet()
         """The producers of the segment's entries and of what may follow them."""
 
@@ -114,10 +120,25 @@ class BatchSender:
             segment.records += batch.count
             segment.nbytes += len(batch.payload)
             if batch.producer_id or batch.has_event_times:
-                segment.count_header(batch.payload)
+                header = segment.count_header(batch.payload)
+                if batch.has_event_times and not self._has_warned:
+                    self._check_event_times(header)
             if segment.nbytes >= self.segment_bytes_watch and self.on_segment_event is not None:
                 self.segment_bytes_watch = _UNWATCHED
                 self.on_segment_event(None)
+
+    def _check_event_times(self, header: EntryHeader) -> None:
+        """Warns, once for each writer, if an event time is outside every calendar."""
+        times_ms = header.event_time_min_ms, header.event_time_max_ms
+        unusual = [time_ms for time_ms in times_ms if time_ms not in CALENDAR_MS]
+        if unusual:
+            self._has_warned = True
+            _log.warning(
+                "stream %r: event time %d ms is in no year from 1 to 9999. Cure: give milliseconds "
+                "since 1970, not microseconds or nanoseconds. It is stored as given, and shown as "
+                "a number; this writer does not warn again",
+                self.stream, unusual[-1],
+            )  # fmt: skip
 
     # Confirming
 

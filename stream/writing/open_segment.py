@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from ledger.errors import InvalidArgument
 from ledger.writing.writer import LedgerWriter
-from stream.core.entry.format import read_header
+from stream.core.entry.format import EntryHeader, read_header
 from stream.core.metadata.streams import SegmentEnd
 from stream.core.producers import SegmentTally
 
@@ -69,9 +69,11 @@ class OpenSegment:
         self.last_time_ms = -1
         self.tally = SegmentTally()
 
-    def count_header(self, payload: bytes) -> None:
+    def count_header(self, payload: bytes) -> EntryHeader:
         """Adds the producer and the event times of an entry that was sent to the tally."""
-        self.tally.add(read_header(payload))
+        header = read_header(payload)
+        self.tally.add(header)
+        return header
 
     @property
     def end(self) -> SegmentEnd:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import difflib
 import json
 import re
-from datetime import UTC, datetime
 
+from ledger.core.times import parse_time_ms
 from ledger.errors import InvalidArgument
 from stream.core.names import check_name
 from stream.core.position import FromEnd, FromSequence, FromTime, Position, Start, parse_start
@@ -59,8 +59,11 @@ def start(text: str) -> Start:
     for prefix in _TIMES:
         rest = word.removeprefix(prefix)
         if rest is not word:
-            if not rest.isdigit():
-                return parse_start(f"{prefix}{_milliseconds(rest)}")
+            if not rest.removeprefix("-").isdigit():
+                milliseconds = _milliseconds(rest)
+                if prefix == "time=" and milliseconds < 0:
+                    raise InvalidArgument(f"{rest!r} is before 1970: no record was appended then")
+                return parse_start(f"{prefix}{milliseconds}")
             if prefix == "time=" and int(rest[:20]) in _NO_MILLISECONDS:
                 raise InvalidArgument(
                     f"{rest} milliseconds is a time in 1970: write seconds as {rest}000, and a "
@@ -76,17 +79,11 @@ def start(text: str) -> Start:
 
 def _milliseconds(text: str) -> int:
     try:
-        moment = datetime.fromisoformat(text)
+        return parse_time_ms(text)
     except ValueError:
         raise InvalidArgument(
             f"{text!r} is not a time: write milliseconds since 1970, or 2026-01-31T12:00:00Z"
         ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    milliseconds = round(moment.timestamp() * 1000)
-    if milliseconds < 0:
-        raise InvalidArgument(f"{text!r} is before 1970")
-    return milliseconds
 
 
 def starts(text: str) -> tuple[Start | None, dict[str, Start]]:

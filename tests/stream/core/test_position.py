@@ -59,6 +59,8 @@ def test_valid_starts_are_accepted() -> None:
     assert parse_start("sequence=7") == FromSequence(7)
     assert parse_start("time=1700000000000") == FromTime(1_700_000_000_000)
     assert parse_start("event-time=5") == FromEventTime(5)
+    assert parse_start("event-time=-86400000") == FromEventTime(-86_400_000)
+    assert parse_start("event-time=9223372036854775807") == FromEventTime((1 << 63) - 1)
     assert parse_start("cursor=billing") == FromCursor("billing")
     assert parse_start("end=10") == FromEnd(10)
 
@@ -66,7 +68,7 @@ def test_valid_starts_are_accepted() -> None:
 @pytest.mark.parametrize(
     "bad",
     ["", "soon", "sequence=-1", "time=", "sequence=9223372036854775808", "end=-1", "cursor=a/b",
-     "cursor=", "event-time=noon"],
+     "cursor=", "event-time=noon", "time=-1", "event-time=--1", "event-time=9223372036854775808"],
 )  # fmt: skip
 def test_an_invalid_start_is_refused(bad: str) -> None:
     with pytest.raises(InvalidArgument):

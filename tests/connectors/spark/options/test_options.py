@@ -104,6 +104,9 @@ def test_values_are_typed_and_names_have_no_case() -> None:
         ("time=2026-01-31T13:00:00+01:00", FromTime(1_769_860_800_000)),
         ("time=2026-01-31T12:00", FromTime(1_769_860_800_000)),
         ("event-time=2026-01-31", FromEventTime(1_769_817_600_000)),
+        ("event-time=1969-12-31", FromEventTime(-86_400_000)),
+        ("event-time=-86400000", FromEventTime(-86_400_000)),
+        ("time=2242-03-16T12:56:32.001Z", FromTime(8_589_934_592_001)),
         ("cursor=job", FromCursor("job")), (" end=100 ", FromEnd(100)),
     ],
 )  # fmt: skip
