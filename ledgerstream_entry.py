@@ -9,6 +9,8 @@ do not (docs/adr/0026-an-entry-beside-the-packages.md).
 
 from __future__ import annotations
 
+import errno
+import os
 import os.path
 import sys
 from collections.abc import Iterator
@@ -31,6 +33,8 @@ CORE = ("trio", "google", "crc32c", "cyclopts", "rich")
 """The modules that every installation has, unless it was made without dependencies."""
 
 _EXIT_ERROR = 1
+_EXIT_INTERRUPTED = 130
+_EXIT_OUTPUT_CLOSED = 141  # as a shell shows a program that SIGPIPE ended
 
 
 class ForeignPackage(ImportError):
@@ -139,20 +143,35 @@ def installed_version() -> str:
         return "unknown (not installed)"
 
 
+def _print_version() -> int:
+    """Prints the version and returns the exit code."""
+    try:
+        os.write(1, f"{installed_version()}\n".encode())
+    except BrokenPipeError:
+        return _EXIT_OUTPUT_CLOSED
+    except OSError as error:
+        cause = "it is closed" if error.errno == errno.EBADF else error.strerror
+        if sys.stderr is not None:
+            sys.stderr.write(f"{DISTRIBUTION}: standard output: {cause}\n")
+        return _EXIT_ERROR
+    return 0
+
+
 def main() -> NoReturn:
     """Runs the command `ledgerstream` and ends the process with its exit code.
 
     What is wrong with the installation is reported in one line, with exit code 1.
     """
     if sys.argv[1:] == ["--version"]:  # needs no extra
-        sys.stdout.write(f"{installed_version()}\n")
-        sys.exit(0)
+        sys.exit(_print_version())
     try:
         require_own_packages("ledger", "stream")
         from ledger.cli.output import run
         from stream.cli.command import build_app
 
         run(build_app())
+    except KeyboardInterrupt:  # while modules are imported
+        sys.exit(_EXIT_INTERRUPTED)
     except Exception as error:
         explained = explain(error)
         if explained is None:

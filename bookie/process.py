@@ -29,6 +29,7 @@ from bookie.monitoring.snapshot import Observer
 from bookie.startup.power_loss import boot_id
 from bookie.storage.disk.real_disk import RealDisk
 from bookie.storage.index.rocksdb import index_opener
+from ledger.cli.standard_streams import announce, open_standard_streams
 from ledger.cli.supervised import wait_starter_gone
 from ledger.errors import LedgerError, MetadataUnavailable
 from ledger.metastore import MetadataStore, open_store
@@ -144,8 +145,7 @@ async def _serve(config: BookieConfig, is_child: bool) -> None:
                 serving.start_soon(give_memory_back_regularly)
                 gc.collect()
                 gc.freeze()
-                sys.stdout.write(f"ready {bookie_id}\n")
-                sys.stdout.flush()
+                announce(f"ready {bookie_id}")
             nursery.cancel_scope.cancel()
 
 
@@ -197,6 +197,7 @@ def _log_to_stderr() -> None:
 
 
 if __name__ == "__main__":
+    open_standard_streams()
     try:
         sys.exit(run_bookie_process(Path(sys.argv[1]), is_child=True))
     except LedgerError as error:

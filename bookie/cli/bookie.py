@@ -21,6 +21,7 @@ from ledger.cli.output import (
     print_json,
     remark,
 )
+from ledger.cli.standard_streams import announce
 from ledger.errors import LedgerError
 from ledgerstream_entry import require_extra
 
@@ -69,8 +70,7 @@ async def standalone(
     layout = StandaloneLayout.open(directory, bookies, metadata)
 
     async def until_stopped() -> None:
-        sys.stdout.write(f"ready {layout.metadata}\n")
-        sys.stdout.flush()
+        announce(f"ready {layout.metadata}")
         if sys.stdout.isatty():
             remark(f"{len(layout.ports)} bookies in {layout.directory}; Ctrl-C stops them. Next:")
             remark(f"  export {CLUSTER_VARIABLE}={layout.metadata}")

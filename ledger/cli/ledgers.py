@@ -7,6 +7,7 @@ claims it by a compare-and-set of its metadata, and closes it at the end.
 from __future__ import annotations
 
 import sys
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any, Literal
 
@@ -18,16 +19,19 @@ from ledger.cli.output import (
     ClusterOption,
     OutputOption,
     print_json,
+    remark,
     text_or_base64,
     time_of,
     write_output,
 )
+from ledger.cli.standard_streams import StandardStreamFailed
 from ledger.client import LedgerClient
 from ledger.core.entry import DigestType, Entry
 from ledger.core.metadata import LedgerMetadata
-from ledger.errors import NoSuchLedger
+from ledger.errors import InvalidArgument, NoSuchLedger
 from ledger.reading.reader import LedgerReader
 from ledger.writing.frames import ENTRY_PAYLOAD_BYTES_MAX
+from ledger.writing.writer import LedgerWriter
 
 app = App(name="ledger", help="The layer below streams.")
 
@@ -123,18 +127,13 @@ async def append(
 ) -> None:
     """Write a created ledger, one entry per line of FILE or stdin, and close it."""
     started_s = trio.current_time()
-    async with (
-        opened(file) as descriptor,
-        LedgerClient.connect(cluster.uri) as client,
-        client.write_reserved(ledger_id) as writer,
-        aclosing(line_batches(descriptor, ENTRY_PAYLOAD_BYTES_MAX)) as batches,
-    ):
-        async for lines in batches:
-            for line in lines:
-                while not writer.has_room:
-                    await writer.wait_room()
-                writer.append_nowait(line)
-        await writer.flush()
+    with opened(file) as source:
+        async with (
+            LedgerClient.connect(cluster.uri) as client,
+            client.write_reserved(ledger_id) as writer,
+            aclosing(line_batches(source, ENTRY_PAYLOAD_BYTES_MAX)) as batches,
+        ):
+            await _append_all(writer, batches)
         seconds = trio.current_time() - started_s
     count = writer.last_add_confirmed + 1
     facts = {
@@ -145,6 +144,22 @@ async def append(
         "entries_per_s": round(count / seconds) if seconds else None,
     }
     output.show(facts, title=f"ledger {ledger_id}")
+
+
+async def _append_all(writer: LedgerWriter, batches: AsyncIterator[list[bytes]]) -> None:
+    """Appends all lines. After an error in the input those before it are durable, which is
+    reported."""
+    try:
+        async for lines in batches:
+            for line in lines:
+                while not writer.has_room:
+                    await writer.wait_room()
+                writer.append_nowait(line)
+    except (InvalidArgument, OSError, StandardStreamFailed):
+        await writer.flush()
+        remark(f"durable before the error: {writer.last_add_confirmed + 1} entries")
+        raise
+    await writer.flush()
 
 
 def _digest_type(name: DigestName | None) -> DigestType | None:

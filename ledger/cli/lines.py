@@ -6,16 +6,21 @@ one. Memory is bounded by one chunk and one line.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
-import sys
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+import stat
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
 
 import trio
 from cyclopts import Parameter
 
+from ledger.cli.standard_streams import STDIN, STDIN_NAME, StandardStreamFailed
 from ledger.errors import InvalidArgument
 
 FileOrStdin = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]
@@ -32,10 +37,10 @@ class LineSplitter:
         self._begun: list[bytes] = []
         self._begun_bytes = 0
         self._lines = 0
+        self._is_too_long = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """Returns the lines that `chunk` completes. Raises InvalidArgument for one over the
-        limit."""
+        """Returns the lines that `chunk` completes, up to one over the limit (see `check`)."""
         *lines, rest = chunk.split(b"\n")
         if lines:
             lines[0] = b"".join([*self._begun, lines[0]])
@@ -44,22 +49,20 @@ class LineSplitter:
         if rest:
             self._begun.append(rest)
             self._begun_bytes += len(rest)
-        longest = max(map(len, lines), default=0)
-        if longest > self._line_bytes_max or self._begun_bytes > self._line_bytes_max:
-            number = (
-                self._lines
-                + 1
-                + next(
-                    (i for i, line in enumerate(lines) if len(line) > self._line_bytes_max),
-                    len(lines),
-                )
-            )
-            raise InvalidArgument(
-                f"line {number} is longer than {self._line_bytes_max} bytes, the most one record "
-                f"may have; the lines before it were accepted"
-            )
+        if max(map(len, lines), default=0) > self._line_bytes_max:
+            self._is_too_long = True
+            lines = list(takewhile(lambda line: len(line) <= self._line_bytes_max, lines))
+        self._is_too_long |= self._begun_bytes > self._line_bytes_max
         self._lines += len(lines)
         return lines
+
+    def check(self) -> None:
+        """Raises InvalidArgument if the line behind those returned is over the limit."""
+        if self._is_too_long:
+            raise InvalidArgument(
+                f"line {self._lines + 1} is longer than {self._line_bytes_max} bytes, the most "
+                f"that one record may have"
+            )
 
     def end(self) -> list[bytes]:
         """Returns the last line, if the input does not end with a newline."""
@@ -67,37 +70,76 @@ class LineSplitter:
         return [last] if last else []
 
 
-@asynccontextmanager
-async def opened(source: Path | None) -> AsyncIterator[int]:
-    """Opens a descriptor to read `source`; None or "-" is stdin."""
-    if source is None or str(source) == "-":
-        yield sys.stdin.fileno()
-        return
-    descriptor = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A file or stdin, open for reading."""
+
+    descriptor: int
+    path: Path | None
+    """None: stdin."""
+
+    def failure(self, error: OSError) -> Exception:
+        """Returns an error that names the file, or stdin."""
+        if self.path is None:
+            return StandardStreamFailed(STDIN_NAME, error)
+        return OSError(error.errno, error.strerror, str(self.path))
+
+    def check(self) -> None:
+        """Raises the error that reading would raise, if that is known before."""
+        if stat.S_ISDIR(os.fstat(self.descriptor).st_mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        access = fcntl.fcntl(self.descriptor, fcntl.F_GETFL) & os.O_ACCMODE
+        if access == os.O_WRONLY:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    async def read(self) -> bytes:
+        """Returns the next bytes, b"" at the end."""
+        try:
+            return await trio.to_thread.run_sync(
+                os.read, self.descriptor, _CHUNK_BYTES, abandon_on_cancel=True
+            )
+        except OSError as error:
+            raise self.failure(error) from None
+
+
+@contextmanager
+def opened(source: Path | None) -> Iterator[Input]:
+    """Opens `source`; None or "-" is stdin. To be called before anything is made for its records.
+
+    Raises an error that names what cannot be read.
+    """
+    is_stdin = source is None or str(source) == "-"
+    path = None if is_stdin else source
+    descriptor = STDIN if path is None else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        yield descriptor
+        found = Input(descriptor, path)
+        try:
+            found.check()
+        except OSError as error:
+            raise found.failure(error) from None
+        yield found
     finally:
-        os.close(descriptor)
+        if path is not None:
+            os.close(descriptor)
 
 
-def size_of(descriptor: int) -> int | None:
+def size_of(source: Input) -> int | None:
     """Returns the bytes to read for a progress bar; None if that is unknown."""
-    size = os.fstat(descriptor).st_size
+    size = os.fstat(source.descriptor).st_size
     return size or None
 
 
-async def line_batches(descriptor: int, line_bytes_max: int) -> AsyncGenerator[list[bytes], None]:
-    """Yields the lines of a file or pipe, those of one read together."""
+async def line_batches(source: Input, line_bytes_max: int) -> AsyncGenerator[list[bytes], None]:
+    """Yields the lines of a file or pipe, those of one read together.
+
+    Raises InvalidArgument for a line over the limit, after the lines before it were yielded.
+    """
     splitter = LineSplitter(line_bytes_max)
-    while True:
-        chunk = await trio.to_thread.run_sync(
-            os.read, descriptor, _CHUNK_BYTES, abandon_on_cancel=True
-        )
-        if not chunk:
-            break
+    while chunk := await source.read():
         lines = splitter.feed(chunk)
         if lines:
             yield lines
+        splitter.check()
     last = splitter.end()
     if last:
         yield last

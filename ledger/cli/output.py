@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,12 +17,19 @@ from typing import Annotated, Any, NoReturn
 
 from cyclopts import Parameter
 
+from ledger.cli.standard_streams import (
+    OutputClosed,
+    StandardStreamFailed,
+    drop_output,
+    open_standard_streams,
+)
 from ledger.core.times import time_text
 from ledger.errors import InvalidArgument, LedgerError
 
 CLUSTER_VARIABLE = "LEDGERSTREAM_CLUSTER"
 EXIT_ERROR = 1
 EXIT_USAGE = 2
+_EXIT_INTERRUPTED = 130
 _EXIT_OUTPUT_CLOSED = 141  # as a shell shows a program that SIGPIPE ended
 
 
@@ -91,9 +99,10 @@ class OutputOption:
 
 
 def print_json(data: object) -> None:
-    """Prints one line and flushes it, so that a program at the other end of a pipe gets it."""
-    sys.stdout.write(json.dumps(data, default=_plain, ensure_ascii=False) + "\n")
-    sys.stdout.flush()
+    """Prints one line in UTF-8, whatever the locale is, and flushes it, so that a program at the
+    other end of a pipe gets it."""
+    text = json.dumps(data, default=_plain, ensure_ascii=False)
+    write_output(text.encode("utf-8", "backslashreplace") + b"\n")
 
 
 def _plain(value: object) -> object:
@@ -153,17 +162,11 @@ def time_of(milliseconds: int | None) -> str | int | None:
     return None if milliseconds is None or milliseconds < 0 else time_text(milliseconds)
 
 
-class OutputClosed(Exception):
-    """The reader of our stdout has closed it: this is no error, but the command ends."""
-
-
 def write_output(data: bytes) -> None:
-    """Writes bytes to stdout and flushes them. Raises OutputClosed if it was closed."""
-    try:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        raise OutputClosed from None
+    """Writes bytes to stdout and flushes them. Raises OutputClosed, StandardStreamFailed."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+    sys.stdout.buffer.flush()
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
@@ -178,15 +181,19 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 def run(main: Callable[[], object]) -> NoReturn:
     """Runs a command and ends the process with its exit code.
 
-    0: done; 1: an error, explained in one line; 2: wrong usage; 130: interrupted. Bugs keep their
-    traceback.
+    0: done; 1: an error, explained in one line; 2: wrong usage; 130: interrupted; 141: the reader
+    of stdout has closed it. Bugs keep their traceback.
     """
+    open_standard_streams()
+    code: object
     try:
-        code = main()
+        try:
+            code = main()
+        except SystemExit as end:  # of the parser, which has printed help or an error
+            code = end.code
         sys.stdout.flush()
-    except SystemExit:
-        raise
     except BaseException as error:  # the process ends here, whatever it is
+        drop_output()
         causes = list(_causes(error))
         if not all(isinstance(cause, _EXPLAINED) for cause in causes):
             raise
@@ -194,19 +201,23 @@ def run(main: Callable[[], object]) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-_EXPLAINED = (LedgerError, OSError, OutputClosed, KeyboardInterrupt)
+_EXPLAINED = (LedgerError, OSError, OutputClosed, StandardStreamFailed, KeyboardInterrupt)
 
 
 def _explain(causes: Sequence[BaseException]) -> int:
-    first = causes[0]
     if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
-        return 130
-    if isinstance(first, OutputClosed | BrokenPipeError):
-        # Python would flush again at exit, and report an error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _EXIT_INTERRUPTED
+    if any(isinstance(cause, OutputClosed) for cause in causes):
         return _EXIT_OUTPUT_CLOSED
-    remark(f"ledgerstream: {_text_of(first)}")
+    remark(f"ledgerstream: {_bytes_shown(_text_of(causes[0]))}")
     return EXIT_ERROR
+
+
+def _bytes_shown(text: str) -> str:
+    """Returns the text with bytes that are not UTF-8 as \\xff: in arguments Python has U+DCFF for
+    them, and its repr, \\udcff, says nothing to the user."""
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return re.sub(r"\\udc([89a-f][0-9a-f])", r"\\x\1", text)
 
 
 def _text_of(error: BaseException) -> str:

@@ -9,12 +9,11 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import trio
 
-from ledger.cli.lines import line_batches, opened, size_of
+from ledger.cli.lines import Input, line_batches, size_of
 from ledger.cli.output import print_json, remark, write_output
 from ledger.errors import LedgerError
 from stream.core.entry.format import RECORD_BYTES_MAX
@@ -92,22 +91,22 @@ NO_KEYS = Keys()
 async def append_lines(
     namespace: Namespace,
     name: StreamName,
-    file: Path | None,
+    source: Input,
     *,
     prints_acks: bool,
     is_json: bool,
     keys: Keys = NO_KEYS,
 ) -> dict[str, Any]:
-    """Appends all lines of `file` (None: stdin); returns when they are durable.
+    """Appends all lines of `source`; returns when they are durable.
 
     To a partitioned stream they go by their keys, or by turns.
     """
     state = Appending(prints_acks=prints_acks, is_json=is_json)
     try:
-        async with opened(file) as descriptor, _writer(namespace, name.stream) as writer:
+        async with _writer(namespace, name.stream) as writer:
             started_s = trio.current_time()
-            with _progress(size_of(descriptor)) as advance:
-                await _append_all(writer, descriptor, keys, state, advance)
+            with _progress(size_of(source)) as advance:
+                await _append_all(writer, source, keys, state, advance)
             seconds = trio.current_time() - started_s
     except* LedgerError:
         if state.last is not None:
@@ -128,7 +127,7 @@ async def _writer(namespace: Namespace, stream: str) -> AsyncIterator[_Writer]:
 
 async def _append_all(
     writer: _Writer,
-    descriptor: int,
+    source: Input,
     keys: Keys,
     state: Appending,
     advance: Callable[[int, int], None],
@@ -146,7 +145,7 @@ async def _append_all(
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait_durable)
-        async with send, aclosing(line_batches(descriptor, RECORD_BYTES_MAX)) as batches:
+        async with send, aclosing(line_batches(source, RECORD_BYTES_MAX)) as batches:
             async for lines in batches:
                 first, lasts = await _append_batch(writer, lines, keys)
                 if state.first is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from dataclasses import asdict
 from typing import Annotated
 
@@ -11,6 +10,7 @@ import trio
 from cyclopts import Parameter
 
 from ledger.cli.output import ClusterOption, OutputOption
+from ledger.cli.standard_streams import announce
 from ledger.cli.supervised import wait_starter_gone
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, MetadataUnavailable
@@ -58,8 +58,7 @@ async def janitor(
         async with trio.open_nursery() as nursery:
             if child:
                 nursery.start_soon(_end_with_starter, nursery.cancel_scope)
-            sys.stdout.write("ready janitor\n")
-            sys.stdout.flush()
+            announce("ready janitor")
             await _sweep_for_ever(client, interval_s, age_ms)
     return None
 

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import aclosing
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
 
-from ledger.cli.lines import line_batches, opened
+from ledger.cli.lines import Input, line_batches
 from ledger.cli.output import remark, write_output
 from ledger.errors import InvalidArgument, LedgerError
 from stream.cli.appending import NO_KEYS, Keys
@@ -28,9 +27,9 @@ _BATCHES_AHEAD_MAX = 16
 
 
 async def append_with_receipts(
-    namespace: Namespace, name: StreamName, file: Path | None, *, keys: Keys = NO_KEYS
+    namespace: Namespace, name: StreamName, source: Input, *, keys: Keys = NO_KEYS
 ) -> int:
-    """Appends all lines of `file` (None: stdin), prints their receipts and returns their number."""
+    """Appends all lines of `source`, prints their receipts and returns their number."""
     if await namespace.partitions(name.stream) != [name.stream]:
         raise InvalidArgument(
             f"stream {name} is partitioned: append with receipts to one partition, {name}#0 say"
@@ -47,13 +46,9 @@ async def append_with_receipts(
                 printed += len(lines)
 
     try:
-        async with (
-            opened(file) as descriptor,
-            namespace.writer(name.stream) as writer,
-            trio.open_nursery() as nursery,
-        ):
+        async with namespace.writer(name.stream) as writer, trio.open_nursery() as nursery:
             nursery.start_soon(print_receipts)
-            async with send, aclosing(line_batches(descriptor, RECORD_BYTES_MAX)) as batches:
+            async with send, aclosing(line_batches(source, RECORD_BYTES_MAX)) as batches:
                 async for lines in batches:
                     await send.send(await _append(writer, lines, keys))
     except* LedgerError:

@@ -5,7 +5,7 @@ appending.py reports which records are durable. The reading half is reading.py.
 
 from __future__ import annotations
 
-from ledger.cli.lines import FileOrStdin
+from ledger.cli.lines import FileOrStdin, opened
 from ledger.cli.output import ClusterOption, OutputOption, remark
 from ledger.errors import InvalidArgument
 from stream.cli.appending import Keys, append_lines
@@ -56,15 +56,16 @@ async def append(
         separator=None if key_separator is None else key_separator.encode(),
     )
     name = parse_stream(stream)
-    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
-        await _make_if_missing(namespace, name)
-        if receipts:
-            count = await append_with_receipts(namespace, name, file, keys=keys)
-            remark(f"appended {count} records to {name}")
-            return
-        summary = await append_lines(
-            namespace, name, file, prints_acks=acks, is_json=output.json, keys=keys
-        )
+    with opened(file) as source:
+        async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+            await _make_if_missing(namespace, name)
+            if receipts:
+                count = await append_with_receipts(namespace, name, source, keys=keys)
+                remark(f"appended {count} records to {name}")
+                return
+            summary = await append_lines(
+                namespace, name, source, prints_acks=acks, is_json=output.json, keys=keys
+            )
     output.show(summary, title=f"appended to {name}")
 
 

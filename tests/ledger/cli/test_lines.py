@@ -32,6 +32,7 @@ def test_a_line_over_the_limit_is_refused_with_its_number(step: int) -> None:
     def feed_all() -> None:
         for start in range(0, len(data), step):
             splitter.feed(data[start : start + step])
+            splitter.check()
 
     with pytest.raises(InvalidArgument, match="line 3 is longer than 10 bytes"):
         feed_all()
