@@ -24,7 +24,7 @@ from ledger.cli.standard_streams import STDIN, STDIN_NAME, StandardStreamFailed
 from ledger.errors import InvalidArgument
 
 FileOrStdin = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]
-"""An argument that may be "-"."""
+"""An argument that may be "-". A mistyped option is taken for a file, too: see `opened`."""
 
 _CHUNK_BYTES = 1 << 20
 
@@ -110,7 +110,12 @@ def opened(source: Path | None) -> Iterator[Input]:
     """
     is_stdin = source is None or str(source) == "-"
     path = None if is_stdin else source
-    descriptor = STDIN if path is None else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        descriptor = STDIN if path is None else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if not str(path).startswith("-"):
+            raise
+        raise InvalidArgument(f"{path}: there is no such option, and no such file") from None
     try:
         found = Input(descriptor, path)
         try:

@@ -169,11 +169,11 @@ def write_output(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def causes_of(error: BaseException) -> Iterator[BaseException]:
     """Yields the errors inside nested groups, in order."""
     if isinstance(error, BaseExceptionGroup):
         for inner in error.exceptions:
-            yield from _causes(inner)
+            yield from causes_of(inner)
     else:
         yield error
 
@@ -194,7 +194,7 @@ def run(main: Callable[[], object]) -> NoReturn:
         sys.stdout.flush()
     except BaseException as error:  # the process ends here, whatever it is
         drop_output()
-        causes = list(_causes(error))
+        causes = list(causes_of(error))
         if not all(isinstance(cause, _EXPLAINED) for cause in causes):
             raise
         sys.exit(_explain(causes))

@@ -1,7 +1,7 @@
 """The sub-commands of `ledgerstream` that work on streams.
 
 command.py: assembles the whole command; arguments.py parses streams and positions.
-records.py: append, with appending.py (confirmations, progress) and receipts.py (receipts).
+records.py: append, with inputs.py (records of an input) and appending.py (what is durable).
 reading.py: read and tail.
 namespaces.py, settings.py: namespaces and their policies.
 streams.py, trash.py, verify.py: streams as a whole; their trash; their copies.

@@ -1,6 +1,7 @@
-"""Appends lines to a stream: many in flight at a time, in order, with a progress bar.
+"""Appends the records of an input: many in flight at a time, in order, with a progress bar.
 
-The last confirmed record is known at every moment, so that an error can report it.
+The last confirmed record is known at every moment, so that every end, by an error, Ctrl-C or a
+closed pipe, can report what is durable. Receipts are printed when their records are durable.
 """
 
 from __future__ import annotations
@@ -8,173 +9,261 @@ from __future__ import annotations
 import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
 import trio
 
-from ledger.cli.lines import Input, line_batches, size_of
-from ledger.cli.output import print_json, remark, write_output
-from ledger.errors import LedgerError
-from stream.core.entry.format import RECORD_BYTES_MAX
+from ledger.cli.lines import size_of
+from ledger.cli.output import causes_of, print_json, remark, write_output
+from ledger.cli.standard_streams import OutputClosed, StandardStreamFailed
+from ledger.errors import InvalidArgument
 from stream.core.position import Position
+from stream.errors import SequenceMismatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stream.cli.arguments import StreamName
+    from stream.cli.inputs import NewRecord, RecordInput
     from stream.namespace import Namespace
     from stream.partitions.writer import PartitionedWriter, PartitionPosition, PartitionTicket
     from stream.writing.batch import Ticket
+    from stream.writing.receipt import ReceiptTicket
     from stream.writing.writer import StreamWriter
 
     _Writer = StreamWriter | PartitionedWriter
     _Ticket = Ticket | PartitionTicket
     _Place = Position | PartitionPosition
 
+Printed = Literal["nothing", "acks", "receipts"]
+
 _BATCHES_AHEAD_MAX = 64
+_INPUT_ERRORS = (InvalidArgument, SequenceMismatch, OSError, StandardStreamFailed)
+"""Errors of a record or of the input: those taken before are not affected."""
 
 
 class Appending:
     """The progress of one `append`."""
 
-    def __init__(self, *, prints_acks: bool, is_json: bool) -> None:
+    def __init__(self, name: StreamName, printed: Printed, *, is_json: bool) -> None:
+        self.name = name
+        self.printed = printed
         self.count = 0
         self.nbytes = 0
+        self.seconds = 0.0
         self.first: _Place | None = None
         self.last: _Place | None = None
-        self._prints_acks = prints_acks
+        self.sequences: tuple[int, int] | None = None
+        """Those of the first and the last record; None in a partitioned stream."""
         self._is_json = is_json
 
-    def confirmed(self, count: int, nbytes: int, last: _Place) -> None:
+    def confirmed(self, count: int, nbytes: int, first: _Place, last: _Place) -> None:
         self.count += count
         self.nbytes += nbytes
+        self.first = self.first or first
         self.last = last
-        if not self._prints_acks:
+        if self.printed != "acks":
             return
         if self._is_json:
             print_json({"last": str(last), "records": self.count})
         else:
             write_output(f"{last} {self.count}\n".encode())
 
-    def summary(self, name: StreamName, seconds: float) -> dict[str, Any]:
+    @contextmanager
+    def reported(self) -> Iterator[None]:
+        """Reports what is durable if the block ends early, whatever the reason is."""
+        try:
+            yield
+        except BaseException as error:
+            if self.count:
+                end = "error"
+                if any(isinstance(cause, KeyboardInterrupt) for cause in causes_of(error)):
+                    end = "interruption"
+                elif any(isinstance(cause, OutputClosed) for cause in causes_of(error)):
+                    end = "end of the output"
+                remark(f"durable before the {end}: {self._records}, up to {self.last}")
+            raise
+
+    @property
+    def _records(self) -> str:
+        return f"{self.count} record{'' if self.count == 1 else 's'}"
+
+    def summary(self) -> dict[str, Any]:
+        seconds = self.seconds
+        first, last = self.sequences or (None, None)
         return {
-            "stream": str(name),
+            "stream": str(self.name),
             "records": self.count,
             "bytes": self.nbytes,
             "first": None if self.first is None else str(self.first),
             "last": None if self.last is None else str(self.last),
+            "first_sequence": first,
+            "last_sequence": last,
             "seconds": round(seconds, 3),
             "records_per_s": round(self.count / seconds) if seconds > 0 else None,
             "mb_per_s": round(self.nbytes / seconds / 1e6, 2) if seconds > 0 else None,
         }
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Keys:
-    """The source of the keys: one key for all lines, or the text before a separator."""
-
-    constant: bytes | None = None
-    separator: bytes | None = None
-
-    def split(self, line: bytes) -> tuple[bytes | None, bytes]:
-        """Returns key and value. A line without the separator has no key."""
-        if self.separator is None:
-            return self.constant, line
-        key, separator, value = line.partition(self.separator)
-        return (key, value) if separator else (None, line)
+    def text(self) -> str:
+        """Returns the summary in one line; a stream that is not partitioned has sequences."""
+        text = f"appended {self._records} to {self.name}"
+        if self.sequences is None:
+            return text
+        first, last = self.sequences
+        return f"{text}: {first}" if first == last else f"{text}: {first}..{last}"
 
 
-NO_KEYS = Keys()
+@dataclass(slots=True)
+class _Taken:
+    """Records of one read of the input that the writer has taken."""
+
+    count: int = 0
+    nbytes: int = 0
+    input_bytes: int = 0
+    first: _Ticket | None = None
+    lasts: dict[int, _Ticket] = field(default_factory=dict)
+    """The last record of each partition; of all, in this order, the last was taken last."""
+    receipts: list[ReceiptTicket] = field(default_factory=list)
+
+    def add(self, ticket: _Ticket, record: NewRecord) -> None:
+        self.count += 1
+        self.nbytes += len(record.value) + len(record.key or b"")
+        self.first = self.first or ticket
+        partition = getattr(ticket, "partition", 0)
+        self.lasts.pop(partition, None)
+        self.lasts[partition] = ticket
 
 
-async def append_lines(
+async def append_records(
     namespace: Namespace,
-    name: StreamName,
-    source: Input,
+    records: RecordInput,
+    state: Appending,
     *,
-    prints_acks: bool,
-    is_json: bool,
-    keys: Keys = NO_KEYS,
-) -> dict[str, Any]:
-    """Appends all lines of `source`; returns when they are durable.
+    expected_sequence: int | None = None,
+) -> None:
+    """Appends all records of the input; returns when they are durable.
 
-    To a partitioned stream they go by their keys, or by turns.
+    To a partitioned stream they go by their keys, or by turns. With `expected_sequence` the first
+    one must get this sequence number, and the others those behind it. An error of the input is
+    raised when the records before it are durable.
     """
-    state = Appending(prints_acks=prints_acks, is_json=is_json)
-    try:
-        async with _writer(namespace, name.stream) as writer:
-            started_s = trio.current_time()
-            with _progress(size_of(source)) as advance:
-                await _append_all(writer, source, keys, state, advance)
-            seconds = trio.current_time() - started_s
-    except* LedgerError:
-        if state.last is not None:
-            remark(f"durable before the error: {state.count} records, up to {state.last}")
-        raise
-    return state.summary(name, seconds)
+    is_single = state.printed == "receipts" or expected_sequence is not None
+    async with _writer(namespace, state.name, is_single=is_single) as writer:
+        started_s = trio.current_time()
+        with _progress(size_of(records.source)) as advance:
+            await _append_all(_Appender(writer, records, expected_sequence, state), advance)
+        state.seconds = trio.current_time() - started_s
 
 
 @asynccontextmanager
-async def _writer(namespace: Namespace, stream: str) -> AsyncIterator[_Writer]:
-    if await namespace.partitions(stream) == [stream]:
-        async with namespace.writer(stream) as writer:
+async def _writer(
+    namespace: Namespace, name: StreamName, *, is_single: bool
+) -> AsyncIterator[_Writer]:
+    if await namespace.partitions(name.stream) == [name.stream]:
+        async with namespace.writer(name.stream) as writer:
             yield writer
+    elif is_single:
+        raise InvalidArgument(
+            f"stream {name} is partitioned: append with receipts, or with an expected sequence, to "
+            f"one partition, {name}#0 say"
+        )
     else:
-        async with namespace.partitioned_writer(stream) as partitioned:
+        async with namespace.partitioned_writer(name.stream) as partitioned:
             yield partitioned
 
 
-async def _append_all(
-    writer: _Writer,
-    source: Input,
-    keys: Keys,
-    state: Appending,
-    advance: Callable[[int, int], None],
-) -> None:
+class _Appender:
+    """Gives the records of an input to a writer."""
+
+    def __init__(
+        self,
+        writer: _Writer,
+        records: RecordInput,
+        expected_sequence: int | None,
+        state: Appending,
+    ) -> None:
+        self.records = records
+        self.state = state
+        self._writer = writer
+        self._expected = expected_sequence
+        self._parse = records.parse
+        self._line = 0
+
+    async def take(self, lines: list[bytes], taken: _Taken) -> None:
+        """Appends the records of some lines. Raises InvalidArgument with the number of the line."""
+        for line in lines:
+            self._line += 1
+            taken.input_bytes += len(line) + 1
+            try:
+                record = self._parse(line)
+                if record is not None:
+                    taken.add(await self._append(record, taken), record)
+            except InvalidArgument as error:
+                raise self.records.located(self._line, error) from None
+
+    async def _append(self, record: NewRecord, taken: _Taken) -> _Ticket:
+        more: dict[str, Any] = {}
+        if self._expected is not None:
+            more["expected_sequence"] = self._expected
+        while True:
+            try:
+                ticket: _Ticket = self._writer.append_nowait(*record, **more)
+            except trio.WouldBlock:
+                await self._writer.wait_room()
+            else:
+                break
+        if self._expected is not None:
+            self._expected += 1
+        if self.state.printed == "receipts":
+            taken.receipts.append(self._writer.receipt_of(ticket))  # type: ignore[union-attr, arg-type]
+        return ticket
+
+
+async def _append_all(appender: _Appender, advance: Callable[[int, int], None]) -> None:
     """Appends in one task and waits for confirmations in another; a channel bounds the distance."""
-    send, receive = trio.open_memory_channel[tuple[int, int, "list[_Ticket]"]](_BATCHES_AHEAD_MAX)
+    send, receive = trio.open_memory_channel[_Taken](_BATCHES_AHEAD_MAX)
+    failure: Exception | None = None
 
     async def wait_durable() -> None:
         async with receive:
-            async for count, nbytes, tickets in receive:
-                for ticket in tickets:
-                    last = await ticket.wait()
-                state.confirmed(count, nbytes, last)
-                advance(nbytes + count, count)
+            async for taken in receive:
+                await _confirm(taken, appender.state)
+                advance(taken.input_bytes, taken.count)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait_durable)
-        async with send, aclosing(line_batches(source, RECORD_BYTES_MAX)) as batches:
-            async for lines in batches:
-                first, lasts = await _append_batch(writer, lines, keys)
-                if state.first is None:
-                    state.first = await first.wait()
-                await send.send((len(lines), sum(map(len, lines)), lasts))
-
-
-async def _append_batch(
-    writer: _Writer, lines: list[bytes], keys: Keys
-) -> tuple[_Ticket, list[_Ticket]]:
-    """Returns the ticket of the first line, and of the last line in each partition."""
-    first: _Ticket | None = None
-    lasts: dict[int, _Ticket] = {}
-    for line in lines:
-        key, value = keys.split(line)
-        ticket: _Ticket
-        while True:
+        async with send, aclosing(appender.records.batches()) as batches:
+            taken = _Taken()
             try:
-                ticket = writer.append_nowait(value, key)
-            except trio.WouldBlock:
-                await writer.wait_room()
-            else:
-                break
-        first = first or ticket
-        partition = getattr(ticket, "partition", 0)
-        lasts.pop(partition, None)
-        lasts[partition] = ticket
-    assert first is not None, "a batch has at least one line"
-    return first, list(lasts.values())
+                async for lines in batches:
+                    taken = _Taken()
+                    await appender.take(lines, taken)
+                    if taken.count:
+                        await send.send(taken)
+                    taken = _Taken()
+            except _INPUT_ERRORS as error:
+                failure = error
+                if taken.count:
+                    await send.send(taken)
+    if failure is not None:
+        raise failure
+
+
+async def _confirm(taken: _Taken, state: Appending) -> None:
+    """Waits until the records are durable, and prints what was requested."""
+    assert taken.first is not None, "something was taken"
+    first = await taken.first.wait()
+    for ticket in taken.lasts.values():
+        last = await ticket.wait()
+    sequence = getattr(taken.first, "sequence", None)
+    if sequence is not None:
+        begin = sequence if state.sequences is None else state.sequences[0]
+        state.sequences = begin, ticket.sequence  # type: ignore[union-attr]
+    state.confirmed(taken.count, taken.nbytes, first, last)
+    if taken.receipts:
+        printed = [(await ticket.receipt()).to_json() for ticket in taken.receipts]
+        write_output("".join(f"{receipt}\n" for receipt in printed).encode())
 
 
 @contextmanager

@@ -5,6 +5,8 @@ Wrong words are InvalidArgument, saying what would be right.
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,6 +23,7 @@ from stream.core.position import (
     parse_start,
 )
 from stream.core.stream_patterns import StreamPatterns
+from stream.core.units import parse_duration_ms
 
 
 class StreamName(NamedTuple):
@@ -64,32 +67,71 @@ def parse_streams(words: Sequence[str]) -> StreamNames:
 
 
 def parse_from(text: str) -> Start:
-    """Parses earliest, latest, position, seq:N, end:N, time:ISO, event-time:ISO or cursor:NAME."""
+    """Parses earliest, latest, position, seq:N, end:N, time:TIME, event-time:TIME, cursor:NAME, or
+    a time of appending (see `parse_time`) alone."""
     kind, colon, rest = text.partition(":")
     if colon and kind in ("seq", "end"):
         if not (rest.isascii() and rest.isdigit()):
             raise InvalidArgument(f"--from {text!r}: after {kind}: comes a number, 0 or more")
         return FromSequence(int(rest)) if kind == "seq" else FromEnd(int(rest))
     if colon and kind == "time":
-        return FromTime(_milliseconds(kind, rest))
+        return FromTime(parse_time(rest, f"--from {kind}:{rest}"))
     if colon and kind == "event-time":
-        return FromEventTime(_milliseconds(kind, rest))
+        return FromEventTime(parse_time(rest, f"--from {kind}:{rest}"))
     if colon and kind == "cursor":
         return FromCursor(check_name(rest, "cursor"))
     try:
         return parse_start(text)
     except InvalidArgument:
+        pass
+    try:
+        if _NUMBER.fullmatch(text):
+            raise ValueError(text)  # not a date without dashes
+        return FromTime(parse_time(text, "--from"))
+    except ValueError:  # InvalidArgument, too
         raise InvalidArgument(
             f"--from {text!r}: use earliest, latest, a position like 1:20:0, seq:N, end:N, "
-            f"time:2026-01-31T12:00:00Z (when appended), event-time:2026-01-31T12:00:00Z, or "
-            f"cursor:NAME"
+            f"1h (ago), time:2026-01-31T12:00:00Z (when appended), "
+            f"event-time:2026-01-31T12:00:00Z, or cursor:NAME"
         ) from None
 
 
-def _milliseconds(kind: str, text: str) -> int:
+def parse_time(text: str, option: str) -> int:
+    """Parses 2026-01-31T12:00:00Z, now, 1h or -1h (an hour ago) or +1h (from now), to milliseconds
+    since 1970. Raises InvalidArgument, which begins with `option`."""
+    word = text.strip()
+    if word == "now":
+        return _now_ms()
+    if word[-1:].isalpha():
+        sign = 1 if word.startswith("+") else -1
+        try:
+            return _now_ms() + sign * parse_duration_ms(word.removeprefix("-").removeprefix("+"))
+        except InvalidArgument:
+            pass
     try:
-        return parse_time_ms(text)
+        return parse_time_ms(word)
     except ValueError:
         raise InvalidArgument(
-            f"--from {kind}:{text}: not a time; write it like 2026-01-31T12:00:00Z"
+            f"{option}: not a time; write it like 2026-01-31T12:00:00Z, or 1h for an hour ago"
         ) from None
+
+
+def parse_event_time(text: str) -> int:
+    """Parses what `parse_time` does, and milliseconds since 1970."""
+    try:
+        milliseconds = int(text) if _NUMBER.fullmatch(text) else parse_time(text, "")
+    except InvalidArgument:
+        raise InvalidArgument(
+            f"--event-time {text!r}: not a time; write it like 2026-01-31T12:00:00Z, as "
+            f"milliseconds since 1970, or 1h for an hour ago"
+        ) from None
+    if not -(1 << 63) <= milliseconds < 1 << 63:
+        raise InvalidArgument(f"--event-time {text!r} does not fit 64 bits (ms since 1970)")
+    return milliseconds
+
+
+_NUMBER = re.compile(r"-?\d{1,30}", re.ASCII)
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

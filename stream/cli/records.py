@@ -1,72 +1,120 @@
-"""`ledgerstream append`: appends each line of a file or of standard input as a record.
+"""`ledgerstream append`: appends the records of a file or of standard input.
 
-appending.py reports which records are durable. The reading half is reading.py.
+inputs.py makes records of the input, appending.py reports which are durable. The reading half is
+reading.py.
 """
 
 from __future__ import annotations
 
+import os
+from dataclasses import dataclass
+from typing import Annotated
+
+from cyclopts import Parameter, validators
+
 from ledger.cli.lines import FileOrStdin, opened
 from ledger.cli.output import ClusterOption, OutputOption, remark
 from ledger.errors import InvalidArgument
-from stream.cli.appending import Keys, append_lines
-from stream.cli.arguments import StreamName, parse_stream
-from stream.cli.receipts import append_with_receipts
+from stream.cli.appending import Appending, Printed, append_records
+from stream.cli.arguments import StreamName, parse_event_time, parse_stream
+from stream.cli.inputs import InputFormat, RecordInput, RecordTemplate, parse_header
 from stream.namespace import Namespace
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
+
+Bytes = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
+"""Any bytes, as the shell has given them."""
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordOption:
+    format: InputFormat = "lines"
+    """lines: each line is a value. json: each line is an object as `read --json` prints it, with
+    key, value, headers and event_time. raw: the whole input is one value."""
+
+    key: Bytes = None
+    """The key of all these records. In a partitioned stream a key has its partition."""
+
+    key_separator: Bytes = None
+    """Each line is a key, this, and the value. A line without it has no key."""
+
+    header: Annotated[tuple[str, ...], Parameter(negative="")] = ()
+    """NAME=VALUE, a header of all these records; may be repeated."""
+
+    event_time: Bytes = None
+    """The event time of all these records: 2026-01-31T12:00:00Z, 5m (ago), now, or milliseconds
+    since 1970."""
+
+    def template(self) -> RecordTemplate:
+        """Raises InvalidArgument."""
+        if self.key is not None and self.key_separator is not None:
+            raise InvalidArgument("--key and --key-separator both give the key: use one of them")
+        if self.key_separator == "":
+            raise InvalidArgument("--key-separator is empty: use a tab, a colon, or the like")
+        template = RecordTemplate(
+            key=None if self.key is None else os.fsencode(self.key),
+            key_separator=None if self.key_separator is None else os.fsencode(self.key_separator),
+            event_time_ms=None if self.event_time is None else parse_event_time(self.event_time),
+            headers=tuple(map(parse_header, self.header)) or None,
+        )
+        if self.format == "json" and template != RecordTemplate():
+            raise InvalidArgument(
+                "--format json gives key, headers and event time of each record: leave out --key, "
+                "--key-separator, --header and --event-time"
+            )
+        return template
+
+
+_RECORDS = RecordOption()
 
 
 async def append(
     stream: str,
     file: FileOrStdin = None,
     /,
-    *,
+    *surplus: Annotated[str, Parameter(show=False)],
+    records: RecordOption = _RECORDS,
+    expected_sequence: Annotated[int | None, Parameter(validator=validators.Number(gte=0))] = None,
     acks: bool = False,
     receipts: bool = False,
-    key: str | None = None,
-    key_separator: str | None = None,
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """Append lines to a stream, a record per line. Creates stream and namespace if missing.
+    """Append records to a stream, one per line. Creates stream and namespace if missing.
 
     Parameters
     ----------
     stream
         NAMESPACE/STREAM.
     file
-        Where the lines are; "-" or nothing is stdin.
+        Where the records are; "-" or nothing is stdin.
+    expected_sequence
+        Append only if the first record gets this sequence number; nothing is appended otherwise.
     acks
         Print the position of the last durable record, and how many there are, again and again.
     receipts
         Print a receipt for each record once it is durable: JSON that says which bookies fsynced
-        it. `stream verify --receipt` holds it against what the bookies have.
-    key
-        The key of all these records. In a partitioned stream a key has its partition.
-    key_separator
-        Each line is a key, this, and the value. A line without it has no key.
+        it. `stream verify --receipt` compares it with what the bookies have.
     """
-    if key is not None and key_separator is not None:
-        raise InvalidArgument("--key and --key-separator both give the key: use one of them")
-    if key_separator == "":
-        raise InvalidArgument("--key-separator is empty: use a tab, a colon, or the like")
-    keys = Keys(
-        constant=None if key is None else key.encode(),
-        separator=None if key_separator is None else key_separator.encode(),
-    )
-    name = parse_stream(stream)
-    with opened(file) as source:
+    if surplus:
+        raise InvalidArgument(
+            f"append reads one file, not {surplus[0]!r} as well; what follows -- is no option"
+        )
+    template, name = records.template(), parse_stream(stream)
+    printed: Printed = "receipts" if receipts else "acks" if acks else "nothing"
+    state = Appending(name, printed, is_json=output.json)
+    with state.reported(), opened(file) as source:
         async with Namespace.connect(cluster.uri, name.namespace) as namespace:
-            await _make_if_missing(namespace, name)
-            if receipts:
-                count = await append_with_receipts(namespace, name, source, keys=keys)
-                remark(f"appended {count} records to {name}")
-                return
-            summary = await append_lines(
-                namespace, name, source, prints_acks=acks, is_json=output.json, keys=keys
-            )
-    output.show(summary, title=f"appended to {name}")
+            if not expected_sequence:  # else it must exist
+                await _make_if_missing(namespace, name)
+            given = RecordInput(source, records.format, template)
+            await append_records(namespace, given, state, expected_sequence=expected_sequence)
+        if receipts:
+            remark(state.text())
+        else:
+            output.report(state.summary(), state.text())
 
 
 async def _make_if_missing(namespace: Namespace, name: StreamName) -> None:

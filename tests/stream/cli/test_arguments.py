@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from ledger.errors import InvalidArgument
-from stream.cli.arguments import StreamName, StreamNames, parse_from, parse_stream, parse_streams
+from stream.cli.arguments import (
+    StreamName,
+    StreamNames,
+    parse_event_time,
+    parse_from,
+    parse_stream,
+    parse_streams,
+)
 from stream.core.position import (
     EARLIEST,
     LATEST,
@@ -59,6 +68,43 @@ def test_valid_starts_are_parsed(text: str, start: object) -> None:
 def test_invalid_starts_are_refused_with_the_valid_forms(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"--from .*"):
         parse_from(text)
+
+
+NOW_MS = 1_700_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("1h", FromTime(NOW_MS - 3_600_000)),
+        ("-1h30m", FromTime(NOW_MS - 5_400_000)),
+        ("+5m", FromTime(NOW_MS + 300_000)),
+        ("now", FromTime(NOW_MS)),
+        ("2026-01-31", FromTime(1_769_817_600_000)),
+        ("time:-1d", FromTime(NOW_MS - 86_400_000)),
+        ("event-time:2w", FromEventTime(NOW_MS - 1_209_600_000)),
+    ],
+)
+def test_times_may_be_relative(text: str, start: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: NOW_MS * 1_000_000)
+    assert parse_from(text) == start
+
+
+@pytest.mark.parametrize(
+    "text", ["20260131", "1700000000000", "1hour", "h", "-", "--1h", "5 m ago"]
+)
+def test_a_time_that_is_neither_relative_nor_a_date_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="1h"):
+        parse_from(text)
+
+
+def test_event_times_may_be_milliseconds() -> None:
+    assert parse_event_time("-1") == -1
+    assert parse_event_time("1700000000000000000") == 1_700_000_000_000_000_000
+    assert parse_event_time("1969-12-31T23:59:59.999Z") == -1
+    for wrong in ("", "noon", "9223372036854775808", "999999999999d", "1.5"):
+        with pytest.raises(InvalidArgument, match="--event-time"):
+            parse_event_time(wrong)
 
 
 def test_several_streams_must_be_in_one_namespace() -> None:
