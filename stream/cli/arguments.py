@@ -66,18 +66,18 @@ def parse_streams(words: Sequence[str]) -> StreamNames:
     return StreamNames(check_name(namespaces[0], "namespace"), streams)
 
 
-def parse_from(text: str) -> Start:
+def parse_from(text: str, option: str = "--from") -> Start:
     """Parses earliest, latest, position, seq:N, end:N, time:TIME, event-time:TIME, cursor:NAME, or
     a time of appending (see `parse_time`) alone."""
     kind, colon, rest = text.partition(":")
     if colon and kind in ("seq", "end"):
         if not (rest.isascii() and rest.isdigit()):
-            raise InvalidArgument(f"--from {text!r}: after {kind}: comes a number, 0 or more")
+            raise InvalidArgument(f"{option} {text!r}: after {kind}: comes a number, 0 or more")
         return FromSequence(int(rest)) if kind == "seq" else FromEnd(int(rest))
     if colon and kind == "time":
-        return FromTime(parse_time(rest, f"--from {kind}:{rest}"))
+        return FromTime(parse_time(rest, f"{option} {kind}:{rest}"))
     if colon and kind == "event-time":
-        return FromEventTime(parse_time(rest, f"--from {kind}:{rest}"))
+        return FromEventTime(parse_time(rest, f"{option} {kind}:{rest}"))
     if colon and kind == "cursor":
         return FromCursor(check_name(rest, "cursor"))
     try:
@@ -87,10 +87,10 @@ def parse_from(text: str) -> Start:
     try:
         if _NUMBER.fullmatch(text):
             raise ValueError(text)  # not a date without dashes
-        return FromTime(parse_time(text, "--from"))
+        return FromTime(parse_time(text, option))
     except ValueError:  # InvalidArgument, too
         raise InvalidArgument(
-            f"--from {text!r}: use earliest, latest, a position like 1:20:0, seq:N, end:N, "
+            f"{option} {text!r}: use earliest, latest, a position like 1:20:0, seq:N, end:N, "
             f"1h (ago), time:2026-01-31T12:00:00Z (when appended), "
             f"event-time:2026-01-31T12:00:00Z, or cursor:NAME"
         ) from None

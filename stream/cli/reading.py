@@ -1,13 +1,14 @@
-"""`ledgerstream read`, `tail`: print records as lines, or as JSON objects with all columns.
+"""`ledgerstream read`, `tail`: print records as lines, in a format, or as JSON with all columns.
 
-A value is written unchanged, followed by a newline, and flushed at once: only --json separates
-values that contain newlines. Several streams, patterns, and the partitions of a stream are
+A value is written unchanged, followed by a newline, and flushed at once: only JSON and base64
+separate values that contain newlines. Several streams, patterns, and the partitions of a stream are
 merged by time.
 """
 
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -15,16 +16,11 @@ from typing import Annotated, Literal
 import trio
 from cyclopts import Parameter
 
-from ledger.cli.output import (
-    ClusterOption,
-    OutputOption,
-    print_json,
-    text_or_base64,
-    write_output,
-)
-from ledger.core.times import time_text
+from ledger.cli.output import ClusterOption, remark, write_output
 from ledger.errors import InvalidArgument
-from stream.cli.arguments import StreamNames, parse_from, parse_streams
+from stream.cli.arguments import StreamNames, parse_streams
+from stream.cli.record_text import RecordText, Shown, json_line, record_text
+from stream.cli.selection import Selection, SelectOption, StartOption
 from stream.core.entry.records import Record, RecordBatch
 from stream.core.position import EARLIEST, LATEST, FromEnd, Start
 from stream.core.stream_patterns import StreamPatterns
@@ -53,24 +49,63 @@ class MergeOption:
         return record.event_time_ms
 
 
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShowOption:
+    format: Annotated[str | None, Parameter(name=["-f", "--format"], allow_leading_hyphen=True)] = (
+        None
+    )
+    """Print each record like this, for example '%k %v\\n': %v value, %k key, %h headers, %p
+    position, %s sequence, %t append time, %e event time, %T and %E in ms, %n stream, %V and %K
+    bytes of value and key, %%. Nothing is added, no end of line either; write \\n, \\t, \\r, \\0 or
+    \\x1f."""
+
+    output: Annotated[Shown | None, Parameter(name=["-o", "--output"])] = None
+    """Values as they are (default), records as JSON, or values (keys, headers) as base64."""
+
+    json: Annotated[bool, Parameter(negative="")] = False
+    """The same as `-o json`."""
+
+    @property
+    def _shown(self) -> Shown:
+        if self.json and self.output not in (None, "json"):
+            raise InvalidArgument(f"--json and -o {self.output} differ: give one of them")
+        return "json" if self.json else self.output or "value"
+
+    @property
+    def are_values(self) -> bool:
+        """Whether values are printed, nothing else, and as they are stored."""
+        return self._shown == "value" and self.format is None
+
+    def text(self) -> RecordText | None:
+        """Returns what prints a record; None: JSON. Raises InvalidArgument."""
+        shown = self._shown
+        if shown != "json":
+            return record_text(shown, self.format)
+        if self.format is not None:
+            raise InvalidArgument(
+                "JSON has all of a record: -f goes with -o value or -o base64, not with JSON"
+            )
+        return None
+
+
 _CLUSTER = ClusterOption()
-_OUTPUT = OutputOption()
 _MERGE = MergeOption()
 
-From = Annotated[str | None, Parameter(name="--from")]
-Last = Annotated[int | None, Parameter(name=["-n", "--last"])]
+_START = StartOption()
+_SELECT = SelectOption()
+_SHOW = ShowOption()
 
 
 async def read(
     stream: str,
     /,
     *more: str,
-    start: From = None,
-    last: Last = None,
-    count: int | None = None,
+    start: StartOption = _START,
+    select: SelectOption = _SELECT,
+    show: ShowOption = _SHOW,
     merge: MergeOption = _MERGE,
     cluster: ClusterOption = _CLUSTER,
-    output: OutputOption = _OUTPUT,
 ) -> None:
     """Print the records of streams to their present end, a value per line.
 
@@ -80,32 +115,24 @@ async def read(
         NAMESPACE/STREAM, or a pattern like "demo/clicks-*".
     more
         More streams or patterns, in the same namespace.
-    start
-        earliest (default), latest, a position, seq:N, end:N, time:ISO (when appended),
-        event-time:ISO or cursor:NAME.
-    last
-        Only the last N records.
-    count
-        Stop after N records.
     """
-    first = _first(start, last, EARLIEST)
-    names = parse_streams([stream, *more])
+    first, names = start.first(EARLIEST), parse_streams([stream, *more])
+    printer = _Printer(names.namespace, select.selection(), show)
     async with Namespace.connect(cluster.uri, names.namespace) as namespace:
-        await _print(namespace, names, first, _Printer(count, output), merge, follow=False)
+        await _print(namespace, names, first, printer, merge, follow=False)
 
 
 async def tail(
     stream: str,
     /,
     *more: str,
-    start: From = None,
-    last: Last = None,
-    count: int | None = None,
+    start: StartOption = _START,
+    select: SelectOption = _SELECT,
+    show: ShowOption = _SHOW,
     merge: MergeOption = _MERGE,
     cluster: ClusterOption = _CLUSTER,
-    output: OutputOption = _OUTPUT,
 ) -> None:
-    """Follow streams: print records as they come, until Ctrl-C.
+    """Follow streams: print records as they come, until Ctrl-C or until the time of --until.
 
     Parameters
     ----------
@@ -113,26 +140,11 @@ async def tail(
         NAMESPACE/STREAM, or a pattern like "demo/clicks-*": new streams that match it join.
     more
         More streams or patterns, in the same namespace.
-    start
-        latest (default), earliest, a position, seq:N, end:N, time:ISO (when appended),
-        event-time:ISO or cursor:NAME.
-    last
-        Begin with the last N records.
-    count
-        Stop after N records.
     """
-    first = _first(start, last, LATEST)
-    names = parse_streams([stream, *more])
+    first, names = start.first(LATEST), parse_streams([stream, *more])
+    printer = _Printer(names.namespace, select.selection(), show)
     async with Namespace.connect(cluster.uri, names.namespace) as namespace:
-        await _print(namespace, names, first, _Printer(count, output), merge, follow=True)
-
-
-def _first(start: str | None, last: int | None, default: Start) -> Start:
-    if start is not None and last is not None:
-        raise InvalidArgument("--from and -n both say where to begin: give one of them")
-    if last is not None:
-        return FromEnd(last)
-    return default if start is None else parse_from(start)
+        await _print(namespace, names, first, printer, merge, follow=True)
 
 
 async def _print(
@@ -145,9 +157,13 @@ async def _print(
     follow: bool,
 ) -> None:
     streams = await find_streams(namespace.scope, StreamPatterns(names.streams))
+    if not streams:
+        _report_no_match(names, follow=follow)
     if tuple(streams) == names.streams and len(streams) == 1:
         await _print_one(namespace, streams[0], start, printer, merge, follow=follow)
-    elif not isinstance(start, FromEnd) or start.records == 0:
+        return
+    printer.names_streams = True
+    if not isinstance(start, FromEnd) or start.records == 0:
         await _print_merged(namespace, names, start, printer, merge, follow=follow)
     else:
         # The last records of all streams are known at once: no wait for quiet streams.
@@ -157,10 +173,20 @@ async def _print(
             key=lambda named: merge.time_of(named[1]),
         )
         for name, record in ordered[-start.records :]:
-            printer.show_record(record, name)
+            printer.show_records([record], name)
         if follow:
             behind = {name: rs[-1].position.after for name, rs in found.items() if rs}
             await _print_merged(namespace, names, behind, printer, merge, follow=True)
+
+
+def _report_no_match(names: StreamNames, *, follow: bool) -> None:
+    """Raises InvalidArgument, but if streams are followed that may be created later."""
+    patterns = ", ".join(f"{names.namespace}/{name}" for name in names.streams)
+    if not follow:
+        raise InvalidArgument(
+            f"no stream matches {patterns}; `ledgerstream stream list {names.namespace}` shows all"
+        )
+    remark(f"no stream matches {patterns} yet")
 
 
 async def _print_one(
@@ -175,9 +201,14 @@ async def _print_one(
     async with namespace.reader(stream, start=start, on_truncated=merge.on_truncated) as reader:
         if not printer.has_room:
             return
-        async for batch in reader.batches() if follow else reader.read_to_end():
-            if not printer.show(batch, None):
-                return
+        with printer.following(follow=follow) as following:
+            async for batch in reader.batches() if follow else reader.read_to_end():
+                if printer.selection.is_over(batch) or not printer.show(batch, stream):
+                    return
+        if following.cancelled_caught:
+            async for batch in reader.read_to_end():
+                if printer.selection.is_over(batch) or not printer.show(batch, stream):
+                    return
 
 
 async def _print_merged(
@@ -200,9 +231,13 @@ async def _print_merged(
     ) as reader:
         if not printer.has_room:
             return
-        async for merged in reader.batches():
-            if not printer.show(merged.batch, merged.stream):
-                return
+        with printer.following(follow=follow) as following:
+            async for merged in reader.batches():
+                if not printer.show(merged.batch, merged.stream):
+                    return
+        behind = reader.positions()
+    if following.cancelled_caught:
+        await _print_merged(namespace, names, behind, printer, merge, follow=False)
 
 
 async def _last_of(
@@ -223,48 +258,47 @@ async def _last_of(
 
 
 class _Printer:
-    """Writes up to the wanted number of records."""
+    """Writes up to the wanted number of the selected records."""
 
-    def __init__(self, count: int | None, output: OutputOption) -> None:
-        self._left = sys.maxsize if count is None else count
-        self._is_json = output.json
+    def __init__(self, namespace: str, selection: Selection, shown: ShowOption) -> None:
+        self.selection = selection
+        self.names_streams = False
+        """Whether JSON has a field for the stream: several are read."""
+        self._namespace = namespace
+        self._left = sys.maxsize if selection.count is None else selection.count
+        self._text = shown.text()
+        self._are_values = selection.is_all and shown.are_values
 
     @property
     def has_room(self) -> bool:
         return self._left > 0
 
-    def show(self, batch: RecordBatch, stream: str | None) -> bool:
-        """Writes a batch; returns whether more are wanted. JSON names `stream`, if it is given."""
-        if self._is_json:
-            for record in batch.records()[: self._left]:
-                print_json(json_of(record, stream))
-        elif self._left > 0:
+    def following(self, *, follow: bool) -> trio.CancelScope:
+        """Returns a scope that ends when no selected record will be appended any more. What was
+        appended before may not have been read then."""
+        until_ms = self.selection.until_ms
+        if not follow or until_ms is None:
+            return trio.CancelScope()
+        return trio.move_on_after(max(0.0, until_ms / 1000 - time.time()))
+
+    def show(self, batch: RecordBatch, stream: str) -> bool:
+        """Writes a batch; returns whether more are wanted."""
+        if not self._are_values:
+            return self.show_records(batch.records(), stream)
+        if self._left > 0:
             write_output(b"\n".join(batch.values()[: self._left]) + b"\n")
         self._left -= len(batch)
         return self._left > 0
 
-    def show_record(self, record: Record, stream: str) -> None:
-        if self._left > 0:
-            if self._is_json:
-                print_json(json_of(record, stream))
+    def show_records(self, records: list[Record], stream: str) -> bool:
+        """Writes those that are selected; returns whether more are wanted."""
+        selected = self.selection.of(records)[: max(0, self._left)]
+        if selected:
+            name = f"{self._namespace}/{stream}"
+            if self._text is None:
+                named = stream if self.names_streams else None
+                write_output(b"".join(json_line(record, named) for record in selected))
             else:
-                write_output(record.value + b"\n")
-        self._left -= 1
-
-
-def json_of(record: Record, stream: str | None = None) -> dict[str, object]:
-    """Returns all columns of a record. Bytes are text if they are UTF-8, else {"base64": ...}."""
-    return {
-        **({} if stream is None else {"stream": stream}),
-        "position": str(record.position),
-        "sequence": record.sequence,
-        "append_time": time_text(record.append_time_ms),
-        "event_time": None if record.event_time_ms is None else time_text(record.event_time_ms),
-        "key": None if record.key is None else text_or_base64(record.key),
-        "value": text_or_base64(record.value),
-        **({"headers": _headers(record)} if record.headers else {}),
-    }
-
-
-def _headers(record: Record) -> list[list[object]]:
-    return [[name, text_or_base64(content)] for name, content in record.headers]
+                write_output(b"".join(self._text(record, name) for record in selected))
+        self._left -= len(selected)
+        return self._left > 0

@@ -40,3 +40,55 @@ def test_a_tail_follows_partitions_and_new_streams(shared: StandaloneCluster) ->
         assert tail.stdout.readline() == b"p3\n"
         shared.run("append", "followed/newcomer", stdin=lines("new"))
         assert tail.stdout.readline() == b"new\n"
+
+
+def test_records_are_selected_and_formatted(shared: StandaloneCluster) -> None:
+    for number, key in enumerate("aba"):
+        shared.run("append", "chosen/one", "--key", key, stdin=lines(f"v{number}"))
+    shared.run("stream", "create", "chosen/parts", "--partitions", "2")
+    for number, key in enumerate("ab"):
+        shared.run("append", "chosen/parts", "--key", key, stdin=lines(f"p{number}"))
+
+    def read(*arguments: str) -> list[str]:
+        return shared.run("read", *arguments).decode().splitlines()
+
+    assert read("chosen/one", "-f", r"%k=%v %s\n") == ["a=v0 0", "b=v1 1", "a=v2 2"]
+    assert read("chosen/one", "--key", "a") == ["v0", "v2"]
+    assert read("chosen/one", "--grep", "[12]$", "--count", "1") == ["v1"]
+    assert read("chosen/one", "--since", "1h", "--until", "seq:2") == ["v0", "v1"]
+    assert read("chosen/one", "--from", "-1h", "-o", "base64", "--count", "1") == ["djA="]
+    assert read("chosen/one", "--until", "1h") == []
+    assert read("chosen/*", "--key", "a", "-f", r"%v\n") == ["v0", "v2", "p0"]
+    assert read("chosen/parts", "-f", r"%v %n\n", "--grep", "1")[0].startswith("p1 chosen/parts#")
+    assert read("chosen/*", "-n", "3", "--key", "a") == ["v2", "p0"]
+    assert json.loads(shared.run("read", "chosen/one", "-o", "json", "--count", "1"))["key"] == "a"
+
+
+def test_a_tail_ends_when_the_time_of_its_end_has_passed(shared: StandaloneCluster) -> None:
+    shared.run("append", "timed/a", stdin=lines("1"))
+    shared.run("append", "timed/b", stdin=lines("2"))
+    for stream, values in (("timed/a", lines("1")), ("timed/*", lines("1", "2"))):
+        options = ("--from", "earliest", "--until")
+        ended = shared.try_run("tail", stream, *options, "now")
+        assert (ended.returncode, ended.stdout, ended.stderr) == (0, values, b"")
+        with shared.begin("tail", stream, *options, "+2s") as tail:
+            assert tail.stdout is not None
+            assert tail.stdout.readline() == b"1\n"
+            assert tail.wait(60) == 0
+
+
+def test_numbers_below_zero_are_wrong_usage(shared: StandaloneCluster) -> None:
+    for option in ("--count", "-n"):
+        refused = shared.try_run("read", "any/stream", option, "-1")
+        assert refused.returncode == 2
+        assert b"Must be >= 0" in refused.stderr
+
+
+def test_a_pattern_that_matches_no_stream_is_reported(shared: StandaloneCluster) -> None:
+    shared.run("append", "matched/a", stdin=lines("1"))
+    refused = shared.try_run("read", "matched/zzz-*")
+    assert (refused.returncode, refused.stdout) == (1, b"")
+    assert b"no stream matches matched/zzz-*" in refused.stderr
+    waits = shared.try_run("tail", "matched/zzz-*", "--until", "now")
+    assert (waits.returncode, waits.stdout) == (0, b"")
+    assert waits.stderr == b"no stream matches matched/zzz-* yet\n"

@@ -19,7 +19,7 @@ from stream.cli.inputs import (
     parse_header,
     parse_json_record,
 )
-from stream.cli.reading import json_of
+from stream.cli.record_text import json_of
 from stream.core.entry.format import RECORD_BYTES_MAX
 from stream.core.entry.records import Record
 from stream.core.position import Position

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stream import FromEventTime, Namespace, SegmentState
-from stream.cli.reading import json_of
+from stream.cli.record_text import json_of
 from tests.stream.real_namespace import a_namespace
 
 
