@@ -11,6 +11,7 @@ from ledger.errors import InvalidArgument
 from stream.cli.record_text import FORMAT_FIELDS, json_line, record_text
 from stream.core.entry.records import Record
 from stream.core.position import Position
+from tests.tidy.checkout import ROOT
 
 RECORD = Record(
     Position(1, 2, 3), 7, b"v\xff\n", b"key", -86_400_000, 1_700_000_000_001,
@@ -40,6 +41,12 @@ def test_every_field_of_a_format(form: str, full: bytes, bare: bytes) -> None:
 
 def test_the_format_has_no_other_fields() -> None:
     assert set(FORMAT_FIELDS) == {f"%{letter}" for letter in "vkhpstTeEVKn%"}
+
+
+def test_every_field_is_documented() -> None:
+    document = (ROOT / "docs/streams.md").read_text(encoding="utf-8")
+    for field, meaning in FORMAT_FIELDS.items():
+        assert f"| `{field}` | {meaning} |" in document
 
 
 def test_a_time_of_no_calendar_is_printed_as_a_number() -> None:
