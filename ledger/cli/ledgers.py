@@ -6,6 +6,7 @@ claims it by a compare-and-set of its metadata, and closes it at the end.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
@@ -108,7 +109,7 @@ async def create(
             write_quorum=write_quorum,
             ack_quorum=ack_quorum,
             digest_type=DigestType[digest.upper()],
-            password=password.encode(),
+            password=os.fsencode(password),
         )
     if output.json:
         print_json({"ledger_id": ledger_id})
@@ -207,7 +208,7 @@ async def read(
         LedgerClient.connect(cluster.uri) as client,
         client.open_ledger(
             ledger_id,
-            password=password.encode(),
+            password=os.fsencode(password),
             recover=False,
             digest_type=_digest_type(digest),
         ) as reader,
@@ -241,7 +242,7 @@ async def recover(
     async with (
         LedgerClient.connect(cluster.uri) as client,
         client.open_ledger(
-            ledger_id, password=password.encode(), digest_type=_digest_type(digest)
+            ledger_id, password=os.fsencode(password), digest_type=_digest_type(digest)
         ) as reader,
     ):
         output.show(_facts(reader.metadata), title=f"ledger {ledger_id}")

@@ -214,9 +214,8 @@ def _explain(causes: Sequence[BaseException]) -> int:
 
 
 def _bytes_shown(text: str) -> str:
-    """Returns the text with bytes that are not UTF-8 as \\xff: in arguments Python has U+DCFF for
-    them, and its repr, \\udcff, says nothing to the user."""
-    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    """Returns the text with bytes that are not UTF-8 as \\xff: the repr of an argument has \\udcff
+    for them."""
     return re.sub(r"\\udc([89a-f][0-9a-f])", r"\\x\1", text)
 
 

@@ -7,9 +7,11 @@ gets its number and is written to by accident.
 
 from __future__ import annotations
 
+import codecs
 import errno
 import io
 import os
+import re
 import select
 import sys
 from typing import TYPE_CHECKING
@@ -69,6 +71,17 @@ class _Descriptor(io.RawIOBase):
                 raise StandardStreamFailed(_STDOUT_NAME, error) from None
 
 
+def _escaped(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Escapes what cannot be encoded. In arguments Python has U+DCFF for a byte that is no UTF-8:
+    it is shown as \\xff."""
+    text, end = codecs.backslashreplace_errors(error)
+    return re.sub(r"\\udc([89a-f][0-9a-f])", r"\\x\1", str(text)), end
+
+
+_ESCAPED = "ledgerstream-escaped"
+codecs.register_error(_ESCAPED, _escaped)
+
+
 def open_standard_streams() -> None:
     """Makes the standard streams usable whatever the caller of the command left of them."""
     for descriptor in (STDIN, STDOUT, STDERR):
@@ -84,14 +97,14 @@ def open_standard_streams() -> None:
 def _text_stream(descriptor: int, found: io.TextIOBase | object) -> io.TextIOWrapper:
     """Returns a stream with the encoding of the one Python has made, if the descriptor was open.
 
-    Characters that the encoding does not have are escaped.
+    Characters that the encoding does not have are escaped, and bytes that were no text as well.
     """
     is_stderr = descriptor == STDERR
     raw = _Descriptor(descriptor, is_dropped=is_stderr)
     return io.TextIOWrapper(
         io.BufferedWriter(raw),
         encoding=getattr(found, "encoding", None) or "utf-8",
-        errors="backslashreplace",
+        errors=_ESCAPED,
         line_buffering=is_stderr or raw.isatty(),
     )
 

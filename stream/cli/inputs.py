@@ -156,20 +156,23 @@ def _headers(found: object) -> Headers:
         for pair in pairs
     ):
         raise InvalidArgument('headers: write [["name", "value"], ...]')
-    return tuple((_utf_8(name), _bytes_of(f"header {name!r}", value)) for name, value in pairs)
+    return tuple((_name(name), _bytes_of(f"header {name!r}", value)) for name, value in pairs)
 
 
-def parse_header(text: str) -> tuple[str, bytes]:
-    """Parses NAME=VALUE of the command line: the value may be any bytes. Raises InvalidArgument."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise InvalidArgument(f"--header {text!r}: write NAME=VALUE")
-    return _utf_8(name), os.fsencode(value)
-
-
-def _utf_8(name: str) -> str:
+def _name(name: str) -> str:
     try:
         name.encode()
     except UnicodeEncodeError:
         raise InvalidArgument(f"header name {name!r} is not UTF-8") from None
     return name
+
+
+def parse_header(text: str) -> tuple[str, bytes]:
+    """Parses NAME=VALUE of the command line: the value may be any bytes. Raises InvalidArgument."""
+    name, equals, value = os.fsencode(text).partition(b"=")
+    if not equals or not name:
+        raise InvalidArgument(f"--header {text!r}: write NAME=VALUE")
+    try:
+        return name.decode(), value
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"--header {text!r}: the name is not UTF-8") from None

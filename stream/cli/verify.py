@@ -134,7 +134,7 @@ async def _verify_file(
     namespace: Namespace, name: StreamName, file: Path, output: OutputOption
 ) -> int:
     """Verifies every receipt of the file; shows the reports of those that are not whole."""
-    lines = (await trio.Path(file).read_text(encoding="utf-8")).splitlines()
+    lines = (await trio.Path(file).read_text("utf-8", "surrogateescape")).splitlines()
     receipts = [Receipt.from_json(line) for line in lines if line.strip()]
     counts = dict.fromkeys(CopyVerdict, 0)
     truncated, silent = 0, SilentBookies()

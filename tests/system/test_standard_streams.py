@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -110,7 +112,42 @@ def test_json_is_utf_8_and_tables_are_printed_whatever_the_locale_is(
     assert STREAM.encode() in listed.stdout
 
 
-def test_bytes_that_are_not_utf_8_are_shown_as_such_in_errors(filled: StandaloneCluster) -> None:
-    done = redirected(filled, "", "read", b"streams/\xff")
-    assert rb"stream name '\xff'" in done.stderr
+@pytest.mark.parametrize(
+    ("arguments", "code", "shown"),
+    [
+        (("read", b"streams/\xff"), 1, rb"stream name '\xff'"),
+        (("read", STREAM, "--from", b"cursor:\xff"), 1, rb"cursor name '\xff'"),
+        (("append", STREAM, b"/none/\xff"), 1, rb"/none/\xff: No such file"),
+        (("append", STREAM, "--header", b"\xff=x"), 1, rb"'\xff=x': the name is not UTF-8"),
+        (("stream", "list", "--cluster", b"sqlite:////none/\xff.db"), 1, rb"/none/\xff.db"),
+        ((b"\xff",), 2, rb"\xff"),
+        (("read", STREAM, b"--\xff"), 2, rb"--\xff"),
+    ],
+)
+def test_bytes_that_are_not_utf_8_are_shown_as_such_in_errors(
+    arguments: tuple[str | bytes, ...], code: int, shown: bytes, filled: StandaloneCluster
+) -> None:
+    done = redirected(filled, "", *arguments)
+    assert shown in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert (done.returncode, done.stdout) == (code, b"")
+
+
+def test_a_file_of_receipts_may_have_any_bytes(filled: StandaloneCluster, tmp_path: Path) -> None:
+    (tmp_path / "receipts").write_bytes(b"\xff\n")
+    done = filled.try_run("stream", "verify", STREAM, "--receipt-file", str(tmp_path / "receipts"))
     assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+    assert b"this is not a receipt" in done.stderr
+
+
+def test_a_cluster_may_have_any_bytes_in_its_path(
+    filled: StandaloneCluster, tmp_path: Path
+) -> None:
+    path = os.fsencode(tmp_path) + b"/\xff.db"
+    with sqlite3.connect(filled.directory / "cluster.db") as found, sqlite3.connect(path) as copy:
+        found.backup(copy)
+    found.close()
+    copy.close()
+    done = redirected(filled, "", *LIST, "--json", "--cluster", b"sqlite:///" + path)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert STREAM.encode() in done.stdout

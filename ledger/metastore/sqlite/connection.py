@@ -48,7 +48,7 @@ def check_place(path: str) -> None:
 def connect(path: str, busy_timeout_s: float) -> sqlite3.Connection:
     """Opens a connection; creates the file if it is missing."""
     return sqlite3.connect(
-        f"file:{urllib.parse.quote(os.path.abspath(path))}?mode=rwc",
+        f"file:{urllib.parse.quote(os.fsencode(os.path.abspath(path)))}?mode=rwc",
         uri=True,
         timeout=busy_timeout_s,
         isolation_level=None,
