@@ -10,7 +10,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import trio
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from stream.cli.arguments import StreamName
-    from stream.cli.inputs import NewRecord, RecordInput
+    from stream.cli.inputs import RecordInput, RecordParts
     from stream.namespace import Namespace
     from stream.partitions.writer import PartitionedWriter, PartitionPosition, PartitionTicket
     from stream.writing.batch import Ticket
@@ -126,9 +126,9 @@ class _Taken:
     """The last record of each partition; of all, in this order, the last was taken last."""
     receipts: list[ReceiptTicket] = field(default_factory=list)
 
-    def add(self, ticket: _Ticket, record: NewRecord) -> None:
+    def add(self, ticket: _Ticket, record: RecordParts) -> None:
         self.count += 1
-        self.nbytes += len(record.value) + len(record.key or b"")
+        self.nbytes += len(record[0]) + (len(record[1]) if record[1] else 0)
         self.first = self.first or ticket
         partition = getattr(ticket, "partition", 0)
         self.lasts.pop(partition, None)
@@ -188,35 +188,42 @@ class _Appender:
         self._writer = writer
         self._expected = expected_sequence
         self._parse = records.parse
-        self._line = 0
+        self._lines = 0
 
     async def take(self, lines: list[bytes], taken: _Taken) -> None:
-        """Appends the records of some lines. Raises InvalidArgument with the number of the line."""
+        """Appends the records of some lines. Raises InvalidArgument with the number of the line.
+        Hot."""
+        writer, parse, number = self._writer, self._parse, self._lines
+        append_nowait = writer.append_nowait if self._expected is None else self._append_expected
+        self._lines += len(lines)
+        taken.input_bytes = sum(map(len, lines)) + len(lines)
         for line in lines:
-            self._line += 1
-            taken.input_bytes += len(line) + 1
+            number += 1
             try:
-                record = self._parse(line)
-                if record is not None:
-                    taken.add(await self._append(record, taken), record)
+                record = parse(line)
+                if record is None:
+                    continue
+                while True:
+                    try:
+                        ticket: _Ticket = append_nowait(*record)
+                        break
+                    except trio.WouldBlock:
+                        await writer.wait_room()
             except InvalidArgument as error:
-                raise self.records.located(self._line, error) from None
+                raise self.records.located(number, error) from None
+            taken.add(ticket, record)
+            if self.state.printed == "receipts":
+                taken.receipts.append(self._single.receipt_of(cast("Ticket", ticket)))
 
-    async def _append(self, record: NewRecord, taken: _Taken) -> _Ticket:
-        more: dict[str, Any] = {}
-        if self._expected is not None:
-            more["expected_sequence"] = self._expected
-        while True:
-            try:
-                ticket: _Ticket = self._writer.append_nowait(*record, **more)
-            except trio.WouldBlock:
-                await self._writer.wait_room()
-            else:
-                break
-        if self._expected is not None:
-            self._expected += 1
-        if self.state.printed == "receipts":
-            taken.receipts.append(self._writer.receipt_of(ticket))  # type: ignore[union-attr, arg-type]
+    @property
+    def _single(self) -> StreamWriter:
+        """The writer of a stream that is not partitioned."""
+        return cast("StreamWriter", self._writer)
+
+    def _append_expected(self, *record: *RecordParts) -> Ticket:
+        assert self._expected is not None, "no sequence is expected"
+        ticket = self._single.append_nowait(*record, expected_sequence=self._expected)
+        self._expected += 1
         return ticket
 
 
@@ -256,10 +263,10 @@ async def _confirm(taken: _Taken, state: Appending) -> None:
     first = await taken.first.wait()
     for ticket in taken.lasts.values():
         last = await ticket.wait()
-    sequence = getattr(taken.first, "sequence", None)
-    if sequence is not None:
-        begin = sequence if state.sequences is None else state.sequences[0]
-        state.sequences = begin, ticket.sequence  # type: ignore[union-attr]
+    if isinstance(last, Position):  # a stream that is not partitioned
+        begin, end = cast("Ticket", taken.first), cast("Ticket", ticket)
+        first_sequence = begin.sequence if state.sequences is None else state.sequences[0]
+        state.sequences = first_sequence, end.sequence
     state.confirmed(taken.count, taken.nbytes, first, last)
     if taken.receipts:
         printed = [(await ticket.receipt()).to_json() for ticket in taken.receipts]
