@@ -7,9 +7,11 @@ records are any iterables.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar, cast
 
+from ledger.core.times import milliseconds_of
 from ledger.errors import InvalidArgument
 from stream.core.units import parse_duration_ms
 
@@ -22,14 +24,17 @@ for `datetime.timestamp`."""
 Columns = tuple[Sequence[bytes], Sequence[bytes | None] | None, Sequence[int | None] | None]
 """Values, keys and event times of records."""
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 def to_ms(time: Time) -> int:
     """Returns the milliseconds since the Unix epoch, rounded down. Raises InvalidArgument."""
     if isinstance(time, datetime):
-        return (time.astimezone(UTC) - _EPOCH) // _MILLISECOND
+        if time.tzinfo is None:
+            # At the ends of the calendar there may be no such time in UTC: a day does not matter.
+            with suppress(OverflowError, ValueError):
+                time = time.astimezone(UTC)
+        return milliseconds_of(time)
     if isinstance(time, bool) or not hasattr(time, "__index__"):
         raise InvalidArgument(
             f"{time!r} is not a time: give milliseconds since 1970 as a whole number, or a datetime"

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
+from ledger.core.times import CALENDAR_MS
 from ledger.errors import InvalidArgument
 from stream.core.arguments import columns_of, header_pairs, to_duration_ms, to_ms
 from stream.core.position import FromEventTime, FromTime
@@ -31,6 +32,15 @@ NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 def test_times_are_exact_milliseconds(time: int | datetime, expected: int) -> None:
     assert to_ms(time) == expected
     assert FromTime(time).append_time_ms == FromEventTime(time).event_time_ms == expected
+
+
+@pytest.mark.parametrize("hours", [-23, 0, 23])
+@pytest.mark.parametrize("end", [datetime.min, datetime.max])
+def test_the_ends_of_the_calendar_are_times_in_every_zone(end: datetime, hours: int) -> None:
+    assert to_ms(end.replace(tzinfo=timezone(timedelta(hours=hours)))) in range(
+        CALENDAR_MS.start - 86_400_000, CALENDAR_MS.stop + 86_400_000
+    )
+    assert abs(to_ms(end) - to_ms(end.replace(tzinfo=UTC))) <= 86_400_000
 
 
 @pytest.mark.parametrize("time", [1.5, "2026-01-01", None, True, b"1"])
