@@ -18,6 +18,7 @@ from ledger.errors import InvalidArgument
 from stream.cli.appending import Appending, Printed, append_records
 from stream.cli.arguments import StreamName, parse_event_time, parse_stream
 from stream.cli.inputs import InputFormat, RecordInput, RecordTemplate, parse_header
+from stream.core.names import parse_partition
 from stream.namespace import Namespace
 
 _CLUSTER = ClusterOption()
@@ -107,7 +108,8 @@ async def append(
     state = Appending(name, printed, is_json=output.json)
     with state.reported(), opened(file) as source:
         async with Namespace.connect(cluster.uri, name.namespace) as namespace:
-            if not expected_sequence:  # else it must exist
+            # What has records, or is a partition, must exist.
+            if not expected_sequence and parse_partition(name.stream) is None:
                 await _make_if_missing(namespace, name)
             given = RecordInput(source, records.format, template)
             await append_records(namespace, given, state, expected_sequence=expected_sequence)

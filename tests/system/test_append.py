@@ -295,3 +295,18 @@ def test_an_output_that_is_full_does_not_hide_what_is_durable(shared: Standalone
         assert said[0].startswith("durable before the error: 2 records, up to ")
         assert said[1] == "ledgerstream: standard output: No space left on device"
         assert done.returncode == 1
+
+
+def test_a_partitioned_stream_has_no_sequence_to_expect(shared: StandaloneCluster) -> None:
+    shared.run("namespace", "create", "spread")
+    shared.run("stream", "create", "spread/s", "--partitions", "2")
+    refused = shared.try_run("append", "spread/s", "--expected-sequence", "0", stdin=b"x\n")
+    assert refused.returncode == 1
+    assert b"partitioned" in refused.stderr
+    shared.run("append", "spread/s#1", "--expected-sequence", "0", stdin=b"x\n")
+    receipt = json.loads(shared.run("append", "spread/s#1", "--receipts", stdin=b"x\n"))
+    assert (receipt["stream"], receipt["sequence"]) == ("spread/s#1", 1)
+    missing = shared.try_run("append", "spread/s#2", stdin=b"x\n")
+    assert (missing.returncode, missing.stderr.count(b"\n")) == (1, 1)
+    done = shared.try_run("append", "spread/s", stdin=b"x\ny\n")
+    assert done.stderr == b"appended 2 records to spread/s\n"
