@@ -55,7 +55,7 @@ async def import_(file: Path, /, *, cluster: ClusterOption = _CLUSTER) -> None:
     file
         What `metadata export` wrote.
     """
-    with file.open(encoding="utf-8") as lines:
+    with file.open(encoding="utf-8", errors="surrogateescape") as lines:
         backup = decode_backup(lines)
     address = ClusterAddress.parse(cluster.uri)
     async with open_store(address) as store:

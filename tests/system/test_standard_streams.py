@@ -151,3 +151,12 @@ def test_a_cluster_may_have_any_bytes_in_its_path(
     done = redirected(filled, "", *LIST, "--json", "--cluster", b"sqlite:///" + path)
     assert (done.returncode, done.stderr) == (0, b"")
     assert STREAM.encode() in done.stdout
+
+
+def test_a_file_that_is_no_backup_may_have_any_bytes(
+    filled: StandaloneCluster, tmp_path: Path
+) -> None:
+    (tmp_path / "backup").write_bytes(b"\xff\x00\n")
+    done = filled.try_run("metadata", "import", str(tmp_path / "backup"))
+    assert (done.returncode, done.stderr.count(b"\n")) == (1, 1)
+    assert b"line 1 is not JSON" in done.stderr
