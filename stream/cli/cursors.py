@@ -109,7 +109,7 @@ async def set_cursor(
     to
         earliest, latest, a position, seq:N, end:N, time:ISO, event-time:ISO or cursor:NAME.
     """
-    name, start = parse_stream(stream), parse_from(to, "TO")
+    name, start = parse_stream(stream), parse_from(to)
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
         partitions = await namespace.partitions(name.stream)
         if isinstance(start, Position) and partitions != [name.stream]:

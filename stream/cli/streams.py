@@ -236,7 +236,7 @@ async def truncate(
         Continue although the namespace has no trash. Without it that is an error.
     """
     name = parse_stream(stream)
-    to = parse_from(position, "POSITION")
+    to = parse_from(position)
     if not isinstance(to, Position | FromTime):
         raise InvalidArgument(
             f"truncate to a position like 3:120:0 or to time:2026-01-31T12:00:00Z, not {position!r}"

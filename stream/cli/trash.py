@@ -83,7 +83,7 @@ async def untruncate(
 ) -> None:
     """Restore truncated records, from POSITION on or all that are left."""
     name = parse_stream(stream)
-    to = None if position is None else parse_from(position, "POSITION")
+    to = None if position is None else parse_from(position)
     if to is not None and not isinstance(to, Position):
         raise InvalidArgument(f"bring back from a position like 3:120:0, not {position!r}")
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
