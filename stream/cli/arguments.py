@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ledger.core.times import parse_time_ms
+from ledger.core.units import parse_duration_ms
 from ledger.errors import InvalidArgument
 from stream.core.names import check_name
 from stream.core.position import (
@@ -23,7 +24,6 @@ from stream.core.position import (
     parse_start,
 )
 from stream.core.stream_patterns import StreamPatterns
-from stream.core.units import parse_duration_ms
 
 
 class StreamName(NamedTuple):

@@ -8,9 +8,9 @@ from typing import Any
 from cyclopts import App
 
 from ledger.cli.output import ClusterOption, OutputOption, print_json, remark, time_of
+from ledger.core.units import duration_text, size_text
 from stream.cli.arguments import StreamName, parse_stream
 from stream.core.retention import RetentionPlan, SegmentPlan, Verdict
-from stream.core.units import duration_text, size_text
 from stream.namespace import Namespace
 from stream.retention.policies import Consequence, plans_of
 

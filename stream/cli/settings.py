@@ -9,9 +9,9 @@ from typing import Any, Literal, cast
 from cyclopts import Parameter
 
 from ledger.cli.output import time_of
+from ledger.core.units import duration_text, parse_duration_ms, parse_size_bytes, size_text
 from ledger.errors import InvalidArgument
 from stream.core.metadata.namespaces import NamespaceMetadata
-from stream.core.units import duration_text, parse_duration_ms, parse_size_bytes, size_text
 from stream.retention.policies import NamespaceSettings
 
 _NO_LIMIT = ("ever", "none")

@@ -8,9 +8,9 @@ from cyclopts import App
 
 from ledger.cli.output import ClusterOption, OutputOption, print_json, time_of
 from ledger.client import LedgerClient
+from ledger.core.units import parse_duration_ms
 from ledger.errors import InvalidArgument
 from stream.core.sinks import SinkMetadata
-from stream.core.units import parse_duration_ms
 from stream.store.sinks import find_sink, forget_sink, list_sinks, read_sink
 
 app = App(name="sink", help="List, show, forget.")

@@ -15,11 +15,11 @@ from ledger.cli.output import (
     time_of,
     write_output,
 )
+from ledger.core.units import duration_text
 from ledger.errors import InvalidArgument
 from stream.cli.arguments import StreamName, parse_from, parse_stream
 from stream.core.metadata.streams import Segment, StreamInfo, StreamMetadata
 from stream.core.position import FromTime, Position
-from stream.core.units import duration_text
 from stream.errors import IsPartitioned, NoSuchStream
 from stream.namespace import Namespace, list_namespaces
 from stream.partitions.partitions import PartitionedInfo

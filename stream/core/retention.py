@@ -16,12 +16,12 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from ledger.core.units import duration_text, size_text
 from ledger.errors import FinalError
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.core.position import Position
 from stream.core.trash import purged
-from stream.core.units import duration_text, size_text
 
 TRASH_SEGMENTS_MAX = 2000
 """Segments in the trash of one stream. They share a metadata node with the live segments, which

@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any, TypedDict, Unpack, cast
 
 from ledger.client import LedgerClient
+from ledger.core.units import duration_text, parse_size_bytes, size_text
 from ledger.errors import InvalidArgument, MetadataConflict
 from stream.core.arguments import Duration, Size, to_duration_ms
 from stream.core.metadata.namespaces import NamespaceMetadata
@@ -22,7 +23,6 @@ from stream.core.retention import (
     Verdict,
     explain_deleted,
 )
-from stream.core.units import duration_text, parse_size_bytes, size_text
 from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
 from stream.retention.partition_sizes import PartitionSizes
 from stream.retention.reclaim import plan_retention

@@ -11,10 +11,10 @@ import json
 import re
 
 from ledger.core.times import parse_time_ms
+from ledger.core.units import parse_duration_ms, parse_size_bytes
 from ledger.errors import InvalidArgument
 from stream.core.names import check_name
 from stream.core.position import FromEnd, FromSequence, FromTime, Position, Start, parse_start
-from stream.core.units import parse_duration_ms, parse_size_bytes
 
 STREAM_FORM = "NAMESPACE/STREAM, like demo/clicks, or one partition of it, demo/clicks#2"
 START_FORMS = (

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from connectors.spark.core.offsets import StreamOffset
 from connectors.spark.source.stream_index import StreamIndex
 from ledger.client import LedgerClient
+from ledger.core.units import duration_text, size_text
 from ledger.errors import FinalError, LedgerError
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.retention import newest_ms
-from stream.core.units import duration_text, size_text
 from stream.errors import NoSuchNamespace, NotInTrash
 from stream.reading.seek import measure
 from stream.retention.trash import Trash

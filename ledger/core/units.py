@@ -15,6 +15,9 @@ _SIZES = {
     "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40,
 }  # fmt: skip
 _SIZES_BY_LOWER = {unit.lower(): factor for unit, factor in _SIZES.items()}
+DURATION_MS_MAX = 1 << 50
+"""The longest duration: 35,000 years, which every format and every calculation can hold."""
+
 _DURATION = re.compile(r"(?:\d{1,15}(?:ms|[smhdw]))+", re.ASCII)
 _SIZE = re.compile(r"(\d{1,18})\s*([A-Za-z]+)", re.ASCII)
 
@@ -23,13 +26,21 @@ def parse_duration_ms(text: str) -> int:
     """Parses "7d", "1h30m", "500ms", or a bare number of milliseconds. Raises InvalidArgument."""
     word = text.strip()
     if word.isascii() and word.isdigit() and len(word) <= 18:
-        return int(word)
+        return _bounded(int(word), text)
     if not _DURATION.fullmatch(word):
         raise InvalidArgument(
             f"duration {text[:40]!r}: write 7d, 1h30m, 90s or a number of milliseconds"
         )
     parts = re.findall(r"(\d+)(ms|[smhdw])", word)
-    return sum(int(number) * _DURATIONS[unit] for number, unit in parts)
+    return _bounded(sum(int(number) * _DURATIONS[unit] for number, unit in parts), text)
+
+
+def _bounded(milliseconds: int, text: str) -> int:
+    """Raises InvalidArgument beyond the longest duration."""
+    if milliseconds > DURATION_MS_MAX:
+        longest = DURATION_MS_MAX // _DURATIONS["d"]
+        raise InvalidArgument(f"duration {text[:40]!r} is longer than {longest:,} days, the most")
+    return milliseconds
 
 
 def parse_size_bytes(text: str) -> int:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ledger.core.units import duration_text, parse_duration_ms, parse_size_bytes, size_text
 from ledger.errors import InvalidArgument
-from stream.core.units import duration_text, parse_duration_ms, parse_size_bytes, size_text
 
 
 def test_durations_are_read() -> None:
@@ -28,6 +28,13 @@ def test_sizes_are_read() -> None:
     for wrong in ("", "GiB", "10 G", "-1", "1.5GiB", "10 GiBs"):
         with pytest.raises(InvalidArgument, match="write 10GiB"):
             parse_size_bytes(wrong)
+
+
+def test_a_duration_beyond_all_bounds_is_refused_as_such() -> None:
+    assert parse_duration_ms("13031248d") == 13_031_248 * 86_400_000
+    for wrong in ("13031249d", "9999999999999d", "9" * 18, "999999999999999w1ms"):
+        with pytest.raises(InvalidArgument, match="longer than 13,031,248 days"):
+            parse_duration_ms(wrong)
 
 
 @given(st.integers(0, 1 << 40))
