@@ -30,7 +30,7 @@ DIRECTORIES_MAX = 64
 """Limits journal directories and ledger directories alike: each journal has a thread, each ledger
 directory has caches and open files."""
 WILDCARD_HOSTS = ("0.0.0.0", "::", "")
-KNOWN_ELSEWHERE = ("cluster",)
+KNOWN_ELSEWHERE = ("cluster", "context")
 """Names in the environment (LEDGERSTREAM_CLUSTER) that clients read and a bookie ignores."""
 
 

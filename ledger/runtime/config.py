@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import inspect
+import re
 import tomllib
 import typing
 from collections.abc import Collection, Mapping
@@ -17,11 +18,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from ledger.errors import InvalidArgument
+from ledger.units import parse_duration_ms, parse_size_bytes
 
 T = TypeVar("T")
 
 ENVIRONMENT_PREFIX = "LEDGERSTREAM_"
 _BYTE_UNITS = ("bytes", "bytes/s")
+_NUMBER = re.compile(r"[-+]?[\d.]+|[-+]?(?:nan|inf)", re.ASCII)
 
 
 def setting(default: Any, *, unit: str, apache: str, reason: str) -> Any:
@@ -41,12 +44,18 @@ def load_settings(
 ) -> T:
     """Returns one `settings_type`, merged from all sources.
 
-    Flags whose value is None were not given. In the environment the items of a list are separated
+    Sizes and durations are numbers of their unit, or text like "64MB" and "7d". Flags whose value
+    is None were not given. In the environment the items of a list are separated
     by commas; names in `known_elsewhere` (without prefix, in lower case) belong to other programs.
     Raises InvalidArgument.
     """
     hints = typing.get_type_hints(settings_type)
-    names = [field.name for field in _fields(settings_type)]
+    units = {field.name: field.metadata["unit"] for field in _fields(settings_type)}
+    apache = {
+        name: field.name
+        for field in _fields(settings_type)
+        for name in field.metadata["apache"].split(", ")
+    }
     values: dict[str, object] = {}
     for source, given, is_text in (
         (str(file), read_toml(file) if file is not None else {}, False),
@@ -54,9 +63,10 @@ def load_settings(
         ("flags", {name: value for name, value in flags.items() if value is not None}, False),
     ):
         for name, value in given.items():
-            if name not in names:
-                raise _unknown(source, name, names)
-            values[name] = _converted(source, name, value, hints[name], is_text)
+            if name not in units:
+                raise _unknown(source, name, units, apache)
+            plain = _without_unit(source, name, value, units[name])
+            values[name] = _converted(source, name, plain, hints[name], is_text)
     missing = [
         field.name
         for field in _fields(settings_type)
@@ -66,8 +76,9 @@ def load_settings(
     ]
     if missing:
         raise InvalidArgument(
-            f"missing settings: {', '.join(missing)}. Give them in the file, in the environment"
-            f" ({ENVIRONMENT_PREFIX}{missing[0].upper()}) or as flags"
+            f"missing settings: {', '.join(missing)}. Cure: give them in"
+            f" {'a TOML file' if file is None else file}, or in the environment"
+            f" ({', '.join(ENVIRONMENT_PREFIX + name.upper() for name in missing)})"
         )
     return settings_type(**values)
 
@@ -132,9 +143,27 @@ def _converted(source: str, name: str, value: object, hint: Any, is_text: bool) 
         raise InvalidArgument(f"{source}: {name} = {value!r} is wrong: {error}") from None
 
 
-def _unknown(source: str, name: str, names: Collection[str]) -> InvalidArgument:
+def _without_unit(source: str, name: str, value: object, unit: str) -> object:
+    """Returns a number for text like "64MB" or "7d", and any other value as it is. Raises
+    InvalidArgument."""
+    parse = parse_size_bytes if unit in _BYTE_UNITS else parse_duration_ms if unit == "ms" else None
+    if parse is None or not isinstance(value, str) or _NUMBER.fullmatch(value.strip()):
+        return value
+    try:
+        return parse(value.removesuffix("/s") if unit == "bytes/s" else value)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{source}: {name} = {value!r} is wrong: {error}") from None
+
+
+def _unknown(
+    source: str, name: str, names: Collection[str], apache: Mapping[str, str]
+) -> InvalidArgument:
+    """`apache` has the names of settings by those of Apache BookKeeper."""
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     cure = f"did you mean {near[0]}?" if near else f"known are {', '.join(names)}"
+    same = next((ours for theirs, ours in apache.items() if theirs.lower() == name.lower()), None)
+    if name and same is not None:
+        cure = f"Apache BookKeeper's {name} is {same} here, see docs/configuration.md for its unit"
     shown = f"{ENVIRONMENT_PREFIX}{name.upper()}" if source == "environment" else name
     return InvalidArgument(f"{source}: unknown setting {shown}: {cure}")
 

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ledger.core.times import parse_time_ms
-from ledger.core.units import parse_duration_ms
 from ledger.errors import InvalidArgument
+from ledger.units import parse_duration_ms
 from stream.core.names import check_name
 from stream.core.position import (
     FromCursor,

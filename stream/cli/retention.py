@@ -8,7 +8,7 @@ from typing import Any
 from cyclopts import App
 
 from ledger.cli.output import ClusterOption, OutputOption, print_json, remark, time_of
-from ledger.core.units import duration_text, size_text
+from ledger.units import duration_text, size_text
 from stream.cli.arguments import StreamName, parse_stream
 from stream.core.retention import RetentionPlan, SegmentPlan, Verdict
 from stream.namespace import Namespace

@@ -9,8 +9,8 @@ from typing import Any, Literal, cast
 from cyclopts import Parameter
 
 from ledger.cli.output import time_of
-from ledger.core.units import duration_text, parse_duration_ms, parse_size_bytes, size_text
 from ledger.errors import InvalidArgument
+from ledger.units import duration_text, parse_duration_ms, parse_size_bytes, size_text
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.retention.policies import NamespaceSettings
 

@@ -8,8 +8,8 @@ from cyclopts import App
 
 from ledger.cli.output import ClusterOption, OutputOption, print_json, time_of
 from ledger.client import LedgerClient
-from ledger.core.units import parse_duration_ms
 from ledger.errors import InvalidArgument
+from ledger.units import parse_duration_ms
 from stream.core.sinks import SinkMetadata
 from stream.store.sinks import find_sink, forget_sink, list_sinks, read_sink
 

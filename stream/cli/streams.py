@@ -15,8 +15,8 @@ from ledger.cli.output import (
     time_of,
     write_output,
 )
-from ledger.core.units import duration_text
 from ledger.errors import InvalidArgument
+from ledger.units import duration_text
 from stream.cli.arguments import StreamName, parse_from, parse_stream
 from stream.core.metadata.streams import Segment, StreamInfo, StreamMetadata
 from stream.core.position import FromTime, Position

@@ -7,8 +7,8 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ledger.cli.output import ClusterOption, OutputOption, remark, time_of
-from ledger.core.units import duration_text, size_text
 from ledger.errors import InvalidArgument
+from ledger.units import duration_text, size_text
 from stream.cli.arguments import parse_from, parse_stream
 from stream.cli.retention import amount
 from stream.cli.streams import app

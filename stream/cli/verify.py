@@ -19,8 +19,8 @@ import stream.cli.trash  # noqa: F401 - it adds commands to the same app
 from ledger.cli.output import ClusterOption, OutputOption, print_json, remark
 from ledger.copy_reader import SilentBookies
 from ledger.core.copies import CopyVerdict
-from ledger.core.units import size_text
 from ledger.errors import InvalidArgument
+from ledger.units import size_text
 from stream.cli.arguments import StreamName, parse_stream
 from stream.cli.streams import app as app
 from stream.core.position import Truncated

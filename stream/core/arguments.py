@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import TypeVar, cast
 
 from ledger.core.times import milliseconds_of
-from ledger.core.units import parse_duration_ms
 from ledger.errors import InvalidArgument
+from ledger.units import parse_duration_ms
 
 T = TypeVar("T")
 

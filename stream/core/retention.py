@@ -16,8 +16,8 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ledger.core.units import duration_text, size_text
 from ledger.errors import FinalError
+from ledger.units import duration_text, size_text
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.core.position import Position

@@ -12,8 +12,8 @@ from datetime import timedelta
 from typing import Any, TypedDict, Unpack, cast
 
 from ledger.client import LedgerClient
-from ledger.core.units import duration_text, parse_size_bytes, size_text
 from ledger.errors import InvalidArgument, MetadataConflict
+from ledger.units import duration_text, parse_size_bytes, size_text
 from stream.core.arguments import Duration, Size, to_duration_ms
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.retention import (

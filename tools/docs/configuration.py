@@ -26,8 +26,9 @@ are given at creation and stored in metadata. See [the policy of a namespace](#a
 ## A bookie
 
 The settings of a TOML file for `ledgerstream bookie run --config FILE`. Later sources take
-precedence: defaults, the file, the environment (`LEDGERSTREAM_` and the name in upper case), flags.
-An unknown name is an error.
+precedence: defaults, the file, the environment (`LEDGERSTREAM_` and the name in upper case). Sizes
+and durations are numbers of their unit, or text like `"64MB"`, `"10s"`, `"7d"`. An unknown name is
+an error.
 
 """
 _WITHOUT = """

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from connectors.spark.core.planner import Task
 from connectors.spark.options.options import TERMINAL_VARIABLE, ReadOptions
-from ledger.core.units import size_text
+from ledger.units import size_text
 
 
 def print_plan(options: ReadOptions, tasks: Sequence[Task]) -> None:

@@ -11,8 +11,8 @@ import json
 import re
 
 from ledger.core.times import parse_time_ms
-from ledger.core.units import parse_duration_ms, parse_size_bytes
 from ledger.errors import InvalidArgument
+from ledger.units import parse_duration_ms, parse_size_bytes
 from stream.core.names import check_name
 from stream.core.position import FromEnd, FromSequence, FromTime, Position, Start, parse_start
 

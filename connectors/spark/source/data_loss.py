@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from connectors.spark.core.offsets import StreamOffset
 from connectors.spark.source.stream_index import StreamIndex
 from ledger.client import LedgerClient
-from ledger.core.units import duration_text, size_text
 from ledger.errors import FinalError, LedgerError
+from ledger.units import duration_text, size_text
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.retention import newest_ms

@@ -44,6 +44,7 @@ def test_the_environment_is_text_for_every_type() -> None:
         "LEDGERSTREAM_JOURNAL_GROUP_WAIT_MS": "0.5",
         "LEDGERSTREAM_JOURNAL_FLUSH_WHEN_QUEUE_EMPTY": "false",
         "LEDGERSTREAM_CLUSTER": "a client's",
+        "LEDGERSTREAM_CONTEXT": "a client's, too",
     }
     config = load_bookie_config(None, environment, {})
     assert config.ledger_directories == ("/b",)
@@ -76,9 +77,59 @@ def test_errors_about_wrong_types_name_the_setting_and_the_value(tmp_path: Path)
 def test_missing_settings_are_listed_with_the_cure() -> None:
     with pytest.raises(
         InvalidArgument,
-        match=r"missing settings: journal_directories, ledger_directories.*LEDGERSTREAM_JOURNAL_",
+        match=r"missing settings: journal_directories, ledger_directories\. Cure: give them in a "
+        r"TOML file, or in the environment \(LEDGERSTREAM_JOURNAL_DIRECTORIES, LEDGERSTREAM_LED",
     ):
         load_bookie_config(None, {}, {"metadata_uri": "memory:"})
+
+
+def test_sizes_and_durations_have_units_if_they_are_text(tmp_path: Path) -> None:
+    file = tmp_path / "b.toml"
+    file.write_text(
+        'write_cache_bytes = "64MB"\ncheckpoint_interval_ms = "10s"\n'
+        'journal_group_wait_ms = "3ms"\nscrub_bytes_per_s = "2 MiB/s"\n'
+    )
+    environment = {"LEDGERSTREAM_ENTRY_LOG_BYTES_MAX": "1GiB"}
+    config = load_bookie_config(file, environment, REQUIRED)
+    assert config.write_cache_bytes == 64_000_000
+    assert config.checkpoint_interval_ms == 10_000
+    assert config.journal_group_wait_ms == 3.0
+    assert config.scrub_bytes_per_s == 2 << 20
+    assert config.entry_log_bytes_max == 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            'write_cache_bytes = "64 megs"',
+            r"write_cache_bytes = '64 megs' is wrong: size '64 megs'",
+        ),
+        ('checkpoint_interval_ms = "soon"', r"is wrong: duration 'soon': write 7d"),
+        ('checkpoint_interval_ms = "99999999999d"', r"is wrong: duration .* is longer than"),
+        ('connections_max = "5k"', r"connections_max = '5k' is wrong: Expected `int`"),
+    ],
+)
+def test_wrong_units_are_refused_with_the_setting(tmp_path: Path, line: str, message: str) -> None:
+    file = tmp_path / "b.toml"
+    file.write_text(line)
+    with pytest.raises(InvalidArgument, match=message):
+        load_bookie_config(file, {}, REQUIRED)
+
+
+def test_names_of_apache_bookkeeper_are_translated(tmp_path: Path) -> None:
+    apache = {
+        name: field.name
+        for field in dataclasses.fields(BookieConfig)
+        for name in field.metadata["apache"].split(", ")
+        if name
+    }
+    assert apache["bookiePort"] == "port"
+    for theirs, ours in apache.items():
+        file = tmp_path / "b.toml"
+        file.write_text(f"{theirs} = 1\n")
+        with pytest.raises(InvalidArgument, match=rf"{theirs} is {ours} here"):
+            load_bookie_config(file, {}, REQUIRED)
 
 
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.core.units import duration_text, parse_duration_ms, parse_size_bytes, size_text
 from ledger.errors import InvalidArgument
+from ledger.units import duration_text, parse_duration_ms, parse_size_bytes, size_text
 
 
 def test_durations_are_read() -> None:
