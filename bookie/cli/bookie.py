@@ -136,7 +136,7 @@ async def list_bookies(
             remark(f"ledgerstream: bookie {bookie} does not answer: {found}")
     output.show_list(
         [
-            {"bookie": bookie, "state": states[bookie], "total_bytes": total, "free_bytes": free}
+            {"bookie": bookie, "state": states[bookie], "free_bytes": free, "total_bytes": total}
             for bookie, (total, free) in total_and_free.items()
         ],
         title="bookies",

@@ -9,4 +9,5 @@ importing this package must import nothing else.
 - `output`: where the cluster is, and how results and errors are printed.
 - `standard_streams`: stdin, stdout and stderr, which may be closed, full, or not UTF-8.
 - `supervised`: for processes that must end with the one that started them.
+- `tables`: tables for terminals and pipes.
 """

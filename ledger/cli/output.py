@@ -23,6 +23,7 @@ from ledger.cli.standard_streams import (
     drop_output,
     open_standard_streams,
 )
+from ledger.cli.tables import Page, page_of_stdout, property_lines, row_lines
 from ledger.core.times import time_text
 from ledger.errors import InvalidArgument, LedgerError
 
@@ -31,6 +32,10 @@ EXIT_ERROR = 1
 EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130
 _EXIT_OUTPUT_CLOSED = 141  # as a shell shows a program that SIGPIPE ended
+
+
+class UsageError(InvalidArgument):
+    """The command line itself is wrong: exit code 2."""
 
 
 @Parameter(name="*")
@@ -68,15 +73,17 @@ class ClusterOption:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOption:
     json: Annotated[bool, Parameter(negative="")] = False
-    """Print JSON."""
+    """Print JSON, with exact numbers and times."""
+
+    wide: Annotated[bool, Parameter(negative="")] = False
+    """Print all columns of tables, and times in full, also beyond the width of the terminal."""
 
     def show(self, data: Mapping[str, Any], *, title: str) -> None:
         """Prints one object with named properties; as JSON, one object on one line."""
         if self.json:
             print_json(data)
             return
-        rows = [[name.replace("_", " "), value] for name, value in data.items()]
-        _print_table(title, None, rows)
+        self._print(property_lines(data, title, self._page))
 
     def report(self, done: Mapping[str, Any], remarked: str) -> None:
         """Reports what was done: as a JSON object, or as a remark on stderr."""
@@ -93,9 +100,17 @@ class OutputOption:
         elif not listed:
             remark(none)
         else:
-            names = list(listed[0])
-            rows = [[item[name] for name in names] for item in listed]
-            _print_table(title, [name.replace("_", " ") for name in names], rows)
+            lines, left_out = row_lines(listed, title, self._page)
+            self._print(lines)
+            if left_out:
+                remark(f"not shown: {', '.join(left_out)} (--wide shows all columns)")
+
+    @property
+    def _page(self) -> Page:
+        return page_of_stdout(is_wide=self.wide)
+
+    def _print(self, lines: Sequence[str]) -> None:
+        write_output("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
 
 
 def print_json(data: object) -> None:
@@ -117,38 +132,6 @@ def text_or_base64(value: bytes) -> str | dict[str, str]:
         return value.decode("utf-8")
     except UnicodeDecodeError:
         return {"base64": base64.b64encode(value).decode("ascii")}
-
-
-def _print_table(
-    title: str, columns: Sequence[str] | None, rows: Sequence[Sequence[object]]
-) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    # In a pipe rich would wrap at 80 columns, but a program or file has no width.
-    console = Console() if sys.stdout.isatty() else Console(width=10_000)
-    table = Table(title=title, title_justify="left", show_header=columns is not None)
-    for column in columns or ["", ""]:
-        is_number = (
-            bool(rows) and columns is not None and isinstance(rows[0][columns.index(column)], int)
-        )
-        table.add_column(column, justify="right" if is_number else "left", overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(_shown(value)) for value in row))
-    console.print(table)
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, list | tuple):
-        return ", ".join(_shown(item) for item in value)
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}={_shown(item)}" for key, item in value.items())
-    return str(value)
 
 
 def remark(text: str) -> None:
@@ -210,7 +193,7 @@ def _explain(causes: Sequence[BaseException]) -> int:
     if any(isinstance(cause, OutputClosed) for cause in causes):
         return _EXIT_OUTPUT_CLOSED
     remark(f"ledgerstream: {_bytes_shown(_text_of(causes[0]))}")
-    return EXIT_ERROR
+    return EXIT_USAGE if isinstance(causes[0], UsageError) else EXIT_ERROR
 
 
 def _bytes_shown(text: str) -> str:

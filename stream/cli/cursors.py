@@ -26,12 +26,12 @@ _OUTPUT = OutputOption()
 async def _facts(namespace: Namespace, cursor: CursorMetadata) -> dict[str, Any]:
     lag = await namespace.cursor_lag(cursor.stream, cursor.name)
     return {
-        "stream": f"{namespace.name}/{cursor.stream}",
         "cursor": cursor.name,
-        "position": str(cursor.position),
+        "stream": f"{namespace.name}/{cursor.stream}",
         "lag_records": lag.records,
-        "lag_bytes": lag.bytes,
         "lag_seconds": lag.seconds,
+        "lag_bytes": lag.bytes,
+        "position": str(cursor.position),
         "holder": cursor.holder or None,
         "epoch": cursor.epoch,
         "changed": time_of(cursor.changed_ms),

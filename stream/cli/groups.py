@@ -49,13 +49,13 @@ async def show(
     rows = [
         {
             "partition": row.partition,
-            "assigned_to": row.assigned_to or None,
             "holder": row.holder or None,
-            "epoch": row.epoch,
-            "position": None if row.position is None else str(row.position),
             "lag_records": None if row.lag is None else row.lag.records,
-            "lag_bytes": None if row.lag is None else row.lag.bytes,
             "lag_seconds": None if row.lag is None else row.lag.seconds,
+            "lag_bytes": None if row.lag is None else row.lag.bytes,
+            "position": None if row.position is None else str(row.position),
+            "assigned_to": row.assigned_to or None,
+            "epoch": row.epoch,
         }
         for row in info.partitions
     ]

@@ -84,11 +84,11 @@ def _segment_row(segment: SegmentPlan) -> dict[str, Any]:
     is_open = segment.newest_ms < 0
     return {
         "segment": segment.number,
-        "records": None if is_open else segment.records,
-        "size": None if is_open else size_text(segment.nbytes),
-        "newest record": time_of(segment.newest_ms),
         "what": _what(segment),
         "when": "now" if _is_now(segment) else time_of(segment.due_ms),
+        "records": None if is_open else segment.records,
+        "bytes": None if is_open else segment.nbytes,
+        "newest record": time_of(segment.newest_ms),
         "why": segment.reason,
     }
 

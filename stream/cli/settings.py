@@ -122,6 +122,8 @@ def _shown(setting: str, value: Any) -> Any:
         return "ever"
     if setting.endswith("_max") and value is None:
         return "no limit"
+    if value == 0 and setting.endswith("_ms"):
+        return "0"
     if setting == "bytes_per_s_max":
         return f"{value:,} ({size_text(value)}/s)"
     if type(value) is int and value >= 1000:

@@ -10,6 +10,7 @@ from cyclopts import App, Parameter
 from ledger.cli.output import (
     ClusterOption,
     OutputOption,
+    UsageError,
     print_json,
     remark,
     time_of,
@@ -29,6 +30,8 @@ app = App(name="stream", help="Create, grow, list, show, truncate, delete.")
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
+_SEGMENTS_SHOWN_MAX = 20
+_SEGMENTS_PER_PAGE = 100
 _Flag = Annotated[bool, Parameter(negative="")]
 
 
@@ -36,25 +39,25 @@ def _facts(name: StreamName, info: StreamInfo) -> dict[str, Any]:
     return {
         "stream": str(name),
         "records": info.records,
-        "first_sequence": info.first_sequence,
-        "next_sequence": info.next_sequence,
+        "sealed_bytes": info.sealed_bytes,
+        "segments": info.segments,
+        "created": time_of(info.created_ms),
         "first_position": str(info.first_position),
         "end_position": str(info.end_position),
-        "segments": info.segments,
-        "sealed_bytes": info.sealed_bytes,
+        "first_sequence": info.first_sequence,
+        "next_sequence": info.next_sequence,
         "epoch": info.epoch,
-        "created": time_of(info.created_ms),
     }
 
 
 def _partitioned_facts(name: StreamName, info: PartitionedInfo) -> dict[str, Any]:
     return {
         "stream": str(name),
-        "partitions": len(info.partitions),
         "records": info.records,
-        "segments": info.segments,
         "sealed_bytes": info.sealed_bytes,
+        "segments": info.segments,
         "created": time_of(info.created_ms),
+        "partitions": len(info.partitions),
     }
 
 
@@ -71,13 +74,36 @@ def _segment_facts(stream: StreamMetadata, segment: Segment) -> dict[str, Any]:
     return {
         "segment": segment.number,
         "ledger_id": segment.ledger_id,
-        "state": "dropped" if stream.is_dropped(segment) else segment.state.value,
-        "first_sequence": segment.first_sequence,
-        "entries": None if is_open else segment.last_entry + 1,
+        "state": _state(stream, segment),
         "records": None if is_open else segment.records,
         "bytes": None if is_open else segment.nbytes,
         "created": time_of(segment.created_ms),
+        "first_sequence": segment.first_sequence,
+        "entries": None if is_open else segment.last_entry + 1,
     }
+
+
+def _state(stream: StreamMetadata, segment: Segment) -> str:
+    return "dropped" if stream.is_dropped(segment) else segment.state.value
+
+
+def _segments_by_state(stream: StreamMetadata) -> list[dict[str, Any]]:
+    """Returns a row for each state: how many segments have it, and what is in them."""
+    by_state: dict[str, list[Segment]] = {}
+    for segment in stream.segments:
+        by_state.setdefault(_state(stream, segment), []).append(segment)
+    return [
+        {
+            "segments": state,
+            "number": len(found),
+            "records": sum(segment.records for segment in found),
+            "bytes": sum(segment.nbytes for segment in found),
+            "first": found[0].number,
+            "last": found[-1].number,
+            "oldest": time_of(found[0].created_ms),
+        }
+        for state, found in by_state.items()
+    ]
 
 
 @app.command
@@ -126,7 +152,7 @@ async def grow(
     stream
         NAMESPACE/STREAM.
     partitions
-        How many there shall be.
+        New number of partitions.
     """
     name = parse_stream(stream)
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
@@ -150,7 +176,7 @@ async def list_streams(
     namespace
         NAMESPACE; all of them by default.
     names
-        Print names only: of many thousands at once.
+        Print only the names, which is fast for many thousands.
     """
     from ledger.client import LedgerClient
 
@@ -191,10 +217,28 @@ async def _all_facts(namespace: Namespace, names: list[StreamName]) -> list[dict
 
 @app.command
 async def show(
-    stream: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
+    stream: str,
+    /,
+    *,
+    segments: _Flag = False,
+    page: int = 1,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
 ) -> None:
-    """Show a stream: where it begins and ends, and its segments; or its partitions."""
+    """Show a stream: where it begins and ends, and its segments; or its partitions.
+
+    Parameters
+    ----------
+    stream
+        NAMESPACE/STREAM.
+    segments
+        List the segments, a page of them at a time, also if they are many.
+    page
+        The page of segments to list, counted from 1.
+    """
     name = parse_stream(stream)
+    if page < 1:
+        raise UsageError(f"--page {page}: pages are counted from 1")
     async with Namespace.connect(cluster.uri, name.namespace) as namespace:
         try:
             metadata = await namespace.stream_metadata(name.stream)
@@ -202,17 +246,43 @@ async def show(
         except IsPartitioned:
             info = await namespace.partitioned_info(name.stream)
             facts = _partitioned_facts(name, info)
-            what = "partitions"
             parts = [_facts(StreamName(name.namespace, p.name), p) for p in info.partitions]
-        else:
-            what = "segments"
-            parts = [_segment_facts(metadata, segment) for segment in metadata.segments]
+            if output.json:
+                print_json(facts | {"by_partition": parts})
+                return
+            output.show(facts, title=f"stream {name}")
+            output.show_list(parts, title="partitions", none="no partitions yet")
+            return
     if output.json:
-        key = "segments" if what == "segments" else "by_partition"
-        print_json(facts | {key: parts})
+        rows = [_segment_facts(metadata, segment) for segment in metadata.segments]
+        print_json(facts | {"segments": rows})
         return
-    output.show(facts, title=f"stream {name}")
-    output.show_list(parts, title=what, none=f"no {what} yet")
+    if not segments:
+        output.show(facts, title=f"stream {name}")
+    _show_segments(name, metadata, output, page=page if segments else None)
+
+
+def _show_segments(
+    name: StreamName, metadata: StreamMetadata, output: OutputOption, *, page: int | None
+) -> None:
+    """Lists one page of the segments. Without a page, it lists all if they are few, else what they
+    are by their state. Raises UsageError for a page that is not there."""
+    found = metadata.segments
+    if page is None and len(found) > _SEGMENTS_SHOWN_MAX:
+        output.show_list(_segments_by_state(metadata), title="segments", none="")
+        remark(f"`ledgerstream stream show {name} --segments` lists all {len(found)} segments")
+        return
+    pages = max(1, -(-len(found) // _SEGMENTS_PER_PAGE))
+    number = page or 1
+    if number > pages:
+        raise UsageError(f"--page {number}: stream {name} has {pages} pages of segments")
+    first = (number - 1) * _SEGMENTS_PER_PAGE
+    shown = found[first : first + _SEGMENTS_PER_PAGE]
+    rows = [_segment_facts(metadata, segment) for segment in shown]
+    output.show_list(rows, title="segments", none="no segments yet")
+    if pages > 1:
+        following = f"; --page {number + 1} shows more" if number < pages else ""
+        remark(f"page {number} of {pages}{following}")
 
 
 @app.command

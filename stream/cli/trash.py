@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from ledger.cli.output import ClusterOption, OutputOption, remark, time_of
 from ledger.errors import InvalidArgument
-from ledger.units import duration_text, size_text
+from ledger.units import duration_text
 from stream.cli.arguments import parse_from, parse_stream
 from stream.cli.retention import amount
 from stream.cli.streams import app
@@ -32,14 +32,14 @@ async def trash(
             {
                 "stream": f"{namespace}/{entry.stream}",
                 "what": "deleted stream" if entry.is_deleted else "truncated segments",
-                "segments": entry.segments,
                 "records": entry.records,
-                "bytes": entry.nbytes if output.json else size_text(entry.nbytes),
-                "since": time_of(entry.since_ms),
-                "gone_after": time_of(entry.purge_ms),
+                "bytes": entry.nbytes,
                 "left": max(0, entry.purge_ms - now_ms)
                 if output.json
                 else duration_text(max(0, entry.purge_ms - now_ms)),
+                "since": time_of(entry.since_ms),
+                "segments": entry.segments,
+                "gone_after": time_of(entry.purge_ms),
                 "begins_at": str(entry.first_position),
             }
             for entry in entries

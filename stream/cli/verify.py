@@ -114,18 +114,19 @@ def _show(name: StreamName, report: StreamReport, output: OutputOption) -> None:
 def _faults(report: StreamReport) -> Iterator[dict[str, Any]]:
     for segment in report.segments:
         where = {"stream": segment.stream, "segment": segment.segment, "ledger": segment.ledger_id}
-        whole: dict[str, Any] = where | {"entries": "all", "bookie": None}
+        whole: dict[str, Any] = {"entries": "all", "bookie": None} | where
         if segment.problem:
-            yield whole | {"state": "damage", "detail": segment.problem}
+            yield {"state": "damage"} | whole | {"detail": segment.problem}
         if segment.ledger is None:
             continue
         for doubt in segment.ledger.doubts:
-            yield whole | {"state": "doubt", "detail": doubt}
+            yield {"state": "doubt"} | whole | {"detail": doubt}
         for fault in segment.ledger.faults:
-            yield where | {
+            yield {
+                "state": fault.state.value,
                 "entries": f"{fault.first_entry}..{fault.last_entry}",
                 "bookie": fault.bookie,
-                "state": fault.state.value,
+                **where,
                 "detail": fault.detail,
             }
 
