@@ -167,9 +167,9 @@ def main() -> NoReturn:
     try:
         require_own_packages("ledger", "stream")
         from ledger.cli.output import run
-        from stream.cli.command import build_app
+        from stream.cli.command import main as command
 
-        run(build_app())
+        run(command)
     except KeyboardInterrupt:  # while modules are imported
         sys.exit(_EXIT_INTERRUPTED)
     except Exception as error:

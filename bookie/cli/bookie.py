@@ -18,6 +18,7 @@ from ledger.cli.output import (
     CLUSTER_VARIABLE,
     ClusterOption,
     OutputOption,
+    examples,
     print_json,
     remark,
 )
@@ -25,9 +26,17 @@ from ledger.cli.standard_streams import announce
 from ledger.errors import LedgerError
 from ledgerstream_entry import require_extra
 
-app = App(name="bookie", help="Run one bookie; list, show and tend bookies.")
+app = App(
+    name="bookie",
+    help="Run one bookie; list, show and tend bookies.",
+    help_epilogue=examples("ledgerstream bookie list"),
+)
 
-inspect = App(name="inspect", help="Show what lies in a bookie's files. Changes nothing.")
+inspect = App(
+    name="inspect",
+    help="Show what lies in a bookie's files. Changes nothing.",
+    help_epilogue=examples("ledgerstream bookie inspect index /data/ledgers"),
+)
 app.command(inspect)
 
 _CLUSTER = ClusterOption()
@@ -98,7 +107,7 @@ async def standalone(
             )
 
 
-@app.command(name="run")
+@app.command(name="run", help_epilogue=examples("ledgerstream bookie run --config bookie.toml"))
 def run_bookie(*, config: Path) -> int:
     """Run one bookie until SIGTERM or Ctrl-C. Prints "ready HOST:PORT" once it serves.
 
@@ -113,7 +122,7 @@ def run_bookie(*, config: Path) -> int:
     return run_bookie_process(config, is_child=False)
 
 
-@app.command(name="list")
+@app.command(name="list", help_epilogue=examples("ledgerstream bookie list"))
 async def list_bookies(
     *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
@@ -144,7 +153,12 @@ async def list_bookies(
     )
 
 
-@app.command(name="show")
+@app.command(
+    name="show",
+    help_epilogue=examples(
+        "ledgerstream bookie show", "ledgerstream bookie show 127.0.0.1:3181 --json"
+    ),
+)
 async def show_bookie(
     bookie: str | None = None,
     /,
@@ -190,7 +204,7 @@ async def show_bookie(
         remark("no bookies are registered in this cluster")
 
 
-@app.command(name="gc")
+@app.command(name="gc", help_epilogue=examples("ledgerstream bookie gc 127.0.0.1:3181"))
 async def collect_garbage(
     bookie: str,
     /,
@@ -218,7 +232,7 @@ async def collect_garbage(
     output.report({"bookie": bookie, "is_collecting": True}, f"bookie {bookie} collects garbage")
 
 
-@app.command(name="check")
+@app.command(name="check", help_epilogue=examples("ledgerstream bookie check bookie.toml"))
 async def check_bookie(config: Path, /, *, output: OutputOption = _OUTPUT) -> int:
     """Check the disks of a stopped bookie: cookies, journals, index and entry logs, every byte
     that is needed. Changes nothing. Exit code 0: no damage; 1: damage, or lost entries possible.
@@ -233,7 +247,9 @@ async def check_bookie(config: Path, /, *, output: OutputOption = _OUTPUT) -> in
     return await check(config, output)
 
 
-@app.command(name="rebuild-index")
+@app.command(
+    name="rebuild-index", help_epilogue=examples("ledgerstream bookie rebuild-index bookie.toml")
+)
 async def rebuild_index(
     config: Path, /, *, directory: str | None = None, output: OutputOption = _OUTPUT
 ) -> int:
@@ -253,7 +269,9 @@ async def rebuild_index(
     return await cli_disk.rebuild_index(config, directory, output)
 
 
-@inspect.command(name="journal")
+@inspect.command(
+    name="journal", help_epilogue=examples("ledgerstream bookie inspect journal /data/journal")
+)
 async def inspect_journal(
     path: Path, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
 ) -> int:
@@ -270,7 +288,12 @@ async def inspect_journal(
     return await cli_disk.inspect_journal(path, lines_max, output)
 
 
-@inspect.command(name="entry-log")
+@inspect.command(
+    name="entry-log",
+    help_epilogue=examples(
+        "ledgerstream bookie inspect entry-log /data/ledgers/0000000000000001.log"
+    ),
+)
 async def inspect_entry_log(
     path: Path, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
 ) -> int:
@@ -281,7 +304,9 @@ async def inspect_entry_log(
     return await cli_disk.inspect_entry_log(path, lines_max, output)
 
 
-@inspect.command(name="index")
+@inspect.command(
+    name="index", help_epilogue=examples("ledgerstream bookie inspect index /data/ledgers")
+)
 def inspect_index(
     directory: Path, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
 ) -> None:
@@ -291,7 +316,9 @@ def inspect_index(
     cli_disk.inspect_index(directory, None, lines_max, output)
 
 
-@inspect.command(name="ledger")
+@inspect.command(
+    name="ledger", help_epilogue=examples("ledgerstream bookie inspect ledger /data/ledgers 7")
+)
 def inspect_ledger(
     directory: Path, ledger_id: int, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
 ) -> None:

@@ -19,6 +19,7 @@ from ledger.cli.lines import FileOrStdin, line_batches, opened
 from ledger.cli.output import (
     ClusterOption,
     OutputOption,
+    examples,
     print_json,
     remark,
     text_or_base64,
@@ -34,7 +35,11 @@ from ledger.reading.reader import LedgerReader
 from ledger.writing.frames import ENTRY_PAYLOAD_BYTES_MAX
 from ledger.writing.writer import LedgerWriter
 
-app = App(name="ledger", help="The layer below streams.")
+app = App(
+    name="ledger",
+    help="The layer below streams.",
+    help_epilogue=examples("ledgerstream ledger list"),
+)
 
 DigestName = Literal["crc32c", "crc32", "hmac", "dummy"]
 
@@ -57,7 +62,7 @@ def _facts(metadata: LedgerMetadata) -> dict[str, Any]:
     }
 
 
-@app.command(name="list")
+@app.command(name="list", help_epilogue=examples("ledgerstream ledger list"))
 async def list_ledgers(
     *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
@@ -72,7 +77,7 @@ async def list_ledgers(
         output.show_list(facts, title="ledgers", none="no ledgers")
 
 
-@app.command
+@app.command(help_epilogue=examples("ledgerstream ledger show 7"))
 async def show(
     ledger_id: int, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
@@ -91,7 +96,11 @@ async def show(
     output.show_list(fragments, title="fragments", none="no fragments")
 
 
-@app.command
+@app.command(
+    help_epilogue=examples(
+        "ledgerstream ledger create --ensemble 3 --write-quorum 3 --ack-quorum 2"
+    )
+)
 async def create(
     *,
     ensemble: int = 3,
@@ -117,7 +126,7 @@ async def create(
         sys.stdout.write(f"{ledger_id}\n")
 
 
-@app.command
+@app.command(help_epilogue=examples("ledgerstream ledger append 7 lines.txt"))
 async def append(
     ledger_id: int,
     file: FileOrStdin = None,
@@ -181,7 +190,7 @@ async def _last_readable(reader: LedgerReader) -> int:
     return await reader.read_last_confirmed()
 
 
-@app.command
+@app.command(help_epilogue=examples("ledgerstream ledger read 7 --first 100 --last 199"))
 async def read(
     ledger_id: int,
     /,
@@ -222,7 +231,7 @@ async def read(
             _write_entries(entries, output)
 
 
-@app.command
+@app.command(help_epilogue=examples("ledgerstream ledger recover 7"))
 async def recover(
     ledger_id: int,
     /,
@@ -248,7 +257,7 @@ async def recover(
         output.show(_facts(reader.metadata), title=f"ledger {ledger_id}")
 
 
-@app.command
+@app.command(help_epilogue=examples("ledgerstream ledger delete 7"))
 async def delete(
     ledger_id: int, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:

@@ -8,19 +8,23 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from ledger.cli.output import ClusterOption, OutputOption, time_of
+from ledger.cli.output import ClusterOption, OutputOption, UsageError, examples, time_of
 from ledger.errors import InvalidArgument
 from ledger.metastore import ClusterAddress, open_store
 from ledger.metastore.backup import decode_backup, export_lines, import_backup
 from ledger.metastore.restores import RestoreLog
 
-app = App(name="metadata", help="Export, import, restores, release.")
+app = App(
+    name="metadata",
+    help="Export, import, restores, release.",
+    help_epilogue=examples("ledgerstream metadata export backup.jsonl"),
+)
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
 
 
-@app.command
+@app.command(help_epilogue=examples("ledgerstream metadata export backup.jsonl"))
 async def export(file: Path | None = None, /, *, cluster: ClusterOption = _CLUSTER) -> None:
     """Write all metadata as lines of JSON, for a backup or another metadata store.
 
@@ -43,7 +47,10 @@ async def export(file: Path | None = None, /, *, cluster: ClusterOption = _CLUST
     sys.stderr.write(f"exported {len(lines) - 2} nodes to {file}\n")
 
 
-@app.command(name="import")
+@app.command(
+    name="import",
+    help_epilogue=examples("ledgerstream metadata import backup.jsonl --cluster sqlite:///new.db"),
+)
 async def import_(file: Path, /, *, cluster: ClusterOption = _CLUSTER) -> None:
     """Create a metadata store from an exported file.
 
@@ -63,7 +70,7 @@ async def import_(file: Path, /, *, cluster: ClusterOption = _CLUSTER) -> None:
     sys.stderr.write(f"imported {count} nodes from {file}\n")
 
 
-@app.command
+@app.command(help_epilogue=examples("ledgerstream metadata restores"))
 async def restores(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT) -> None:
     """List the times at which the metadata was found to be older than the bookies' disks.
 
@@ -85,7 +92,7 @@ async def restores(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = 
     output.show_list(rows, title="restores", none="the metadata was never put back")
 
 
-@app.command
+@app.command(help_epilogue=examples("ledgerstream metadata release 1 --yes"))
 async def release(
     number: int,
     /,
@@ -106,7 +113,7 @@ async def release(
         log = RestoreLog(store)
         found = await log.read()
         if not 1 <= number <= len(found):
-            raise InvalidArgument(f"restore {number}: there are {len(found)}, counted from 1")
+            raise UsageError(f"restore {number}: there are {len(found)}, counted from 1")
         if not yes:
             last = found[number - 1]
             raise InvalidArgument(

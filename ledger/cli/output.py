@@ -12,11 +12,13 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, NoReturn
 
 from cyclopts import Parameter
 
+from ledger.cli.contexts import CONTEXT_VARIABLE, read_contexts
 from ledger.cli.standard_streams import (
     OutputClosed,
     StandardStreamFailed,
@@ -25,7 +27,7 @@ from ledger.cli.standard_streams import (
 )
 from ledger.cli.tables import Page, page_of_stdout, property_lines, row_lines
 from ledger.core.times import time_text
-from ledger.errors import InvalidArgument, LedgerError
+from ledger.errors import InvalidArgument, LedgerError, MetadataUnavailable
 
 CLUSTER_VARIABLE = "LEDGERSTREAM_CLUSTER"
 EXIT_ERROR = 1
@@ -38,20 +40,64 @@ class UsageError(InvalidArgument):
     """The command line itself is wrong: exit code 2."""
 
 
+@contextmanager
+def usage() -> Iterator[None]:
+    """Makes an InvalidArgument from inside a UsageError: it is about an argument of the command."""
+    try:
+        yield
+    except UsageError:
+        raise
+    except InvalidArgument as error:
+        raise UsageError(str(error)) from None
+
+
+def examples(*lines: str) -> str:
+    """Returns the text below the help of a command: lines as they are typed."""
+    return "\n".join(["Examples:", *(f"  {line}" for line in lines)])
+
+
+_address_source: list[str] = []
+"""What named the cluster of this process, for its errors."""
+
+
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterOption:
-    cluster: Annotated[str | None, Parameter(env_var=CLUSTER_VARIABLE)] = None
-    """Where the cluster's metadata is stored: sqlite:///path/cluster.db."""
+    cluster: str | None = None
+    """Where the cluster's metadata is stored, like zk://host:2181/ledgers. Default:
+    LEDGERSTREAM_CLUSTER, else the context LEDGERSTREAM_CONTEXT, else that of `context use`."""
 
     @property
     def uri(self) -> str:
-        if not self.cluster:
-            raise InvalidArgument(
-                f"which cluster? Give --cluster URI or set {CLUSTER_VARIABLE}; "
-                f"`ledgerstream standalone --dir DIR` starts one and prints its URI"
-            )
-        return self.cluster
+        """The address of the cluster. Raises UsageError if there is none, or a wrong one."""
+        from ledger.metastore.address import ClusterAddress
+
+        address, source = self.address_and_source()
+        try:
+            ClusterAddress.parse(address)
+        except InvalidArgument as error:
+            raise UsageError(f"{error} (the address is from {source})") from None
+        _address_source.append(source)
+        return address
+
+    @usage()
+    def address_and_source(self) -> tuple[str, str]:
+        """Returns the address, and which option, variable or context it is from. Raises UsageError
+        if there is none."""
+        if self.cluster:
+            return self.cluster, "--cluster"
+        if address := os.environ.get(CLUSTER_VARIABLE):
+            return address, CLUSTER_VARIABLE
+        contexts = read_contexts()
+        if name := os.environ.get(CONTEXT_VARIABLE):
+            return contexts.address(name), f"context {name!r} of {CONTEXT_VARIABLE}"
+        if contexts.current is not None:
+            return contexts.address(contexts.current), f"context {contexts.current!r}"
+        raise UsageError(
+            f"which cluster? Give --cluster URI, set {CLUSTER_VARIABLE}, or save it (ledgerstream "
+            f"context add NAME URI); `ledgerstream standalone --dir DIR` starts one and prints its "
+            f"URI"
+        )
 
     @property
     def existing_uri(self) -> str:
@@ -205,4 +251,7 @@ def _bytes_shown(text: str) -> str:
 def _text_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return " ".join(str(error).split()) or type(error).__name__
+    text = " ".join(str(error).split()) or type(error).__name__
+    if isinstance(error, MetadataUnavailable) and _address_source:
+        text += f" (the address is from {_address_source[-1]})"
+    return text

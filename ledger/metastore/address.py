@@ -7,6 +7,7 @@ driver's dependencies.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from ledger.errors import InvalidArgument
@@ -18,6 +19,7 @@ from ledger.metastore.zookeeper.address import (
     parse_address,
 )
 
+_SERVERS = re.compile(r"([^:/,\s]+:\d+(?:,[^:/,\s]+:\d+)*)/?(\S*)", re.ASCII)
 _FORMS = "sqlite:///path/cluster.db, zk://host:2181/ledgers or memory:"
 
 
@@ -35,7 +37,9 @@ class ClusterAddress:
         """Raises InvalidArgument for an address that no driver can serve."""
         scheme, colon, rest = uri.partition(":")
         if not colon:
-            raise InvalidArgument(f"cluster address {uri!r} has no scheme: use {_FORMS}")
+            raise InvalidArgument(
+                f"cluster address {uri!r} has no scheme: use {_FORMS}{_meant(uri)}"
+            )
         if scheme == "memory":
             if rest.strip("/"):
                 raise InvalidArgument(f"cluster address {uri!r}: memory: takes nothing after it")
@@ -44,7 +48,9 @@ class ClusterAddress:
             return cls(uri, sqlite_path=_sqlite_path(uri))
         if is_zookeeper(uri):
             return cls(uri, zookeeper=parse_address(uri))
-        raise InvalidArgument(f"cluster address {uri!r}: unknown scheme {scheme!r}: use {_FORMS}")
+        raise InvalidArgument(
+            f"cluster address {uri!r}: unknown scheme {scheme!r}: use {_FORMS}{_meant(uri)}"
+        )
 
     @property
     def is_memory(self) -> bool:
@@ -63,6 +69,15 @@ class ClusterAddress:
         if self.zookeeper is None or self.zookeeper.manager is None:
             return None
         return Layout(self.zookeeper.manager)
+
+
+def _meant(uri: str) -> str:
+    """Returns "; did you mean ...?" for a server or a file that is named without a scheme."""
+    if servers := _SERVERS.fullmatch(uri):
+        return f"; did you mean zk://{servers[1]}/{servers[2] or 'ledgers'}?"
+    if ":" not in uri and (uri.startswith(("/", "./")) or uri.endswith(".db")):
+        return f"; did you mean sqlite://{uri}?"
+    return ""
 
 
 def _sqlite_path(uri: str) -> str:

@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ledger.cli.output import usage
 from ledger.core.times import parse_time_ms
 from ledger.errors import InvalidArgument
 from ledger.units import parse_duration_ms
@@ -34,6 +35,7 @@ class StreamName(NamedTuple):
         return f"{self.namespace}/{self.stream}"
 
 
+@usage()
 def parse_stream(text: str) -> StreamName:
     """Parses "demo/clicks" to namespace and stream."""
     namespace, slash, stream = text.partition("/")
@@ -49,6 +51,7 @@ class StreamNames(NamedTuple):
     streams: tuple[str, ...]
 
 
+@usage()
 def parse_streams(words: Sequence[str]) -> StreamNames:
     """Parses "demo/clicks", "demo/views-*" to a namespace, and names and patterns in it."""
     names = [word.partition("/") for word in words]
@@ -66,6 +69,7 @@ def parse_streams(words: Sequence[str]) -> StreamNames:
     return StreamNames(check_name(namespaces[0], "namespace"), streams)
 
 
+@usage()
 def parse_from(text: str, option: str = "--from") -> Start:
     """Parses earliest, latest, position, seq:N, end:N, time:TIME, event-time:TIME, cursor:NAME, or
     a time of appending (see `parse_time`) alone."""

@@ -6,8 +6,8 @@ from ledger.cli.output import ClusterOption, print_json, remark
 from ledger.core.copies import CopyVerdict
 from stream.canary import Canary, CanaryOptions, CanaryRound
 from stream.cli.arguments import parse_stream
+from stream.cli.connecting import connect
 from stream.cli.verify import EXIT_CODES
-from stream.namespace import Namespace
 
 _CLUSTER = ClusterOption()
 _SEVERITY = {
@@ -66,7 +66,7 @@ async def canary(
         for verdict, text in report.alerts:
             remark(f"{_SEVERITY[verdict]}: {name}: round {report.number}: {text}")
 
-    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+    async with connect(cluster, name) as namespace:
         if await namespace.ensure():
             remark(f"namespace {name.namespace} is new, with the default policy")
         checking = Canary(namespace, name.stream, options)

@@ -9,15 +9,20 @@ from typing import Any
 
 from cyclopts import App
 
-from ledger.cli.output import ClusterOption, OutputOption, time_of
-from ledger.errors import InvalidArgument
+from ledger.cli.contexts import did_you_mean
+from ledger.cli.output import ClusterOption, OutputOption, UsageError, examples, time_of
 from stream.cli.arguments import StreamName, parse_from, parse_stream
+from stream.cli.connecting import connect
 from stream.core.metadata.cursors import CursorMetadata
 from stream.core.position import Position
 from stream.errors import NoSuchCursor
 from stream.namespace import Namespace
 
-app = App(name="cursor", help="List, show, set, delete.")
+app = App(
+    name="cursor",
+    help="List, show, set, delete.",
+    help_epilogue=examples("ledgerstream cursor list demo/clicks"),
+)
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
@@ -38,13 +43,13 @@ async def _facts(namespace: Namespace, cursor: CursorMetadata) -> dict[str, Any]
     }
 
 
-@app.command(name="list")
+@app.command(name="list", help_epilogue=examples("ledgerstream cursor list demo/clicks"))
 async def list_cursors(
     stream: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """List the cursors of a stream, including those of consumer groups, with their lag."""
     name = parse_stream(stream)
-    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+    async with connect(cluster, name) as namespace:
         facts = [
             await _facts(namespace, cursor)
             for partition in await namespace.partitions(name.stream)
@@ -55,15 +60,17 @@ async def list_cursors(
 
 async def _found(namespace: Namespace, name: StreamName, cursor: str) -> list[dict[str, Any]]:
     """Returns the facts of the cursor in each partition that has it. Raises NoSuchCursor."""
-    found = [
+    known = [
         each
         for partition in await namespace.partitions(name.stream)
         for each in await namespace.cursors(partition)
-        if each.name == cursor
     ]
+    found = [each for each in known if each.name == cursor]
     if not found:
+        similar = did_you_mean(cursor, [each.name for each in known])
         raise NoSuchCursor(
-            f"no cursor {cursor!r} on stream {name}; `ledgerstream cursor list {name}` shows all"
+            f"no cursor {cursor!r} on stream {name}{similar}; `ledgerstream cursor list {name}` "
+            f"shows all"
         )
     return [await _facts(namespace, each) for each in found]
 
@@ -75,7 +82,7 @@ def _show(facts: list[dict[str, Any]], cursor: str, output: OutputOption) -> Non
         output.show_list(facts, title=f"cursor {cursor}", none="no cursors")
 
 
-@app.command
+@app.command(help_epilogue=examples("ledgerstream cursor show demo/clicks billing"))
 async def show(
     stream: str,
     cursor: str,
@@ -86,11 +93,17 @@ async def show(
 ) -> None:
     """Show a cursor: its position, its holder, and its lag."""
     name = parse_stream(stream)
-    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+    async with connect(cluster, name) as namespace:
         _show(await _found(namespace, name, cursor), cursor, output)
 
 
-@app.command(name="set")
+@app.command(
+    name="set",
+    help_epilogue=examples(
+        "ledgerstream cursor set demo/clicks billing earliest",
+        "ledgerstream cursor set demo/clicks billing time:2026-01-31T12:00:00Z",
+    ),
+)
 async def set_cursor(
     stream: str,
     cursor: str,
@@ -110,10 +123,10 @@ async def set_cursor(
         earliest, latest, a position, seq:N, end:N, time:ISO, event-time:ISO or cursor:NAME.
     """
     name, start = parse_stream(stream), parse_from(to)
-    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+    async with connect(cluster, name) as namespace:
         partitions = await namespace.partitions(name.stream)
         if isinstance(start, Position) and partitions != [name.stream]:
-            raise InvalidArgument(
+            raise UsageError(
                 f"stream {name} has {len(partitions)} partitions, and a position belongs to one "
                 f"of them: name it, like {name.namespace}/{partitions[0]}"
             )
@@ -122,7 +135,7 @@ async def set_cursor(
         _show(await _found(namespace, name, cursor), cursor, output)
 
 
-@app.command
+@app.command(help_epilogue=examples("ledgerstream cursor delete demo/clicks billing"))
 async def delete(
     stream: str,
     cursor: str,
@@ -133,7 +146,7 @@ async def delete(
 ) -> None:
     """Delete a cursor. Retention no longer waits for it; a client that uses it is notified."""
     name = parse_stream(stream)
-    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+    async with connect(cluster, name) as namespace:
         for facts in await _found(namespace, name, cursor):
             await namespace.delete_cursor(parse_stream(facts["stream"]).stream, cursor)
     output.report(

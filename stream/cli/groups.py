@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
 from cyclopts import App
 
-from ledger.cli.output import ClusterOption, OutputOption, print_json
+from ledger.cli.contexts import did_you_mean
+from ledger.cli.output import ClusterOption, OutputOption, examples, print_json
 from stream.cli.arguments import parse_stream
-from stream.namespace import Namespace
+from stream.cli.connecting import connect
+from stream.errors import NoSuchGroup
 
-app = App(name="group", help="List, show, delete.")
+app = App(
+    name="group",
+    help="List, show, delete.",
+    help_epilogue=examples("ledgerstream group list demo/views"),
+)
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
 
 
-@app.command(name="list")
+@app.command(name="list", help_epilogue=examples("ledgerstream group list demo/views"))
 async def list_groups(
     stream: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """List the consumer groups of a stream."""
     name = parse_stream(stream)
     facts = []
-    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+    async with connect(cluster, name) as namespace:
         for group in await namespace.groups(name.stream):
             info = await namespace.group(name.stream, group)
             lags = [row.lag for row in info.partitions if row.lag is not None]
@@ -38,14 +47,15 @@ async def list_groups(
     output.show_list(facts, title=f"consumer groups of {name}", none="no consumer groups")
 
 
-@app.command
+@app.command(help_epilogue=examples("ledgerstream group show demo/views billing"))
 async def show(
     stream: str, group: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """Show a consumer group: its members, and for each partition its holder and lag."""
     name = parse_stream(stream)
-    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
-        info = await namespace.group(name.stream, group)
+    async with connect(cluster, name) as namespace:
+        with _similar_group(await namespace.groups(name.stream), group):
+            info = await namespace.group(name.stream, group)
     rows = [
         {
             "partition": row.partition,
@@ -72,15 +82,27 @@ async def show(
     output.show_list(rows, title="partitions", none="no partitions")
 
 
-@app.command
+@app.command(help_epilogue=examples("ledgerstream group delete demo/views billing"))
 async def delete(
     stream: str, group: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """Delete a consumer group without members, and its positions."""
     name = parse_stream(stream)
-    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
-        await namespace.delete_group(name.stream, group)
+    async with connect(cluster, name) as namespace:
+        with _similar_group(await namespace.groups(name.stream), group):
+            await namespace.delete_group(name.stream, group)
     output.report(
         {"stream": str(name), "group": group, "deleted": True},
         f"consumer group {group} of {name} is gone",
     )
+
+
+@contextmanager
+def _similar_group(known: Collection[str], group: str) -> Iterator[None]:
+    """Makes NoSuchGroup name a similar group, if there is one."""
+    try:
+        yield
+    except NoSuchGroup as error:
+        if similar := did_you_mean(group, known):
+            raise NoSuchGroup(f"no consumer group {group!r}{similar}") from error
+        raise

@@ -6,16 +6,29 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from ledger.cli.output import ClusterOption, OutputOption, print_json, remark
+from ledger.cli.output import (
+    ClusterOption,
+    OutputOption,
+    UsageError,
+    examples,
+    print_json,
+    remark,
+    usage,
+)
 from ledger.client import LedgerClient
-from ledger.errors import InvalidArgument
+from stream.cli.connecting import connect, explained_namespace
 from stream.cli.retention import consequence_facts
 from stream.cli.settings import PolicyOptions, policy_facts
 from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.errors import NoSuchNamespace
 from stream.namespace import Namespace, create_namespace, delete_namespace, list_namespaces
 from stream.retention.policies import consequences
 
-app = App(name="namespace", help="Create, list, show, set.")
+app = App(
+    name="namespace",
+    help="Create, list, show, set.",
+    help_epilogue=examples("ledgerstream namespace list"),
+)
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
@@ -28,7 +41,12 @@ def _show(policy: NamespaceMetadata, output: OutputOption) -> None:
     output.show(facts, title=f"namespace {policy.name}")
 
 
-@app.command
+@app.command(
+    help_epilogue=examples(
+        "ledgerstream namespace create demo --retention-ms 7d",
+        'ledgerstream namespace create demo --placement "rack1-*,rack2-*"',
+    )
+)
 async def create(
     name: str,
     /,
@@ -37,12 +55,18 @@ async def create(
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """Create a namespace."""
+    """Create a namespace. Settings that are left out get their defaults.
+
+    Times are milliseconds, or like 90s, 12h, 7d; sizes are bytes, or like 500MB, 10GiB.
+    """
     async with LedgerClient.connect(cluster.uri) as client:
-        _show(await create_namespace(client, name, **policy.given()), output)
+        with usage():
+            created = await create_namespace(client, name, **policy.given())
+        await _warn_of_too_few_bookies(client, created)
+        _show(created, output)
 
 
-@app.command(name="list")
+@app.command(name="list", help_epilogue=examples("ledgerstream namespace list"))
 async def list_all(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT) -> None:
     """List all namespaces."""
     async with LedgerClient.connect(cluster.uri) as client:
@@ -53,16 +77,19 @@ async def list_all(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = 
     output.show_list(listed, title="namespaces", none="no namespaces")
 
 
-@app.command
+@app.command(help_epilogue=examples("ledgerstream namespace show demo"))
 async def show(
     name: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """Show a namespace's policy."""
-    async with Namespace.connect(cluster.uri, name) as namespace:
+    async with connect(cluster, name) as namespace:
         _show(await namespace.policy(), output)
 
 
-@app.command(name="set")
+@app.command(
+    name="set",
+    help_epilogue=examples("ledgerstream namespace set demo --retention-bytes 10GiB --dry-run"),
+)
 async def set_policy(
     name: str,
     /,
@@ -75,6 +102,9 @@ async def set_policy(
 ) -> None:
     """Change a namespace's policy; running writers and the janitor follow it.
 
+    Times are milliseconds, or like 90s, 12h, 7d; sizes are bytes, or like 500MB, 10GiB. Settings
+    that are left out keep their values.
+
     Parameters
     ----------
     dry_run
@@ -84,14 +114,30 @@ async def set_policy(
     """
     given = policy.given()
     if not given:
-        raise InvalidArgument("nothing to set; `ledgerstream namespace set --help` lists it all")
-    async with Namespace.connect(cluster.uri, name) as namespace:
+        raise UsageError("nothing to set; `ledgerstream namespace set --help` lists it all")
+    async with connect(cluster, name) as namespace:
         if dry_run:
             present = await namespace.policy()
-            wanted = await namespace.set_policy(dry_run=True, **given)
+            with usage():
+                wanted = await namespace.set_policy(dry_run=True, **given)
             await _show_consequences(namespace, present, wanted, output)
             return
-        _show(await namespace.set_policy(allow_drop=yes, **given), output)
+        with usage():
+            changed = await namespace.set_policy(allow_drop=yes, **given)
+        await _warn_of_too_few_bookies(namespace.client, changed)
+        _show(changed, output)
+
+
+async def _warn_of_too_few_bookies(client: LedgerClient, policy: NamespaceMetadata) -> None:
+    """Says so if the next segment could not be created now."""
+    up = len(await client.bookies.available())
+    if up < policy.ensemble_size:
+        remark(
+            f"warning: namespace {policy.name} has ensemble_size {policy.ensemble_size}, and "
+            f"{up} bookies are up: appends may fail until there are more; start bookies, or lower "
+            f"it (ledgerstream namespace set {policy.name} --ensemble-size {max(up, 1)} "
+            f"--write-quorum ... --ack-quorum ...)"
+        )
 
 
 async def _show_consequences(
@@ -119,7 +165,7 @@ async def _show_consequences(
     remark("a dry run: nothing was changed" + ("; it would need --yes" if rows else ""))
 
 
-@app.command
+@app.command(help_epilogue=examples("ledgerstream namespace delete demo"))
 async def delete(
     name: str,
     /,
@@ -136,5 +182,8 @@ async def delete(
         Delete what is in its trash for good first. Without it that is an error.
     """
     async with LedgerClient.connect(cluster.uri) as client:
-        await delete_namespace(client, name, purge=purge)
+        try:
+            await delete_namespace(client, name, purge=purge)
+        except NoSuchNamespace as error:
+            raise await explained_namespace(client, name, error) from None
     output.report({"namespace": name, "deleted": True}, f"namespace {name} is gone")

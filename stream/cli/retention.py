@@ -7,20 +7,28 @@ from typing import Any
 
 from cyclopts import App
 
-from ledger.cli.output import ClusterOption, OutputOption, print_json, remark, time_of
+from ledger.cli.output import ClusterOption, OutputOption, examples, print_json, remark, time_of
 from ledger.units import duration_text, size_text
 from stream.cli.arguments import StreamName, parse_stream
+from stream.cli.connecting import connect
 from stream.core.retention import RetentionPlan, SegmentPlan, Verdict
-from stream.namespace import Namespace
 from stream.retention.policies import Consequence, plans_of
 
-app = App(name="retention", help="Explain what is kept, what goes, when and why.")
+app = App(
+    name="retention",
+    help="Explain what is kept, what goes, when and why.",
+    help_epilogue=examples("ledgerstream retention explain demo"),
+)
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
 
 
-@app.command
+@app.command(
+    help_epilogue=examples(
+        "ledgerstream retention explain demo", "ledgerstream retention explain demo/clicks"
+    )
+)
 async def explain(
     stream: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
@@ -29,7 +37,7 @@ async def explain(
     NAMESPACE alone gives a line per stream. Nothing is changed.
     """
     if "/" not in stream:
-        async with Namespace.connect(cluster.uri, stream) as namespace:
+        async with connect(cluster, stream) as namespace:
             plans = await namespace.what_if()
         output.show_list(
             [_summary(plan, is_for_people=not output.json) for plan in plans],
@@ -38,7 +46,7 @@ async def explain(
         )
         return
     name = parse_stream(stream)
-    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+    async with connect(cluster, name) as namespace:
         partitions = await namespace.partitions(name.stream)
         plans = await plans_of(namespace.client, await namespace.policy(), partitions)
     if output.json:

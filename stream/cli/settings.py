@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 
 from cyclopts import Parameter
 
-from ledger.cli.output import time_of
+from ledger.cli.output import UsageError, time_of
 from ledger.errors import InvalidArgument
 from ledger.units import duration_text, parse_duration_ms, parse_size_bytes, size_text
 from stream.core.metadata.namespaces import NamespaceMetadata
@@ -20,10 +20,7 @@ _NO_LIMIT = ("ever", "none")
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyOptions:
-    """Settings of a namespace. Those left out keep their value, or get the default.
-
-    Times are milliseconds, or like 90s, 12h, 7d; sizes are bytes, or like 500MB, 10GiB.
-    """
+    """Settings of a namespace. Those left out keep their value, or get the default."""
 
     ensemble_size: int | None = None
     """Bookies a segment is spread over."""
@@ -69,7 +66,7 @@ class PolicyOptions:
                 try:
                     settings[option] = _parsed(option, word)
                 except InvalidArgument as error:
-                    raise InvalidArgument(f"--{option.replace('_', '-')}: {error}") from None
+                    raise UsageError(f"--{option.replace('_', '-')}: {error}") from None
         return cast(NamespaceSettings, settings)
 
 

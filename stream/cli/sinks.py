@@ -6,14 +6,21 @@ from typing import Any
 
 from cyclopts import App
 
-from ledger.cli.output import ClusterOption, OutputOption, print_json, time_of
+from ledger.cli.output import (
+    ClusterOption,
+    OutputOption,
+    UsageError,
+    examples,
+    print_json,
+    time_of,
+    usage,
+)
 from ledger.client import LedgerClient
-from ledger.errors import InvalidArgument
 from ledger.units import parse_duration_ms
 from stream.core.sinks import SinkMetadata
 from stream.store.sinks import find_sink, forget_sink, list_sinks, read_sink
 
-app = App(name="sink", help="List, show, forget.")
+app = App(name="sink", help="List, show, forget.", help_epilogue=examples("ledgerstream sink list"))
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
@@ -30,7 +37,7 @@ def _facts(sink: SinkMetadata) -> dict[str, Any]:
     }
 
 
-@app.command(name="list")
+@app.command(name="list", help_epilogue=examples("ledgerstream sink list"))
 async def list_all(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT) -> None:
     """List the sinks of the cluster with the batch each committed last."""
     async with LedgerClient.connect(cluster.uri) as client:
@@ -39,7 +46,7 @@ async def list_all(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = 
     output.show_list(facts, title="sinks", none="no sink has committed anything")
 
 
-@app.command
+@app.command(help_epilogue=examples("ledgerstream sink show orders"))
 async def show(
     sink: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
@@ -64,7 +71,11 @@ async def show(
     output.show_list(rows, title=f"batch {found.batch_id}", none="nothing was in it")
 
 
-@app.command
+@app.command(
+    help_epilogue=examples(
+        "ledgerstream sink forget orders", "ledgerstream sink forget --older-than 90d"
+    )
+)
 async def forget(
     sink: str | None = None,
     /,
@@ -83,14 +94,15 @@ async def forget(
         Instead of one sink: all that have committed nothing for this time, like 90d.
     """
     if (sink is None) == (older_than is None):
-        raise InvalidArgument("name a sink, or say --older-than how long for all such sinks")
+        raise UsageError("name a sink, or say --older-than how long for all such sinks")
     forgotten = []
     async with LedgerClient.connect(cluster.uri) as client:
         if sink is not None:
             await forget_sink(client.store, sink)
             forgotten.append(sink)
         elif older_than is not None:
-            before_ms = client.now_ms() - parse_duration_ms(older_than)
+            with usage():
+                before_ms = client.now_ms() - parse_duration_ms(older_than)
             for each in await list_sinks(client.store):
                 found = await find_sink(client.store, each)
                 if found is not None and found.committed_ms < before_ms:

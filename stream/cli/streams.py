@@ -11,14 +11,17 @@ from ledger.cli.output import (
     ClusterOption,
     OutputOption,
     UsageError,
+    examples,
     print_json,
     remark,
     time_of,
+    usage,
     write_output,
 )
 from ledger.errors import InvalidArgument
 from ledger.units import duration_text
 from stream.cli.arguments import StreamName, parse_from, parse_stream
+from stream.cli.connecting import connect
 from stream.core.metadata.streams import Segment, StreamInfo, StreamMetadata
 from stream.core.position import FromTime, Position
 from stream.errors import IsPartitioned, NoSuchStream
@@ -26,7 +29,11 @@ from stream.namespace import Namespace, list_namespaces
 from stream.partitions.partitions import PartitionedInfo
 from stream.store.partitions import PARTITIONS_CONCURRENT_MAX
 
-app = App(name="stream", help="Create, grow, list, show, truncate, delete.")
+app = App(
+    name="stream",
+    help="Create, grow, list, show, truncate, delete.",
+    help_epilogue=examples("ledgerstream stream list"),
+)
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
@@ -106,7 +113,12 @@ def _segments_by_state(stream: StreamMetadata) -> list[dict[str, Any]]:
     ]
 
 
-@app.command
+@app.command(
+    help_epilogue=examples(
+        "ledgerstream stream create demo/clicks",
+        "ledgerstream stream create demo/views --partitions 8",
+    )
+)
 async def create(
     stream: str,
     /,
@@ -126,17 +138,18 @@ async def create(
         stream has no partitions.
     """
     name = parse_stream(stream)
-    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+    async with connect(cluster, name) as namespace:
         if await namespace.ensure():
             remark(f"namespace {name.namespace} is new, with the default policy")
-        if partitions is None:
-            await namespace.create_stream(name.stream)
-        else:
-            await namespace.create_stream(name.stream, partitions=partitions)
+        with usage():
+            if partitions is None:
+                await namespace.create_stream(name.stream)
+            else:
+                await namespace.create_stream(name.stream, partitions=partitions)
         output.show(await _facts_of(namespace, name), title=f"stream {name}")
 
 
-@app.command
+@app.command(help_epilogue=examples("ledgerstream stream grow demo/views --partitions 16"))
 async def grow(
     stream: str,
     /,
@@ -155,12 +168,16 @@ async def grow(
         New number of partitions.
     """
     name = parse_stream(stream)
-    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
-        await namespace.grow_stream(name.stream, partitions=partitions)
+    async with connect(cluster, name) as namespace:
+        with usage():
+            await namespace.grow_stream(name.stream, partitions=partitions)
         output.show(await _facts_of(namespace, name), title=f"stream {name}")
 
 
-@app.command(name="list")
+@app.command(
+    name="list",
+    help_epilogue=examples("ledgerstream stream list", "ledgerstream stream list demo --names"),
+)
 async def list_streams(
     namespace: str | None = None,
     /,
@@ -215,7 +232,12 @@ async def _all_facts(namespace: Namespace, names: list[StreamName]) -> list[dict
     return [found[name] for name in names if name in found]
 
 
-@app.command
+@app.command(
+    help_epilogue=examples(
+        "ledgerstream stream show demo/clicks",
+        "ledgerstream stream show demo/clicks --segments --page 2",
+    )
+)
 async def show(
     stream: str,
     /,
@@ -239,7 +261,7 @@ async def show(
     name = parse_stream(stream)
     if page < 1:
         raise UsageError(f"--page {page}: pages are counted from 1")
-    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+    async with connect(cluster, name) as namespace:
         try:
             metadata = await namespace.stream_metadata(name.stream)
             facts = _facts(name, await namespace.info(name.stream))
@@ -285,7 +307,12 @@ def _show_segments(
         remark(f"page {number} of {pages}{following}")
 
 
-@app.command
+@app.command(
+    help_epilogue=examples(
+        "ledgerstream stream truncate demo/clicks 3:120:0",
+        "ledgerstream stream truncate demo/clicks time:2026-01-31T12:00:00Z",
+    )
+)
 async def truncate(
     stream: str,
     position: str,
@@ -308,10 +335,10 @@ async def truncate(
     name = parse_stream(stream)
     to = parse_from(position)
     if not isinstance(to, Position | FromTime):
-        raise InvalidArgument(
+        raise UsageError(
             f"truncate to a position like 3:120:0 or to time:2026-01-31T12:00:00Z, not {position!r}"
         )
-    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+    async with connect(cluster, name) as namespace:
         await _check_trash(namespace, yes)
         if not isinstance(to, FromTime):
             await namespace.truncate(name.stream, to)
@@ -323,7 +350,7 @@ async def truncate(
         output.show(await _facts_of(namespace, name), title=f"stream {name}")
 
 
-@app.command
+@app.command(help_epilogue=examples("ledgerstream stream delete demo/clicks"))
 async def delete(
     stream: str,
     /,
@@ -340,7 +367,7 @@ async def delete(
         Continue although the namespace has no trash. Without it that is an error.
     """
     name = parse_stream(stream)
-    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+    async with connect(cluster, name) as namespace:
         await _check_trash(namespace, yes)
         await namespace.delete_stream(name.stream)
         trash_ms = (await namespace.policy()).trash_ms

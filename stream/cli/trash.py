@@ -6,25 +6,33 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from ledger.cli.output import ClusterOption, OutputOption, remark, time_of
+from ledger.cli.output import (
+    ClusterOption,
+    OutputOption,
+    UsageError,
+    examples,
+    remark,
+    time_of,
+    usage,
+)
 from ledger.errors import InvalidArgument
 from ledger.units import duration_text
-from stream.cli.arguments import parse_from, parse_stream
+from stream.cli.arguments import parse_stream
+from stream.cli.connecting import connect
 from stream.cli.retention import amount
 from stream.cli.streams import app
 from stream.core.position import Position
-from stream.namespace import Namespace
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
 
 
-@app.command
+@app.command(help_epilogue=examples("ledgerstream stream trash demo"))
 async def trash(
     namespace: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """List what can be restored: deleted streams, and truncated segments."""
-    async with Namespace.connect(cluster.uri, namespace) as streams:
+    async with connect(cluster, namespace) as streams:
         entries = await streams.trash()
         now_ms = streams.client.now_ms()
     output.show_list(
@@ -49,7 +57,12 @@ async def trash(
     )
 
 
-@app.command
+@app.command(
+    help_epilogue=examples(
+        "ledgerstream stream undelete demo/clicks",
+        "ledgerstream stream undelete demo/clicks --as-name clicks-old",
+    )
+)
 async def undelete(
     stream: str,
     /,
@@ -66,13 +79,18 @@ async def undelete(
         Bring it back under this name (without cursors), when its own is in use again.
     """
     name = parse_stream(stream)
-    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+    async with connect(cluster, name) as namespace:
         await namespace.undelete_stream(name.stream, as_name)
     back = f"{name.namespace}/{as_name or name.stream}"
     output.report({"stream": back, "deleted": False}, f"stream {back} is back")
 
 
-@app.command
+@app.command(
+    help_epilogue=examples(
+        "ledgerstream stream untruncate demo/clicks",
+        "ledgerstream stream untruncate demo/clicks 3:120:0",
+    )
+)
 async def untruncate(
     stream: str,
     position: str | None = None,
@@ -83,13 +101,11 @@ async def untruncate(
 ) -> None:
     """Restore truncated records, from POSITION on or all that are left."""
     name = parse_stream(stream)
-    to = None if position is None else parse_from(position)
-    if to is not None and not isinstance(to, Position):
-        raise InvalidArgument(f"bring back from a position like 3:120:0, not {position!r}")
-    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+    to = None if position is None else _position(position)
+    async with connect(cluster, name) as namespace:
         partitions = await namespace.partitions(name.stream)
         if to is not None and len(partitions) > 1:
-            raise InvalidArgument(
+            raise UsageError(
                 f"stream {name} is partitioned: name a partition (like {name}#0), or leave the "
                 f"position out to bring back all there is"
             )
@@ -115,7 +131,17 @@ async def untruncate(
     output.show_list(rows, title=f"stream {name}", none="nothing")
 
 
-@app.command
+@usage()
+def _position(text: str) -> Position:
+    try:
+        return Position.parse(text)
+    except InvalidArgument:
+        raise InvalidArgument(
+            f"position {text!r}: write it as `read --json` prints it, like 3:120:0"
+        ) from None
+
+
+@app.command(help_epilogue=examples("ledgerstream stream purge demo/clicks --yes"))
 async def purge(
     stream: str,
     /,
@@ -132,7 +158,7 @@ async def purge(
         Really do it: nothing can bring it back. Without it that is an error.
     """
     name = parse_stream(stream)
-    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+    async with connect(cluster, name) as namespace:
         if not yes:
             raise InvalidArgument(
                 f"this deletes what `ledgerstream stream trash {name.namespace}` lists of {name} "

@@ -16,12 +16,20 @@ from typing import Any
 import trio
 
 import stream.cli.trash  # noqa: F401 - it adds commands to the same app
-from ledger.cli.output import ClusterOption, OutputOption, print_json, remark
+from ledger.cli.output import (
+    ClusterOption,
+    OutputOption,
+    UsageError,
+    examples,
+    print_json,
+    remark,
+    usage,
+)
 from ledger.copy_reader import SilentBookies
 from ledger.core.copies import CopyVerdict
-from ledger.errors import InvalidArgument
 from ledger.units import size_text
 from stream.cli.arguments import StreamName, parse_stream
+from stream.cli.connecting import connect
 from stream.cli.streams import app as app
 from stream.core.position import Truncated
 from stream.core.receipt import Receipt
@@ -51,7 +59,12 @@ _WORDS = {
 }
 
 
-@app.command
+@app.command(
+    help_epilogue=examples(
+        "ledgerstream stream verify demo/clicks",
+        "ledgerstream stream verify demo/clicks --receipt-file receipts.jsonl",
+    )
+)
 async def verify(
     stream: str,
     /,
@@ -75,15 +88,17 @@ async def verify(
         The same for all receipts in a file, one on each line.
     """
     name = parse_stream(stream)
+    with usage():
+        parsed = None if receipt is None else Receipt.from_json(receipt)
     if receipt is not None and receipt_file is not None:
-        raise InvalidArgument("--receipt and --receipt-file: use one of them")
-    async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+        raise UsageError("--receipt and --receipt-file: use one of them")
+    async with connect(cluster, name) as namespace:
         if receipt_file is not None:
             return await _verify_file(namespace, name, receipt_file, output)
         with _progress() as on_progress:
             report = await namespace.verify(
                 name.stream,
-                receipt=None if receipt is None else Receipt.from_json(receipt),
+                receipt=parsed,
                 on_progress=on_progress,
             )
     _show(name, report, output)

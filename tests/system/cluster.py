@@ -34,6 +34,7 @@ def environment(**more: str) -> dict[str, str]:
             [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
         ),
         "COLUMNS": "200",
+        "XDG_CONFIG_HOME": os.devnull,
         **more,
     }
 

@@ -1,0 +1,98 @@
+"""Saved addresses of clusters, by name: the file behind `ledgerstream context`.
+
+It is `ledgerstream/contexts.json` in XDG_CONFIG_HOME. A change replaces the file as a whole, so
+that no reader sees half of it. Only its owner can read it, because an address may have a password.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import tempfile
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from ledger.errors import InvalidArgument
+
+CONTEXT_VARIABLE = "LEDGERSTREAM_CONTEXT"
+
+
+@dataclass(frozen=True, slots=True)
+class Contexts:
+    """The saved clusters, and the one that commands use."""
+
+    clusters: Mapping[str, str] = field(default_factory=dict)
+    current: str | None = None
+
+    def address(self, name: str) -> str:
+        """Returns the address of a context. Raises InvalidArgument if there is none."""
+        if name not in self.clusters:
+            raise InvalidArgument(
+                f"no context {name!r}{did_you_mean(name, self.clusters)}; `ledgerstream context "
+                f"list` shows all, `ledgerstream context add {name} URI` adds it"
+            )
+        return self.clusters[name]
+
+    def with_cluster(self, name: str, address: str) -> Contexts:
+        """Returns them with one more, which becomes the current one if it is the first."""
+        return Contexts({**self.clusters, name: address}, self.current or name)
+
+    def without(self, name: str) -> Contexts:
+        """Returns them without one. Raises InvalidArgument if there is none."""
+        self.address(name)
+        left = {one: address for one, address in self.clusters.items() if one != name}
+        return Contexts(left, None if self.current == name else self.current)
+
+    def using(self, name: str) -> Contexts:
+        """Returns them with another current one. Raises InvalidArgument if there is none."""
+        self.address(name)
+        return replace(self, current=name)
+
+
+def contexts_file() -> Path:
+    """Returns the path of the file, which need not exist."""
+    folder = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return Path(folder) / "ledgerstream" / "contexts.json"
+
+
+def read_contexts() -> Contexts:
+    """Returns what the file has; nothing if it does not exist. Raises InvalidArgument, OSError."""
+    path = contexts_file()
+    try:
+        document = json.loads(path.read_bytes())
+        clusters, current = document["clusters"], document["current"]
+        texts = [*clusters.keys(), *clusters.values(), *([] if current is None else [current])]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError
+    except FileNotFoundError:
+        return Contexts()
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise InvalidArgument(
+            f"{path} has no contexts that can be read. Cure: delete it, and add them again "
+            f"(ledgerstream context add NAME URI)"
+        ) from None
+    return Contexts(clusters, current if current in clusters else None)
+
+
+def write_contexts(contexts: Contexts) -> None:
+    """Replaces the file. Raises OSError."""
+    path = contexts_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {"clusters": dict(contexts.clusters), "current": contexts.current}
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with open(descriptor, "w", encoding="utf-8") as file:
+            json.dump(document, file, indent=2)
+            file.write("\n")
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """Returns "; did you mean 'clicks'?" if a known name is similar, else nothing."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,0 +1,55 @@
+"""Connects commands to a namespace, and explains names that do not exist."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from ledger.cli.contexts import did_you_mean
+from ledger.cli.output import ClusterOption
+from ledger.client import LedgerClient
+from stream.cli.arguments import StreamName
+from stream.errors import NoSuchNamespace, NoSuchStream
+from stream.namespace import Namespace, list_namespaces
+
+
+@asynccontextmanager
+async def connect(cluster: ClusterOption, name: StreamName | str) -> AsyncIterator[Namespace]:
+    """Connects to a namespace, or to that of a stream.
+
+    A NoSuchNamespace or NoSuchStream from inside is raised again with the similar name that exists,
+    if there is one. Raises UsageError, MetadataUnavailable.
+    """
+    stream = None if isinstance(name, str) else name.stream
+    wanted = name if isinstance(name, str) else name.namespace
+    async with Namespace.connect(cluster.uri, wanted) as namespace:
+        try:
+            yield namespace
+        except NoSuchNamespace as error:
+            raise await explained_namespace(namespace.client, wanted, error) from None
+        except NoSuchStream as error:
+            raise await _explained_stream(namespace, stream, error) from None
+
+
+async def explained_namespace(
+    client: LedgerClient, name: str, error: NoSuchNamespace
+) -> NoSuchNamespace:
+    """Returns the error with the name of a similar namespace, if there is one."""
+    similar = did_you_mean(name, await list_namespaces(client))
+    return NoSuchNamespace(f"no namespace {name!r}{similar}") if similar else error
+
+
+async def _explained_stream(
+    namespace: Namespace, stream: str | None, error: NoSuchStream
+) -> NoSuchStream | NoSuchNamespace:
+    try:
+        known = await namespace.list_streams()
+    except NoSuchNamespace as missing:
+        return await explained_namespace(namespace.client, namespace.name, missing)
+    plain = None if stream is None else stream.partition("#")[0]
+    if plain is None or plain in known:
+        return error
+    similar = did_you_mean(plain, known)
+    if not similar:
+        return error
+    return NoSuchStream(f"no stream {plain!r} in namespace {namespace.name!r}{similar}")

@@ -1,0 +1,113 @@
+"""Saved addresses of clusters, and which of the four places names the cluster of a command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ledger.cli import context_commands, output
+from ledger.cli.contexts import Contexts, contexts_file, read_contexts, write_contexts
+from ledger.cli.output import ClusterOption, OutputOption, UsageError
+from ledger.errors import InvalidArgument, MetadataUnavailable
+
+PROD = "zk://zk1:2181,zk2:2181/ledgers"
+LOCAL = "sqlite:///var/lib/cluster.db"
+JSON = OutputOption(json=True)
+
+
+@pytest.fixture(autouse=True)
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    for variable in ("LEDGERSTREAM_CLUSTER", "LEDGERSTREAM_CONTEXT"):
+        monkeypatch.delenv(variable, raising=False)
+
+
+def test_contexts_are_added_selected_and_removed(capsys: pytest.CaptureFixture[str]) -> None:
+    context_commands.add("prod", PROD, output=JSON)
+    context_commands.add("local", LOCAL, output=JSON)
+    assert read_contexts() == Contexts({"prod": PROD, "local": LOCAL}, "prod")
+    context_commands.use_context("local", output=JSON)
+    assert ClusterOption().uri == LOCAL
+    context_commands.add("prod", PROD, use=True, replace=True, output=JSON)
+    capsys.readouterr()
+    context_commands.list_contexts(output=JSON)
+    assert json.loads(capsys.readouterr().out) == [
+        {"context": "local", "current": False, "cluster": LOCAL},
+        {"context": "prod", "current": True, "cluster": PROD},
+    ]
+    context_commands.show(output=JSON)
+    assert json.loads(capsys.readouterr().out) == {"cluster": PROD, "from": "context 'prod'"}
+    context_commands.remove("prod", output=JSON)
+    assert read_contexts() == Contexts({"local": LOCAL}, None)
+    with pytest.raises(
+        UsageError, match=r"which cluster\? Give --cluster URI, set LEDGERSTREAM_CL"
+    ):
+        ClusterOption().uri  # noqa: B018 - it raises
+
+
+def test_the_option_precedes_the_variables_and_those_the_selected_context(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    write_contexts(Contexts({"prod": PROD, "local": LOCAL}, "local"))
+    assert ClusterOption().address_and_source() == (LOCAL, "context 'local'")
+    monkeypatch.setenv("LEDGERSTREAM_CONTEXT", "prod")
+    assert ClusterOption().address_and_source() == (
+        PROD,
+        "context 'prod' of LEDGERSTREAM_CONTEXT",
+    )
+    monkeypatch.setenv("LEDGERSTREAM_CLUSTER", "sqlite:///a.db")
+    assert ClusterOption().address_and_source() == ("sqlite:///a.db", "LEDGERSTREAM_CLUSTER")
+    option = ClusterOption(cluster="sqlite:///b.db")
+    assert option.address_and_source() == ("sqlite:///b.db", "--cluster")
+
+
+def test_errors_say_where_the_address_is_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEDGERSTREAM_CLUSTER", "localhost:2181")
+    with pytest.raises(
+        UsageError,
+        match=r"did you mean zk://localhost:2181/ledgers\? \(the address is from LEDGERSTREAM_CL",
+    ):
+        ClusterOption().uri  # noqa: B018 - it raises
+    monkeypatch.delenv("LEDGERSTREAM_CLUSTER")
+    write_contexts(Contexts({"prod": PROD}, "prod"))
+    assert ClusterOption().uri == PROD
+    text = output._text_of(MetadataUnavailable("ZooKeeper was not reached"))
+    assert text == "ZooKeeper was not reached (the address is from context 'prod')"
+
+
+def test_wrong_names_and_addresses_are_wrong_usage(monkeypatch: pytest.MonkeyPatch) -> None:
+    context_commands.add("prod", PROD, output=JSON)
+    with pytest.raises(UsageError, match=r"no context 'prd'; did you mean 'prod'\?"):
+        context_commands.use_context("prd")
+    with pytest.raises(UsageError, match="no context 'x'; `ledgerstream context list` shows all"):
+        context_commands.remove("x")
+    with pytest.raises(UsageError, match=r"'prod' already exists, with zk://zk1.*--replace"):
+        context_commands.add("prod", LOCAL)
+    with pytest.raises(UsageError, match="unknown scheme 'kafka'"):
+        context_commands.add("other", "kafka://x")
+    for name in ("", "-x", "a\nb"):
+        with pytest.raises(UsageError, match="context name"):
+            context_commands.add(name, LOCAL)
+    monkeypatch.setenv("LEDGERSTREAM_CONTEXT", "prot")
+    with pytest.raises(UsageError, match=r"no context 'prot'; did you mean 'prod'\?"):
+        ClusterOption().uri  # noqa: B018 - it raises
+    assert read_contexts() == Contexts({"prod": PROD}, "prod")
+
+
+def test_only_the_owner_can_read_the_file() -> None:
+    write_contexts(Contexts({"prod": PROD}, "prod"))
+    assert contexts_file().stat().st_mode & 0o777 == 0o600
+    assert list(contexts_file().parent.iterdir()) == [contexts_file()]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"clusters": {"a": 1}, "current": null}', "\xff", "{}"]
+)
+def test_a_damaged_file_is_named_with_the_cure(text: str) -> None:
+    contexts_file().parent.mkdir(parents=True)
+    contexts_file().write_text(text, encoding="latin-1")
+    with pytest.raises(InvalidArgument, match=r"contexts\.json has no contexts.*Cure: delete it"):
+        read_contexts()
+    assert ClusterOption(cluster=LOCAL).uri == LOCAL
