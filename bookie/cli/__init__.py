@@ -3,5 +3,4 @@
 - bookie: the commands of a bookie, and those that ask running bookies.
 - check: checks and repairs the directories of a stopped bookie.
 - inspect: prints the content of a bookie's files.
-- http_client: requests to a bookie's HTTP server.
 """

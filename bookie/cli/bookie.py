@@ -173,7 +173,7 @@ async def show_bookie(
     bookie
         Id of the bookie; without it, all registered bookies that answer are shown.
     """
-    from bookie.cli.http_client import ask
+    from ledger.cli.http_client import ask
     from ledger.client import LedgerClient
 
     async with LedgerClient.connect(cluster.existing_uri) as client:
@@ -222,7 +222,7 @@ async def collect_garbage(
     minor
         Run only a minor compaction.
     """
-    from bookie.cli.http_client import ask
+    from ledger.cli.http_client import ask
     from ledger.client import LedgerClient
 
     async with LedgerClient.connect(cluster.existing_uri) as client:

@@ -4,6 +4,7 @@ The library imports nothing from here. Sub-commands are imported by name when th
 importing this package must import nothing else.
 
 - `contexts`, `context_commands`: saved addresses of clusters; `ledgerstream context`.
+- `http_client`: requests to the HTTP servers of bookies.
 - `ledgers`: the sub-command `ledgerstream ledger`.
 - `lines`: records and entries as lines of a file or of stdin.
 - `metadata`: the sub-command `ledgerstream metadata`.

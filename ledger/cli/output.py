@@ -151,6 +151,10 @@ class OutputOption:
             if left_out:
                 remark(f"not shown: {', '.join(left_out)} (--wide shows all columns)")
 
+    def say(self, line: str) -> None:
+        """Prints a line of a result for people."""
+        self._print([line])
+
     @property
     def _page(self) -> Page:
         return page_of_stdout(is_wide=self.wide)

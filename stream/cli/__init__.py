@@ -5,6 +5,8 @@ records.py: append, with inputs.py (records of an input) and appending.py (what 
 reading.py: read and tail, with selection.py (which records) and record_text.py (as text or JSON).
 namespaces.py, settings.py: namespaces and their policies.
 streams.py, trash.py, verify.py: streams as a whole; their trash; their copies.
+connecting.py: connects to a namespace, and explains names that do not exist.
+status.py, health.py: the verdict about a cluster.
 cursors.py, groups.py, sinks.py: stored positions, consumer groups, committed batches of sinks.
 retention.py, janitor.py: what retention drops and why; applying it.
 canary.py, bench.py: continuous checks; benchmarks.

@@ -25,6 +25,7 @@ _COMMAND = Group("The command itself", sort_key=5)
 COMMANDS: list[tuple[Group, str, str, str]] = [
     (_CLUSTER, "standalone", "bookie.cli.bookie:standalone", "Run a cluster on this machine."),
     (_CLUSTER, "bookie", "bookie.cli.bookie:app", "Run one bookie; list, show and check bookies."),
+    (_CLUSTER, "status", "stream.cli.status:status", "Report whether the cluster is healthy."),
     (_CLUSTER, "context", "ledger.cli.context_commands:app", "Save and select clusters by name."),
     (_RECORDS, "append", "stream.cli.records:append", "Append lines to a stream."),
     (_RECORDS, "read", "stream.cli.reading:read", "Read streams to their end."),
@@ -46,6 +47,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
         "ledgerstream standalone --dir ./cluster",
         "ledgerstream standalone --dir ./cluster --bookies 5",
     ),
+    "status": ("ledgerstream status", "ledgerstream status --lag-max 10m --json"),
     "append": (
         "ledgerstream append demo/clicks clicks.txt",
         "ledgerstream append demo/clicks - --key-separator : --acks",

@@ -27,7 +27,7 @@ from contextlib import suppress
 _MODULE = "stream.cli"
 _PRELOADED = (
     "bookie.cli.check",
-    "bookie.cli.http_client",
+    "ledger.cli.http_client",
     "bookie.cli.inspect",
     "bookie.standalone.cluster",
     "cyclopts.help",

@@ -8,6 +8,7 @@ from bookie.testing.in_process import InProcessCluster
 from ledger.cli.output import ClusterOption, OutputOption
 from stream import EARLIEST, Namespace
 from stream.cli import cursors, groups, namespaces, streams, verify
+from stream.cli.settings import PolicyOptions
 from stream.errors import NoSuchCursor, NoSuchNamespace, NoSuchStream
 
 JSON = OutputOption(json=True)
@@ -47,7 +48,7 @@ async def test_more_bookies_than_are_up_are_warned_of(
     ledgerstream_cluster: InProcessCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cluster = ClusterOption(cluster=ledgerstream_cluster.uri)
-    wide = namespaces.PolicyOptions(ensemble_size=5)
+    wide = PolicyOptions(ensemble_size=5)
     await namespaces.create("big", policy=wide, cluster=cluster, output=JSON)
     assert "warning: namespace big has ensemble_size 5, and 3 bookies are up" in (
         capsys.readouterr().err

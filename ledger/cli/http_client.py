@@ -28,7 +28,8 @@ async def ask(
     """
     if info is None:
         raise BookieUnavailable(
-            f"bookie {bookie_id} is not registered: it is down, or there is no such bookie"
+            f"bookie {bookie_id} is not registered: it is down, or the id is wrong; `ledgerstream "
+            f"bookie list` shows all"
         )
     if info.http is None:
         raise InvalidArgument(

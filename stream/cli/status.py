@@ -1,0 +1,256 @@
+"""`ledgerstream status`: one verdict about a cluster, and its reasons. Changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import trio
+
+from ledger.cli.http_client import ask
+from ledger.cli.output import ClusterOption, OutputOption, UsageError, print_json, usage
+from ledger.client import LedgerClient
+from ledger.connection.pool import BookieSpace
+from ledger.core.metadata import LedgerMetadata
+from ledger.errors import LedgerError, MetadataUnavailable, NoSuchLedger
+from ledger.metastore.bookies import BookieInfo
+from ledger.units import parse_duration_ms
+from stream.cli.health import (
+    WORDS,
+    BookieHealth,
+    CursorHealth,
+    NamespaceHealth,
+    Observed,
+    Reason,
+    reasons_of,
+    verdict_of,
+)
+from stream.errors import NoSuchNamespace, NoSuchStream
+from stream.namespace import Namespace, list_namespaces
+
+_CLUSTER = ClusterOption()
+_OUTPUT = OutputOption()
+_ASKED_AT_ONCE_MAX = 16
+_ANSWER_TIMEOUT_S = 5.0
+_CURSORS_SHOWN_MAX = 10
+_REPORT_PATH = "/api/v1/bookie/report"
+T = TypeVar("T")
+
+
+async def status(
+    *,
+    lag_max: str | None = None,
+    ledgers_max: int = 10_000,
+    streams_max: int = 1000,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> int:
+    """Report whether the cluster is healthy, and why not. Changes nothing.
+
+    Exit code 0: healthy; 3: appends or reads can fail; 4: unknown, because not everything could be
+    asked; 5: degraded, everything works with less to spare.
+
+    Parameters
+    ----------
+    lag_max
+        A cursor or consumer group that is further behind makes the cluster degraded, like 10m.
+        Without it, lag is shown and not judged.
+    ledgers_max
+        Examine the copies of up to N ledgers, the newest ones.
+    streams_max
+        Examine the cursors of up to N streams.
+    """
+    with usage():
+        lag_ms_max = None if lag_max is None else parse_duration_ms(lag_max)
+    if min(ledgers_max, streams_max) < 0:
+        raise UsageError("--ledgers-max and --streams-max are numbers of 0 or more")
+    uri = cluster.uri
+    observed = Observed()
+    try:
+        async with LedgerClient.connect(uri) as client:
+            await _observe(client, observed, ledgers_max=ledgers_max, streams_max=streams_max)
+    except* MetadataUnavailable as group:
+        observed.metadata_problem = str(_first(group))
+    reasons = reasons_of(observed, lag_ms_max=lag_ms_max)
+    _show(observed, reasons, output)
+    return int(verdict_of(reasons))
+
+
+def _first(group: BaseExceptionGroup[MetadataUnavailable]) -> BaseException:
+    found: BaseException = group
+    while isinstance(found, BaseExceptionGroup):
+        found = found.exceptions[0]
+    return found
+
+
+async def _observe(
+    client: LedgerClient, observed: Observed, *, ledgers_max: int, streams_max: int
+) -> None:
+    await _observe_bookies(client, observed)
+    registered = {one.bookie for one in observed.bookies if one.state != "down"}
+    ids = await client.list_ledgers()
+    observed.ledgers = len(ids)
+
+    async def examine(ledger_id: int) -> None:
+        try:
+            metadata = await client.ledger_metadata(ledger_id)
+        except NoSuchLedger:
+            return  # deleted since the listing
+        observed.ledgers_examined += 1
+        observed.ledgers_with_missing_bookies += not _has_all(metadata, registered)
+        observed.ledgers_unreadable += not _can_be_read(metadata, registered)
+
+    await _for_each(ids[-ledgers_max:] if ledgers_max else [], examine)
+    await _observe_streams(client, observed, streams_max)
+
+
+def _has_all(metadata: LedgerMetadata, registered: set[str]) -> bool:
+    return all(registered.issuperset(fragment.bookies) for fragment in metadata.fragments)
+
+
+def _can_be_read(metadata: LedgerMetadata, registered: set[str]) -> bool:
+    """Whether each write set of each ensemble surely has a copy of its entries: more bookies than
+    may lack an acknowledged entry."""
+    may_lack = metadata.write_quorum - metadata.ack_quorum
+    for fragment in metadata.fragments:
+        size = len(fragment.bookies)
+        for start in range(size):
+            members = [fragment.bookies[(start + n) % size] for n in range(metadata.write_quorum)]
+            if sum(member in registered for member in members) <= may_lack:
+                return False
+    return True
+
+
+async def _observe_bookies(client: LedgerClient, observed: Observed) -> None:
+    writable, readable = await client.bookies.available(), await client.bookies.read_only()
+    states = dict.fromkeys(await client.bookies.all(), "down")
+    states |= dict.fromkeys(readable, "read only") | dict.fromkeys(writable, "up")
+    space = await client.bookie_info(timeout_s=_ANSWER_TIMEOUT_S)
+    in_repair: dict[str, int | None] = {}
+    infos = {**readable, **writable}
+
+    async def ask_report(bookie: str) -> None:
+        in_repair[bookie] = await _ledgers_in_repair(bookie, infos[bookie], observed)
+
+    await _for_each([name for name, info in infos.items() if info.http is not None], ask_report)
+    for bookie, state in sorted(states.items()):
+        found = space.get(bookie)
+        is_known = isinstance(found, BookieSpace)
+        observed.bookies.append(
+            BookieHealth(
+                bookie=bookie,
+                state=state,
+                free_bytes=found.free_bytes if isinstance(found, BookieSpace) else None,
+                total_bytes=found.total_bytes if isinstance(found, BookieSpace) else None,
+                problem=None if is_known or found is None else str(found),
+                ledgers_in_repair=in_repair.get(bookie),
+            )
+        )
+
+
+async def _ledgers_in_repair(bookie: str, info: BookieInfo, observed: Observed) -> int | None:
+    try:
+        report = await ask(bookie, info, _REPORT_PATH)
+        return sum(int(one["ledgers_in_limbo"]) for one in report["ledger_directories"])
+    except LedgerError as error:
+        observed.problems.append(str(error))
+    except (KeyError, TypeError, ValueError):
+        observed.problems.append(f"the report of bookie {bookie} is not of this version")
+    return None
+
+
+async def _observe_streams(client: LedgerClient, observed: Observed, streams_max: int) -> None:
+    """Observes namespaces, and the lag of every cursor, those of consumer groups among them."""
+    left = streams_max
+    for name in await list_namespaces(client):
+        namespace = Namespace(client, name)
+        try:
+            policy, streams = await namespace.policy(), await namespace.list_streams()
+        except NoSuchNamespace:
+            continue  # deleted since the listing
+        observed.namespaces.append(
+            NamespaceHealth(
+                namespace=name,
+                ensemble_size=policy.ensemble_size,
+                ack_quorum=policy.ack_quorum,
+                streams=len(streams),
+            )
+        )
+        examined = streams[:left]
+        left -= len(examined)
+
+        async def examine(stream: str, namespace: Namespace = namespace) -> None:
+            await _observe_cursors(namespace, stream, observed)
+
+        await _for_each(examined, examine)
+    observed.cursors.sort(key=lambda one: (-one.lag_seconds, one.stream, one.cursor))
+
+
+async def _observe_cursors(namespace: Namespace, stream: str, observed: Observed) -> None:
+    try:
+        for partition in await namespace.partitions(stream):
+            for cursor in await namespace.cursors(partition):
+                lag = await namespace.cursor_lag(partition, cursor.name)
+                observed.cursors.append(
+                    CursorHealth(
+                        cursor=cursor.name,
+                        stream=f"{namespace.name}/{partition}",
+                        lag_records=lag.records,
+                        lag_seconds=lag.seconds,
+                        lag_bytes=lag.bytes,
+                    )
+                )
+        observed.streams_examined += 1
+    except (NoSuchStream, NoSuchLedger):
+        pass  # deleted or truncated since the listing
+    except MetadataUnavailable:
+        raise
+    except LedgerError as error:
+        observed.problems.append(f"lag on {namespace.name}/{stream}: {error}")
+
+
+async def _for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
+    waiting = iter(items)
+
+    async def take_turns() -> None:
+        for item in waiting:
+            await work(item)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(_ASKED_AT_ONCE_MAX):
+            nursery.start_soon(take_turns)
+
+
+def _show(observed: Observed, reasons: list[Reason], output: OutputOption) -> None:
+    verdict = verdict_of(reasons)
+    streams = sum(one.streams for one in observed.namespaces)
+    facts: dict[str, Any] = {
+        "metadata": "out of reach" if observed.metadata_problem else "reachable",
+        "bookies_up": sum(one.state == "up" for one in observed.bookies),
+        "bookies_known": len(observed.bookies),
+        "namespaces": len(observed.namespaces),
+        "streams": streams,
+        "streams_examined": observed.streams_examined,
+        "ledgers": observed.ledgers,
+        "ledgers_examined": observed.ledgers_examined,
+        "ledgers_with_missing_bookies": observed.ledgers_with_missing_bookies,
+    }
+    if output.json:
+        causes = [{"verdict": one.health.name.lower(), "reason": one.text} for one in reasons]
+        print_json(
+            {"verdict": verdict.name.lower(), "reasons": causes}
+            | facts
+            | {"bookies": [asdict(one) for one in observed.bookies]}
+            | {"cursors": [asdict(one) for one in observed.cursors]}
+        )
+        return
+    output.say(WORDS[verdict])
+    for reason in reasons:
+        output.say(f"- {reason.text}")
+    if observed.metadata_problem is None:
+        output.show(facts, title="cluster")
+        output.show_list(map(asdict, observed.bookies), title="bookies", none="no bookies")
+    if observed.cursors:
+        slowest = observed.cursors[:_CURSORS_SHOWN_MAX]
+        output.show_list(map(asdict, slowest), title="cursors furthest behind", none="")
