@@ -101,7 +101,7 @@ class NoSuchEntry(FinalError):
 
 
 class LedgerExists(FinalError):
-    """A ledger with this id exists already."""
+    """A ledger with this id already exists."""
 
 
 class DigestMismatch(FinalError):
@@ -121,7 +121,7 @@ class MetadataCorrupt(FinalError):
 
 
 class NodeExists(FinalError):
-    """A metadata node with this path exists already."""
+    """A metadata node with this path already exists."""
 
 
 class NoSuchNode(FinalError):

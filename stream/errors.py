@@ -38,7 +38,7 @@ class NoSuchNamespace(FinalError):
 
 
 class NamespaceExists(FinalError):
-    """A namespace of this name exists already."""
+    """A namespace of this name already exists."""
 
 
 class NamespaceNotEmpty(FinalError):
@@ -50,7 +50,7 @@ class NoSuchStream(FinalError):
 
 
 class StreamExists(FinalError):
-    """A stream of this name exists already."""
+    """A stream of this name already exists."""
 
 
 class IsPartitioned(FinalError):

@@ -16,8 +16,10 @@ from cyclopts import App, Parameter, validators
 from bookie.standalone.cluster import BOOKIES_MAX, StandaloneLayout, run_local_cluster
 from ledger.cli.output import (
     CLUSTER_VARIABLE,
+    AtLeastZero,
     ClusterOption,
     OutputOption,
+    SecondsOrZero,
     examples,
     print_json,
     remark,
@@ -54,7 +56,7 @@ async def standalone(
     ] = None,
     metadata: str | None = None,
     restart: bool = True,
-    janitor_interval_s: float = 60.0,
+    janitor_interval_s: SecondsOrZero = 60.0,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C, with a process per bookie.
 
@@ -273,7 +275,7 @@ async def rebuild_index(
     name="journal", help_epilogue=examples("ledgerstream bookie inspect journal /data/journal")
 )
 async def inspect_journal(
-    path: Path, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
+    path: Path, /, *, lines_max: AtLeastZero = 1000, output: OutputOption = _OUTPUT
 ) -> int:
     """Show groups and frames of a journal file, or of all files of a journal directory. Exit
     code 1: there is damage; what precedes it is shown.
@@ -295,7 +297,7 @@ async def inspect_journal(
     ),
 )
 async def inspect_entry_log(
-    path: Path, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
+    path: Path, /, *, lines_max: AtLeastZero = 1000, output: OutputOption = _OUTPUT
 ) -> int:
     """Show the records of an entry log, and verify their checksums. Exit code 1: there is damage;
     what precedes it is shown."""
@@ -308,7 +310,7 @@ async def inspect_entry_log(
     name="index", help_epilogue=examples("ledgerstream bookie inspect index /data/ledgers")
 )
 def inspect_index(
-    directory: Path, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
+    directory: Path, /, *, lines_max: AtLeastZero = 1000, output: OutputOption = _OUTPUT
 ) -> None:
     """Show the entry logs and ledgers in the index of a ledger directory."""
     from bookie.cli import check as cli_disk
@@ -320,7 +322,12 @@ def inspect_index(
     name="ledger", help_epilogue=examples("ledgerstream bookie inspect ledger /data/ledgers 7")
 )
 def inspect_ledger(
-    directory: Path, ledger_id: int, /, *, lines_max: int = 1000, output: OutputOption = _OUTPUT
+    directory: Path,
+    ledger_id: AtLeastZero,
+    /,
+    *,
+    lines_max: AtLeastZero = 1000,
+    output: OutputOption = _OUTPUT,
 ) -> None:
     """Show one ledger in the index of a ledger directory: its state, and where its entries are."""
     from bookie.cli import check as cli_disk

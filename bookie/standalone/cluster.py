@@ -82,7 +82,13 @@ class StandaloneLayout:
                 metadata = f"sqlite://{directory / 'cluster.db'}"
             found = free_ports(2 * count)
             layout = cls(directory, found[:count], _shareable(metadata), None, found[count:])
-        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidArgument(
+                f"the directory {directory} cannot be made: {error.strerror}. Cure: choose another "
+                f"--dir, which this user may create or write"
+            ) from error
         layout._keep(kept)
         return layout
 
@@ -268,7 +274,7 @@ def _sole_owner(directory: Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ClusterStartFailed(
-                f"a cluster is running in {directory} already: use it, stop it, or choose "
+                f"a cluster is already running in {directory}: use it, stop it, or choose "
                 f"another directory"
             ) from None
         yield

@@ -10,7 +10,7 @@ import difflib
 import json
 import os
 import tempfile
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -92,7 +92,7 @@ def write_contexts(contexts: Contexts) -> None:
         raise
 
 
-def did_you_mean(name: str, known: Collection[str]) -> str:
+def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns "; did you mean 'clicks'?" if a known name is similar, else nothing."""
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -17,6 +17,8 @@ from cyclopts import App
 
 from ledger.cli.lines import FileOrStdin, line_batches, opened
 from ledger.cli.output import (
+    AtLeastOne,
+    AtLeastZero,
     ClusterOption,
     OutputOption,
     examples,
@@ -24,12 +26,14 @@ from ledger.cli.output import (
     remark,
     text_or_base64,
     time_of,
+    usage,
     write_output,
 )
 from ledger.cli.standard_streams import StandardStreamFailed
 from ledger.client import LedgerClient
 from ledger.core.entry import DigestType, Entry
 from ledger.core.metadata import LedgerMetadata
+from ledger.core.quorum import check_sizes
 from ledger.errors import InvalidArgument, NoSuchLedger
 from ledger.reading.reader import LedgerReader
 from ledger.writing.frames import ENTRY_PAYLOAD_BYTES_MAX
@@ -79,7 +83,7 @@ async def list_ledgers(
 
 @app.command(help_epilogue=examples("ledgerstream ledger show 7"))
 async def show(
-    ledger_id: int, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
+    ledger_id: AtLeastZero, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """Show a ledger: state, quorums, and which bookies hold which entries."""
     async with LedgerClient.connect(cluster.uri) as client:
@@ -103,15 +107,17 @@ async def show(
 )
 async def create(
     *,
-    ensemble: int = 3,
-    write_quorum: int = 3,
-    ack_quorum: int = 2,
+    ensemble: AtLeastOne = 3,
+    write_quorum: AtLeastOne = 3,
+    ack_quorum: AtLeastOne = 2,
     digest: DigestName = "crc32c",
     password: str = "",
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
     """Create an empty ledger and print its id; `ledger append` writes it."""
+    with usage():
+        check_sizes(ensemble, write_quorum, ack_quorum)
     async with LedgerClient.connect(cluster.uri) as client:
         ledger_id = await client.reserve_ledger(
             ensemble_size=ensemble,
@@ -128,7 +134,7 @@ async def create(
 
 @app.command(help_epilogue=examples("ledgerstream ledger append 7 lines.txt"))
 async def append(
-    ledger_id: int,
+    ledger_id: AtLeastZero,
     file: FileOrStdin = None,
     /,
     *,
@@ -192,11 +198,11 @@ async def _last_readable(reader: LedgerReader) -> int:
 
 @app.command(help_epilogue=examples("ledgerstream ledger read 7 --first 100 --last 199"))
 async def read(
-    ledger_id: int,
+    ledger_id: AtLeastZero,
     /,
     *,
-    first: int = 0,
-    last: int | None = None,
+    first: AtLeastZero = 0,
+    last: AtLeastZero | None = None,
     password: str = "",
     digest: DigestName | None = None,
     cluster: ClusterOption = _CLUSTER,
@@ -233,7 +239,7 @@ async def read(
 
 @app.command(help_epilogue=examples("ledgerstream ledger recover 7"))
 async def recover(
-    ledger_id: int,
+    ledger_id: AtLeastZero,
     /,
     *,
     password: str = "",
@@ -259,7 +265,7 @@ async def recover(
 
 @app.command(help_epilogue=examples("ledgerstream ledger delete 7"))
 async def delete(
-    ledger_id: int, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
+    ledger_id: AtLeastZero, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """Delete a ledger. Bookies reclaim the space with their next garbage collection."""
     async with LedgerClient.connect(cluster.uri) as client:

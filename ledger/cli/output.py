@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, NoReturn
 
-from cyclopts import Parameter
+from cyclopts import Parameter, validators
 
 from ledger.cli.contexts import CONTEXT_VARIABLE, read_contexts
 from ledger.cli.standard_streams import (
@@ -29,6 +29,10 @@ from ledger.cli.tables import Page, page_of_stdout, property_lines, row_lines
 from ledger.core.times import time_text
 from ledger.errors import InvalidArgument, LedgerError, MetadataUnavailable
 
+AtLeastZero = Annotated[int, Parameter(validator=validators.Number(gte=0))]
+AtLeastOne = Annotated[int, Parameter(validator=validators.Number(gte=1))]
+PositiveSeconds = Annotated[float, Parameter(validator=validators.Number(gt=0))]
+SecondsOrZero = Annotated[float, Parameter(validator=validators.Number(gte=0))]
 CLUSTER_VARIABLE = "LEDGERSTREAM_CLUSTER"
 EXIT_ERROR = 1
 EXIT_USAGE = 2

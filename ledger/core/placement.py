@@ -110,9 +110,10 @@ def choose_degraded(
     )
     if len(usable) < ack_quorum or len(idle) < missing or write_quorum - most < ack_quorum:
         raise NotEnoughBookies(
-            f"need {ensemble_size} bookies, or enough that each write set of {write_quorum} has"
-            f" {ack_quorum} usable ones: available {len(candidates)}, usable {len(usable)},"
-            f" known {len(everyone)}, excluded {_listed(excluded)}"
+            f"not enough bookies: ensemble_size is {ensemble_size}, write_quorum {write_quorum},"
+            f" ack_quorum {ack_quorum}, and {len(usable)} are up (known {len(everyone)}, excluded"
+            f" {_listed(excluded)}). Cure: start bookies, or use a smaller ensemble (for streams:"
+            " `ledgerstream namespace set`)"
         )
     fillers = iter(idle)
     places = [next(fillers) if index in gaps else None for index in range(ensemble_size)]
@@ -164,8 +165,8 @@ def _not_enough(
     excluded: Collection[str],
 ) -> NotEnoughBookies:
     return NotEnoughBookies(
-        f"need {needed} bookies, {len(usable)} usable: available {len(candidates)},"
-        f" excluded {_listed(excluded)}"
+        f"not enough bookies: {needed} are needed, and {len(usable)} are up (registered"
+        f" {len(candidates)}, excluded {_listed(excluded)}). Cure: start bookies"
     )
 
 

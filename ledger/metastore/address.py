@@ -20,7 +20,7 @@ from ledger.metastore.zookeeper.address import (
 )
 
 _SERVERS = re.compile(r"([^:/,\s]+:\d+(?:,[^:/,\s]+:\d+)*)/?(\S*)", re.ASCII)
-_FORMS = "sqlite:///path/cluster.db, zk://host:2181/ledgers or memory:"
+_FORMS = "sqlite:///path/cluster.db or zk://host:2181/ledgers"
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ class LedgerStore:
         except NodeExists:
             if metadata.c_token and await self._has_token(metadata):
                 return
-            raise LedgerExists(f"ledger {metadata.ledger_id} exists already") from None
+            raise LedgerExists(f"ledger {metadata.ledger_id} already exists") from None
 
     async def read(self, ledger_id: int) -> tuple[LedgerMetadata, int]:
         """Returns the metadata and its version. Raises NoSuchLedger, MetadataCorrupt."""

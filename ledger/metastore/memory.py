@@ -147,7 +147,7 @@ class MemoryTree:
         if isinstance(change, Create):
             check_node(path, len(change.data))
             if path in self._nodes:
-                raise NodeExists(f"metadata node {path} exists already")
+                raise NodeExists(f"metadata node {path} already exists")
             for missing in ancestors_of(path):
                 if missing not in self._nodes:
                     self._insert(missing, Node(b"", 0, now_ms), None, undo, touched)

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from ledger.cli.output import ClusterOption, print_json, remark
+from ledger.cli.output import (
+    AtLeastOne,
+    AtLeastZero,
+    ClusterOption,
+    PositiveSeconds,
+    SecondsOrZero,
+    print_json,
+    remark,
+)
 from ledger.core.copies import CopyVerdict
 from stream.canary import Canary, CanaryOptions, CanaryRound
 from stream.cli.arguments import parse_stream
@@ -21,11 +29,11 @@ async def canary(
     stream: str,
     /,
     *,
-    interval_s: float = 10.0,
-    rounds: int | None = None,
-    timeout_s: float = 30.0,
-    record_bytes: int = 256,
-    remembered: int = 1000,
+    interval_s: SecondsOrZero = 10.0,
+    rounds: AtLeastZero | None = None,
+    timeout_s: PositiveSeconds = 30.0,
+    record_bytes: AtLeastOne = 256,
+    remembered: AtLeastZero = 1000,
     stop_on_violation: bool = False,
     cluster: ClusterOption = _CLUSTER,
 ) -> int:

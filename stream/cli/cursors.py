@@ -122,7 +122,7 @@ async def set_cursor(
     to
         earliest, latest, a position, seq:N, end:N, time:ISO, event-time:ISO or cursor:NAME.
     """
-    name, start = parse_stream(stream), parse_from(to)
+    name, start = parse_stream(stream), parse_from(to, "position")
     async with connect(cluster, name) as namespace:
         partitions = await namespace.partitions(name.stream)
         if isinstance(start, Position) and partitions != [name.stream]:

@@ -9,7 +9,7 @@ from cyclopts import App
 
 from ledger.cli.contexts import did_you_mean
 from ledger.cli.output import ClusterOption, OutputOption, examples, print_json
-from stream.cli.arguments import parse_stream
+from stream.cli.arguments import StreamName, parse_stream
 from stream.cli.connecting import connect
 from stream.errors import NoSuchGroup
 
@@ -54,7 +54,7 @@ async def show(
     """Show a consumer group: its members, and for each partition its holder and lag."""
     name = parse_stream(stream)
     async with connect(cluster, name) as namespace:
-        with _similar_group(await namespace.groups(name.stream), group):
+        with _explained(name, await namespace.groups(name.stream), group):
             info = await namespace.group(name.stream, group)
     rows = [
         {
@@ -89,7 +89,7 @@ async def delete(
     """Delete a consumer group without members, and its positions."""
     name = parse_stream(stream)
     async with connect(cluster, name) as namespace:
-        with _similar_group(await namespace.groups(name.stream), group):
+        with _explained(name, await namespace.groups(name.stream), group):
             await namespace.delete_group(name.stream, group)
     output.report(
         {"stream": str(name), "group": group, "deleted": True},
@@ -98,11 +98,12 @@ async def delete(
 
 
 @contextmanager
-def _similar_group(known: Collection[str], group: str) -> Iterator[None]:
-    """Makes NoSuchGroup name a similar group, if there is one."""
+def _explained(name: StreamName, known: Collection[str], group: str) -> Iterator[None]:
+    """Makes NoSuchGroup name a similar group, and the command that lists them."""
     try:
         yield
-    except NoSuchGroup as error:
-        if similar := did_you_mean(group, known):
-            raise NoSuchGroup(f"no consumer group {group!r}{similar}") from error
-        raise
+    except NoSuchGroup:
+        raise NoSuchGroup(
+            f"no consumer group {group!r} on stream {name}{did_you_mean(group, known)}; "
+            f"`ledgerstream group list {name}` shows all"
+        ) from None

@@ -9,7 +9,7 @@ from typing import Annotated
 import trio
 from cyclopts import Parameter
 
-from ledger.cli.output import ClusterOption, OutputOption
+from ledger.cli.output import ClusterOption, OutputOption, SecondsOrZero
 from ledger.cli.standard_streams import announce
 from ledger.cli.supervised import wait_starter_gone
 from ledger.client import LedgerClient
@@ -25,8 +25,8 @@ _log = logging.getLogger(__name__)
 
 async def janitor(
     *,
-    interval_s: float = 60.0,
-    sink_orphan_hours: float = SINK_ORPHAN_AGE_MS / 3_600_000,
+    interval_s: SecondsOrZero = 60.0,
+    sink_orphan_hours: SecondsOrZero = SINK_ORPHAN_AGE_MS / 3_600_000,
     once: bool = False,
     child: Annotated[bool, Parameter(show=False, negative="")] = False,
     cluster: ClusterOption = _CLUSTER,

@@ -94,7 +94,7 @@ def _names(word: str) -> tuple[str, ...]:
 
 def _whole(word: str) -> int:
     if not (word.isascii() and word.isdigit() and len(word) <= 12):
-        raise InvalidArgument(f"{word[:40]!r} is not a whole number, nor none")
+        raise InvalidArgument(f"{word[:40]!r}: write a whole number, or none")
     return int(word)
 
 

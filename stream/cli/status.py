@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import trio
 
 from ledger.cli.http_client import ask
-from ledger.cli.output import ClusterOption, OutputOption, UsageError, print_json, usage
+from ledger.cli.output import AtLeastZero, ClusterOption, OutputOption, print_json, usage
 from ledger.client import LedgerClient
 from ledger.connection.pool import BookieSpace
 from ledger.core.metadata import LedgerMetadata
@@ -41,8 +41,8 @@ T = TypeVar("T")
 async def status(
     *,
     lag_max: str | None = None,
-    ledgers_max: int = 10_000,
-    streams_max: int = 1000,
+    ledgers_max: AtLeastZero = 10_000,
+    streams_max: AtLeastZero = 1000,
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> int:
@@ -63,8 +63,6 @@ async def status(
     """
     with usage():
         lag_ms_max = None if lag_max is None else parse_duration_ms(lag_max)
-    if min(ledgers_max, streams_max) < 0:
-        raise UsageError("--ledgers-max and --streams-max are numbers of 0 or more")
     uri = cluster.uri
     observed = Observed()
     try:

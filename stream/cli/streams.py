@@ -8,6 +8,7 @@ import trio
 from cyclopts import App, Parameter
 
 from ledger.cli.output import (
+    AtLeastOne,
     ClusterOption,
     OutputOption,
     UsageError,
@@ -243,7 +244,7 @@ async def show(
     /,
     *,
     segments: _Flag = False,
-    page: int = 1,
+    page: AtLeastOne = 1,
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
@@ -259,8 +260,6 @@ async def show(
         The page of segments to list, counted from 1.
     """
     name = parse_stream(stream)
-    if page < 1:
-        raise UsageError(f"--page {page}: pages are counted from 1")
     async with connect(cluster, name) as namespace:
         try:
             metadata = await namespace.stream_metadata(name.stream)
@@ -297,7 +296,7 @@ def _show_segments(
     pages = max(1, -(-len(found) // _SEGMENTS_PER_PAGE))
     number = page or 1
     if number > pages:
-        raise UsageError(f"--page {number}: stream {name} has {pages} pages of segments")
+        raise UsageError(f"--page {number}: the last page of segments of {name} is {pages}")
     first = (number - 1) * _SEGMENTS_PER_PAGE
     shown = found[first : first + _SEGMENTS_PER_PAGE]
     rows = [_segment_facts(metadata, segment) for segment in shown]
@@ -333,7 +332,7 @@ async def truncate(
         Continue although the namespace has no trash. Without it that is an error.
     """
     name = parse_stream(stream)
-    to = parse_from(position)
+    to = parse_from(position, "position")
     if not isinstance(to, Position | FromTime):
         raise UsageError(
             f"truncate to a position like 3:120:0 or to time:2026-01-31T12:00:00Z, not {position!r}"

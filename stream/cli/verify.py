@@ -88,10 +88,10 @@ async def verify(
         The same for all receipts in a file, one on each line.
     """
     name = parse_stream(stream)
-    with usage():
-        parsed = None if receipt is None else Receipt.from_json(receipt)
     if receipt is not None and receipt_file is not None:
         raise UsageError("--receipt and --receipt-file: use one of them")
+    with usage():
+        parsed = None if receipt is None else Receipt.from_json(receipt)
     async with connect(cluster, name) as namespace:
         if receipt_file is not None:
             return await _verify_file(namespace, name, receipt_file, output)

@@ -95,7 +95,9 @@ class Receipt:
             return cls._of(json.loads(text))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             what = f"no {error}" if isinstance(error, KeyError) else str(error)
-            raise InvalidArgument(f"this is not a receipt: {what}") from None
+            raise InvalidArgument(
+                f"this is not a receipt, which is one line of `append --receipts`: {what}"
+            ) from None
 
     @classmethod
     def _of(cls, fields: object) -> Receipt:

@@ -195,7 +195,7 @@ class PartitionStore:
         except IsPartitioned:
             is_free = False
         if not is_free:
-            raise StreamExists(f"stream {name!r} exists already in namespace {namespace!r}")
+            raise StreamExists(f"stream {name!r} already exists in namespace {namespace!r}")
         return present, version
 
 

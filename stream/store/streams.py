@@ -76,7 +76,7 @@ class StreamStore:
         try:
             await self._store.create(namespace_path(namespace.name), encode_namespace(namespace))
         except NodeExists:
-            raise NamespaceExists(f"namespace {namespace.name!r} exists already") from None
+            raise NamespaceExists(f"namespace {namespace.name!r} already exists") from None
 
     async def read_namespace(self, name: str) -> tuple[NamespaceMetadata, int]:
         """Returns the policy and its version. Raises NoSuchNamespace, MetadataCorrupt."""
@@ -185,7 +185,7 @@ class StreamStore:
             except IsPartitioned:
                 break
             return stored
-        raise StreamExists(f"stream {stream.name!r} exists already in namespace {namespace!r}")
+        raise StreamExists(f"stream {stream.name!r} already exists in namespace {namespace!r}")
 
     async def _create(self, namespace: str, stream: StreamMetadata) -> None:
         try:

@@ -207,7 +207,7 @@ class SqliteTree:
     def _create(self, change: Create, session: int) -> None:
         check_node(change.path, len(change.data))
         if read_node(self._db, change.path) is not None:
-            raise NodeExists(f"metadata node {change.path} exists already")
+            raise NodeExists(f"metadata node {change.path} already exists")
         if change.is_ephemeral and not self._has_session(session):
             raise SessionLost(f"metadata session {session} of this process has ended")
         for missing in ancestors_of(change.path):

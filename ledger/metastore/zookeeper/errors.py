@@ -51,7 +51,7 @@ def translate(error: BaseException, path: str) -> LedgerError:
     if isinstance(error, zk.NoNodeError):
         return NoSuchNode(f"no metadata node {path}")
     if isinstance(error, zk.NodeExistsError):
-        return NodeExists(f"metadata node {path} exists already")
+        return NodeExists(f"metadata node {path} already exists")
     if isinstance(error, zk.NoChildrenForEphemeralsError):
         return InvalidArgument(f"{parent_of(path)} is ephemeral and cannot have children")
     if isinstance(error, _REFUSED_USER):

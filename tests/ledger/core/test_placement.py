@@ -70,7 +70,7 @@ def test_excluded_bookies_are_not_chosen_and_the_error_counts_them() -> None:
     candidates = {"a": "1", "b": "2", "c": "3", "d": "4"}
     assert sorted(choose(3, 3, 2, candidates, ["b"], random.Random(0))) == ["a", "c", "d"]
     with pytest.raises(
-        NotEnoughBookies, match=r"need 3 bookies, 2 usable: available 4, excluded b, d"
+        NotEnoughBookies, match=r"3 are needed, and 2 are up \(registered 4, excluded b, d\)"
     ):
         choose(3, 3, 2, candidates, ["d", "b"], random.Random(0))
 
@@ -148,7 +148,8 @@ def test_with_enough_bookies_none_that_is_down_is_chosen() -> None:
 def test_fewer_than_an_ack_quorum_is_refused_with_the_arithmetic() -> None:
     known = {"a": "1", "b": "2", "c": "3"}
     with pytest.raises(
-        NotEnoughBookies, match=r"need 3 .* available 2, usable 1, known 3, excluded c"
+        NotEnoughBookies,
+        match=r"ensemble_size is 3, .* and 1 are up \(known 3, excluded c\)\. Cure: start",
     ):
         choose_degraded(3, 3, 2, {"a": "1", "c": "3"}, known, ["c"], random.Random(0))
 

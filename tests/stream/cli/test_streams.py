@@ -68,5 +68,7 @@ def test_segments_are_listed_by_pages(capsys: pytest.CaptureFixture[str]) -> Non
     rows, remarks = shown(capsys, 1077, 11)
     assert [row[0] for row in rows] == [str(number) for number in range(1001, 1079)]
     assert remarks == "page 11 of 11\n"
-    with pytest.raises(UsageError, match="--page 12: stream demo/clicks has 11 pages"):
+    with pytest.raises(
+        UsageError, match="--page 12: the last page of segments of demo/clicks is 11"
+    ):
         shown(capsys, 1077, 12)
