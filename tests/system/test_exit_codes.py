@@ -1,0 +1,79 @@
+"""The exit codes of docs/command.md are those of the code, and commands have them.
+
+That wrong usage is 2, and other errors of users are 1, is checked in test_user_errors.py.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+
+import pytest
+
+from ledger.cli import output
+from ledger.core.copies import CopyVerdict
+from stream.cli.health import Health
+from stream.cli.verify import EXIT_CODES
+from tests.system.cluster import COMMAND, StandaloneCluster, environment
+from tests.system.user_errors import user_errors
+from tests.tidy.checkout import ROOT
+
+ROWS = re.compile(r"^\| (\d+) \| (.+) \| ([^|]+) \|$", re.M)
+TABLE = {
+    int(code): commands
+    for code, _, commands in ROWS.findall(
+        (ROOT / "docs" / "command.md").read_text().partition("## Exit codes")[2]
+    )
+}
+VERDICTS = "`stream verify`, `canary`, `status`"
+
+
+def test_the_table_has_every_exit_code() -> None:
+    verdicts = {*EXIT_CODES.values(), *map(int, Health)}
+    general = {0, output.EXIT_ERROR, output.EXIT_USAGE, 130, output._EXIT_OUTPUT_CLOSED}
+    assert set(TABLE) == verdicts | general
+    for code, commands in TABLE.items():
+        assert commands == (VERDICTS if code in verdicts - {0} else "all")
+
+
+def test_the_verdicts_have_the_same_codes_in_all_commands() -> None:
+    assert EXIT_CODES[CopyVerdict.WHOLE] == Health.HEALTHY
+    assert EXIT_CODES[CopyVerdict.DAMAGE] == Health.UNAVAILABLE
+    assert EXIT_CODES[CopyVerdict.DOUBT] == Health.UNKNOWN
+    assert EXIT_CODES[CopyVerdict.REDUCED] == Health.DEGRADED
+
+
+def test_errors_of_users_have_no_other_codes() -> None:
+    codes = {int(error.answer[1 : error.answer.index("]")]) for error in user_errors()}
+    assert codes == {output.EXIT_ERROR, output.EXIT_USAGE}
+
+
+@pytest.mark.parametrize("more", [(), ("--json",), ("--names",)], ids=" ".join)
+def test_a_closed_reader_of_stdout_is_141(shared: StandaloneCluster, more: tuple[str, ...]) -> None:
+    shared.run("stream", "create", f"codes/closed{''.join(more)}")
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        done = subprocess.run(
+            [*COMMAND, "stream", "list", "codes", *more],
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            env=environment(LEDGERSTREAM_CLUSTER=shared.uri),
+            timeout=60,
+            check=False,
+        )
+    finally:
+        os.close(writer)
+    assert (done.returncode, done.stderr) == (output._EXIT_OUTPUT_CLOSED, b"")
+
+
+def test_an_interrupted_command_is_130(shared: StandaloneCluster) -> None:
+    shared.run("append", "codes/interrupted", stdin=b"a\n")
+    with shared.begin("tail", "codes/interrupted", "--from", "earliest") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"a\n"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 130
+        assert process.stdout.read() == b""
