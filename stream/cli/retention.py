@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from itertools import groupby
+from typing import Annotated, Any
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from ledger.cli.output import ClusterOption, OutputOption, examples, print_json, remark, time_of
 from ledger.units import duration_text, size_text
@@ -20,6 +21,7 @@ app = App(
     help_epilogue=examples("ledgerstream retention explain demo"),
 )
 
+_SEGMENTS_SHOWN_MAX = 20
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
 
@@ -30,11 +32,24 @@ _OUTPUT = OutputOption()
     )
 )
 async def explain(
-    stream: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
+    stream: str,
+    /,
+    *,
+    segments: Annotated[bool, Parameter(negative="")] = False,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
 ) -> None:
     """Explain what happens to each segment of NAMESPACE/STREAM, when and why.
 
     NAMESPACE alone gives a line per stream. Nothing is changed.
+
+    Parameters
+    ----------
+    stream
+        NAMESPACE/STREAM, or NAMESPACE.
+    segments
+        A line for each segment, also if they are many. Without it, those with the same fate share
+        a line then.
     """
     if "/" not in stream:
         async with connect(cluster, stream) as namespace:
@@ -54,8 +69,12 @@ async def explain(
         return
     for plan in plans:
         title = StreamName(name.namespace, plan.stream)
+        is_short = segments or len(plan.segments) <= _SEGMENTS_SHOWN_MAX
         output.show_list(
-            [_segment_row(segment) for segment in plan.segments],
+            [
+                _run_row(run)
+                for run in ([[one] for one in plan.segments] if is_short else _runs(plan.segments))
+            ],
             title=f"retention of stream {title}",
             none=f"stream {title} has no segments yet",
         )
@@ -88,16 +107,25 @@ def plan_facts(plan: RetentionPlan) -> dict[str, Any]:
     }
 
 
-def _segment_row(segment: SegmentPlan) -> dict[str, Any]:
-    is_open = segment.newest_ms < 0
+def _runs(segments: Sequence[SegmentPlan]) -> list[list[SegmentPlan]]:
+    """Returns neighbours with the same fate together."""
+    return [list(run) for _, run in groupby(segments, key=_what)]
+
+
+def _run_row(run: Sequence[SegmentPlan]) -> dict[str, Any]:
+    """Returns one row for neighbours with the same fate: `when` and `why` are of the first one."""
+    first, last = run[0], run[-1]
+    is_open = last.newest_ms < 0
+    sealed = [segment for segment in run if segment.newest_ms >= 0]
+    number = str(first.number) if first is last else f"{first.number}..{last.number}"
     return {
-        "segment": segment.number,
-        "what": _what(segment),
-        "when": "now" if _is_now(segment) else time_of(segment.due_ms),
-        "records": None if is_open else segment.records,
-        "bytes": None if is_open else segment.nbytes,
-        "newest record": time_of(segment.newest_ms),
-        "why": segment.reason,
+        "segment": number,
+        "what": _what(first),
+        "when": "now" if _is_now(first) else time_of(first.due_ms),
+        "records": sum(segment.records for segment in sealed) if sealed else None,
+        "bytes": sum(segment.nbytes for segment in sealed) if sealed else None,
+        "newest record": None if is_open else time_of(last.newest_ms),
+        "why": first.reason,
     }
 
 
