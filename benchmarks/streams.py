@@ -45,6 +45,9 @@ class CountedStore:
         self.calls: Counter[str] = Counter()
         self.watches = 0
 
+    def bind(self, path: str, data: bytes) -> None:
+        self._store.bind(path, data)
+
     async def get(self, path: str) -> Node:
         self.calls["get"] += 1
         return await self._store.get(path)

@@ -200,6 +200,7 @@ class Bookie:
             await check_has_no_cluster(self.config, self._disk)
         await self.registry.init_cluster(self._rng, self._layout)
         self.instance_id = await self.registry.instance_id()
+        self._store.bind(self.registry.instance_id_path, self.instance_id.encode())
         await check_cookie(self.config, self._disk, self.registry, self.bookie_id, self.instance_id)
         self._start_count = StartCount(self.config, self._disk, self._store, self.bookie_id)
         await self._start_count.check()
@@ -429,6 +430,14 @@ class Bookie:
                     self.bookie_id,
                     directory,
                     done.index_problem,
+                )
+            if done.asks_failed:
+                _log.warning(
+                    "ledgers kept, because the metadata did not say whether they exist bookie=%s "
+                    "directory=%s ledgers=%d",
+                    self.bookie_id,
+                    directory,
+                    done.asks_failed,
                 )
             if done.did_something:
                 _log.info(

@@ -26,12 +26,14 @@ from bookie.bookie import Bookie
 from bookie.config import BookieConfig, load_bookie_config
 from bookie.monitoring.http import http_address, open_http, serve_http
 from bookie.monitoring.snapshot import Observer
+from bookie.startup.cookies import check_has_no_cluster
 from bookie.startup.power_loss import boot_id
+from bookie.storage.disk.disk import Disk
 from bookie.storage.disk.real_disk import RealDisk
 from bookie.storage.index.rocksdb import index_opener
 from ledger.cli.standard_streams import announce, open_standard_streams
 from ledger.cli.supervised import wait_starter_gone
-from ledger.errors import LedgerError, MetadataUnavailable
+from ledger.errors import LedgerError, MetadataUnavailable, NoSuchCluster
 from ledger.metastore import MetadataStore, open_store
 from ledger.runtime.network import TcpNetwork
 
@@ -124,9 +126,10 @@ async def _serve(config: BookieConfig, is_child: bool) -> None:
             stopped = [nursery.cancel_scope]
             nursery.start_soon(_stop_on_signal, signals, stopped)
             listeners = await open_http(config.http_host, config.http_port)
-            async with _open_store_with_retries(config) as store, trio.open_nursery() as serving:
+            disk = RealDisk()
+            opened = _open_store_with_retries(config, disk)
+            async with opened as store, trio.open_nursery() as serving:
                 stopped.append(serving.cancel_scope)  # the store stays open for unregistering
-                disk = RealDisk()
                 bookie = Bookie(
                     config,
                     network=TcpNetwork(),
@@ -150,14 +153,31 @@ async def _serve(config: BookieConfig, is_child: bool) -> None:
 
 
 @asynccontextmanager
-async def _open_store_with_retries(config: BookieConfig) -> AsyncIterator[MetadataStore]:
-    """Retries until the metadata store can be reached: giving up would not help."""
+async def _open_store_with_retries(
+    config: BookieConfig, disk: Disk
+) -> AsyncIterator[MetadataStore]:
+    """Retries until the metadata store can be reached: giving up would not help.
+
+    The first start of a bookie, with empty disks, may make a cluster. Any other one may not, nor
+    leave a file behind: if there is no cluster, the address is wrong. Raises CookieMismatch then.
+    """
+    may_create = False
     async with AsyncExitStack() as stack:
         while True:
-            opened = open_store(config.metadata_uri, session_timeout_ms=config.session_timeout_ms)
+            opened = open_store(
+                config.metadata_uri,
+                session_timeout_ms=config.session_timeout_ms,
+                root=config.ledgers_root,
+                may_create=may_create,
+            )
             try:
                 store = await stack.enter_async_context(opened)
                 break
+            except NoSuchCluster as error:
+                await check_has_no_cluster(config, disk)
+                _log.info("bookie makes a cluster at=%s: %s", config.metadata_uri, error)
+                may_create = True
+                continue
             except MetadataUnavailable as error:
                 _log.warning("bookie waits for its metadata store cause=%s", error)
             await trio.sleep(_STORE_RETRY_S)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         LedgerError,
         LedgerFenced,
         MetadataUnavailable,
+        NoSuchCluster,
         NoSuchEntry,
         NoSuchLedger,
         NotEnoughBookies,
@@ -65,6 +66,7 @@ __all__ = [
     "LedgerState",
     "LedgerWriter",
     "MetadataUnavailable",
+    "NoSuchCluster",
     "NoSuchEntry",
     "NoSuchLedger",
     "NotEnoughBookies",
@@ -81,8 +83,8 @@ _HOMES = {
     "ledger.core.metadata": "Fragment LedgerMetadata LedgerState",
     "ledger.errors": (
         "BookieUnavailable DigestMismatch InvalidArgument LedgerClosed LedgerError "
-        "LedgerFenced MetadataUnavailable NoSuchEntry NoSuchLedger NotEnoughBookies "
-        "OperationTimeout RecoveryIncomplete Unauthorized"
+        "LedgerFenced MetadataUnavailable NoSuchCluster NoSuchEntry NoSuchLedger "
+        "NotEnoughBookies OperationTimeout RecoveryIncomplete Unauthorized"
     ),
     "ledger.options": "ClientOptions",
     "ledger.reading.reader": "LedgerReader",

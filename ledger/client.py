@@ -136,8 +136,9 @@ class LedgerClient:
         """Opens a client of the cluster at this address, e.g. "sqlite:///var/lib/cluster.db".
 
         `auth` identifies it to bookies that authenticate clients
-        (`ledger.connection.authentication`). Raises InvalidArgument for an address that no driver
-        can serve, MetadataUnavailable.
+        (`ledger.connection.authentication`). Creates nothing. Raises NoSuchCluster if there is no
+        cluster, InvalidArgument for an address that no driver can serve, MetadataCorrupt for a
+        file that is not a cluster's, MetadataUnavailable.
         """
         address = ClusterAddress.parse(cluster)
         async with (

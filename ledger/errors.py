@@ -96,6 +96,10 @@ class NoSuchLedger(FinalError):
     """The ledger is not in the metadata store, or not known to a bookie."""
 
 
+class NoSuchCluster(FinalError):
+    """There is no cluster at this address. Looking for one created nothing."""
+
+
 class NoSuchEntry(FinalError):
     """Every replica that could hold the entry says explicitly that it does not hold it."""
 

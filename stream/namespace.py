@@ -97,8 +97,8 @@ class Namespace:
     ) -> AsyncIterator[Namespace]:
         """Connects to a namespace of the cluster at this URI, e.g. "sqlite:///var/lib/cluster.db".
 
-        With `create` the namespace is created if it does not exist. Raises InvalidArgument for an
-        unusable address or name, MetadataUnavailable.
+        With `create` the namespace is created if it does not exist; a cluster never is. Raises
+        NoSuchCluster, InvalidArgument for an unusable address or name, MetadataUnavailable.
         """
         async with LedgerClient.connect(cluster, options=options) as client:
             namespace = cls(client, name, writer_options=writer_options)

@@ -132,7 +132,7 @@ async def list_bookies(
     from ledger.client import LedgerClient
     from ledger.connection.pool import BookieSpace
 
-    async with LedgerClient.connect(cluster.existing_uri) as client:
+    async with LedgerClient.connect(cluster.uri) as client:
         writable, readable = await client.bookies.available(), await client.bookies.read_only()
         states = dict.fromkeys(await client.bookies.all(), "down")
         states |= dict.fromkeys(readable, "read only") | dict.fromkeys(writable, "up")
@@ -178,7 +178,7 @@ async def show_bookie(
     from ledger.cli.http_client import ask
     from ledger.client import LedgerClient
 
-    async with LedgerClient.connect(cluster.existing_uri) as client:
+    async with LedgerClient.connect(cluster.uri) as client:
         if bookie is None:
             infos = await client.bookies.available() | await client.bookies.read_only()
         else:
@@ -227,7 +227,7 @@ async def collect_garbage(
     from ledger.cli.http_client import ask
     from ledger.client import LedgerClient
 
-    async with LedgerClient.connect(cluster.existing_uri) as client:
+    async with LedgerClient.connect(cluster.uri) as client:
         info = await client.bookies.info(bookie)
     kind = b'{"forceMinor": true}' if minor else b'{"forceMajor": true}'
     await ask(bookie, info, GARBAGE_PATH, method="PUT", body=kind)

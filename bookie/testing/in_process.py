@@ -219,7 +219,9 @@ class InProcessCluster:
         async def body() -> None:
             mounted = node.disk.mount()
             async with (
-                open_store(self.uri, session_timeout_ms=_SESSION_TIMEOUT_MS) as store,
+                open_store(
+                    self.uri, session_timeout_ms=_SESSION_TIMEOUT_MS, may_create=True
+                ) as store,
                 trio.open_nursery() as nursery,
             ):
                 bookie = Bookie(

@@ -92,6 +92,9 @@ class SimMetadataStore:
         self.inner = MemoryStore(metadata.tree, metadata.simulation.now_ms)
         self._metadata = metadata
 
+    def bind(self, path: str, data: bytes) -> None:
+        self.inner.bind(path, data)
+
     async def get(self, path: str) -> Node:
         return await self._call("get", path, lambda: self.inner.get(path))
 

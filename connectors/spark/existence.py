@@ -9,15 +9,13 @@ from __future__ import annotations
 import difflib
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import trio
 
 from connectors.spark.client.client_cache import cached_cluster
 from connectors.spark.options.options import Selection
 from ledger.client import LedgerClient
-from ledger.errors import LedgerError, MetadataUnavailable
-from ledger.metastore import ClusterAddress
+from ledger.errors import LedgerError, MetadataUnavailable, NoSuchCluster
 from stream.core.names import parse_partition
 from stream.core.stream_patterns import StreamPatterns
 from stream.errors import IsPartitioned, NoSuchNamespace, NoSuchStream
@@ -32,13 +30,12 @@ def check_exist(
 ) -> None:
     """Checks that the selected streams exist.
 
-    Raises NoSuchNamespace, NoSuchStream, MetadataUnavailable.
+    Raises NoSuchCluster, NoSuchNamespace, NoSuchStream, MetadataUnavailable.
 
     Args:
         may_be_none: whether a pattern may match no stream.
         may_be_gone: whether streams that are named may be missing.
     """
-    _check_file(cluster)
     begun_s = time.monotonic()
     try:
         cached_cluster(cluster).run(_check, selection, may_be_none, may_be_gone)
@@ -47,23 +44,16 @@ def check_exist(
             f"cluster {cluster}: its metadata store accepted the connection and did not answer "
             f"within {ANSWER_TIMEOUT_S:g} s. Cure: check its log and the network"
         ) from None
+    except NoSuchCluster as error:
+        raise NoSuchCluster(
+            f"{error}. Executors on other machines need an address like zk://host:2181/ledgers"
+        ) from None
     except MetadataUnavailable as error:
         waited_s = time.monotonic() - begun_s
         raise MetadataUnavailable(
             f"cluster {cluster} cannot be reached from the driver, tried for {waited_s:.1f} s: "
             f"{error}"
         ) from None
-
-
-def _check_file(cluster: str) -> None:
-    """Refuses a missing file: opening a wrong path would create a new, empty cluster."""
-    path = ClusterAddress.parse(cluster).sqlite_path
-    if path is not None and not Path(path).exists():
-        raise MetadataUnavailable(
-            f"cluster {cluster}: there is no file {Path(path).absolute()} on the "
-            f"driver's machine. Cure: use the address that `ledgerstream standalone` prints or, "
-            f"with executors on other machines, zk://host:2181/ledgers"
-        )
 
 
 async def _check(

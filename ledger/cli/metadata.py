@@ -65,7 +65,7 @@ async def import_(file: Path, /, *, cluster: ClusterOption = _CLUSTER) -> None:
     with file.open(encoding="utf-8", errors="surrogateescape") as lines:
         backup = decode_backup(lines)
     address = ClusterAddress.parse(cluster.uri)
-    async with open_store(address) as store:
+    async with open_store(address, may_create=True) as store:
         count = await import_backup(store, address.root, backup)
     sys.stderr.write(f"imported {count} nodes from {file}\n")
 

@@ -103,21 +103,6 @@ class ClusterOption:
             f"URI"
         )
 
-    @property
-    def existing_uri(self) -> str:
-        """The URI, for commands that inspect a cluster. A metadata file that does not exist would
-        be created, and be an empty cluster. Raises InvalidArgument."""
-        from ledger.metastore import ClusterAddress
-
-        uri = self.uri
-        path = ClusterAddress.parse(uri).sqlite_path
-        if path is not None and not os.path.exists(path):
-            raise InvalidArgument(
-                f"there is no cluster at {uri}: {os.path.abspath(path)} does not exist. Cure: "
-                "give the metadata_uri of its bookies, or the URI `ledgerstream standalone` printed"
-            )
-        return uri
-
 
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True, kw_only=True)

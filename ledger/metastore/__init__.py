@@ -24,29 +24,57 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from ledger.errors import InvalidArgument
+from ledger.errors import InvalidArgument, NoSuchCluster, NoSuchNode
 from ledger.metastore.address import ClusterAddress
 from ledger.metastore.base import MetadataStore
 
-__all__ = ["ClusterAddress", "MetadataStore", "ledgers_root", "open_store"]
+__all__ = [
+    "ClusterAddress",
+    "MetadataStore",
+    "bind_to_cluster",
+    "ledgers_root",
+    "open_store",
+]
 
 
 @asynccontextmanager
 async def open_store(
-    cluster: str | ClusterAddress, *, session_timeout_ms: int = 5000
+    cluster: str | ClusterAddress,
+    *,
+    session_timeout_ms: int = 5000,
+    root: str | None = None,
+    may_create: bool = False,
 ) -> AsyncIterator[MetadataStore]:
     """The store at the address `cluster` with a session of its own, which ends with the block.
 
+    There must be a cluster below `root` (default: that of the address), unless `may_create`, which
+    is only for bookies with empty disks: they make clusters. Otherwise nothing is created, and a
+    cluster that vanishes later is MetadataUnavailable (`MetadataStore.bind`).
+
     A process that dies loses its ephemeral nodes after at most about `session_timeout_ms`.
-    Raises InvalidArgument for an address that no driver can serve, MetadataCorrupt for a file that
-    is not ours, MetadataUnavailable if the store cannot be reached.
+    Raises NoSuchCluster, InvalidArgument for an address that no driver can serve, MetadataCorrupt
+    for a file that is not ours, MetadataUnavailable if the store cannot be reached.
     """
     address = ClusterAddress.parse(cluster) if isinstance(cluster, str) else cluster
+    async with _open_driver(address, session_timeout_ms, may_create) as store:
+        if not may_create and not address.is_memory:
+            await bind_to_cluster(store, address.root if root is None else root, address.uri)
+        yield store
+
+
+@asynccontextmanager
+async def _open_driver(
+    address: ClusterAddress, session_timeout_ms: int, may_create: bool
+) -> AsyncIterator[MetadataStore]:
     if address.sqlite_path is not None:
         from ledger.metastore.sqlite.store import open_sqlite
 
-        path = address.sqlite_path
-        async with open_sqlite(path, session_timeout_ms=session_timeout_ms) as on_disk:
+        async with open_sqlite(
+            address.sqlite_path,
+            session_timeout_ms=session_timeout_ms,
+            uri=address.uri,
+            may_create=may_create,
+        ) as on_disk:
             yield on_disk
     elif address.zookeeper is not None:
         try:
@@ -67,6 +95,29 @@ async def open_store(
 
         async with MemoryStore(MemoryTree(), wall_clock_ms) as in_memory:
             yield in_memory
+
+
+async def bind_to_cluster(store: MetadataStore, root: str, uri: str) -> None:
+    """Binds a session to the cluster below `root`. Raises NoSuchCluster if there is none.
+
+    A cluster that has neither INSTANCEID nor LAYOUT, but a folder of bookies, exists too: other
+    programs make such clusters. It has no mark by which its absence could be noticed.
+    """
+    for name in ("INSTANCEID", "LAYOUT"):
+        path = f"{root}/{name}"
+        try:
+            store.bind(path, (await store.get(path)).data)
+        except NoSuchNode:
+            continue
+        return
+    try:
+        await store.get(f"{root}/available")
+    except NoSuchNode:
+        raise NoSuchCluster(
+            f"there is no cluster at {uri if uri.isprintable() else repr(uri)}: the metadata store "
+            f"has no node {root!r} with INSTANCEID, LAYOUT or available. Cure: give the "
+            "metadata_uri of its bookies; the first bookie of a new cluster makes the nodes"
+        ) from None
 
 
 def ledgers_root(uri: str) -> str:

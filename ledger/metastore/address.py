@@ -88,6 +88,8 @@ def _sqlite_path(uri: str) -> str:
     path = uri.removeprefix("sqlite://")
     if path.startswith("//"):
         path = f"/{path.lstrip('/')}"
+    if "\0" in path:
+        raise InvalidArgument(f"cluster address {uri!r} contains NUL, which no path can")
     if not path or path.endswith("/"):
         raise InvalidArgument(f"cluster address {uri!r} names no file: use {_FORMS}")
     return path

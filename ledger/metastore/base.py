@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ledger.errors import MetadataUnavailable
+
 ANY_VERSION = -1
 
 
@@ -63,12 +65,31 @@ class Check:
 Change = Create | Put | Delete | Check
 
 
+def cluster_gone(path: str, other: bytes | None) -> MetadataUnavailable:
+    """Returns the error for a session whose cluster is not in the store any more: the node `path`
+    is missing, or has the data `other`."""
+    now = "is gone" if other is None else f"has the data {other[:100]!r} of another cluster"
+    return MetadataUnavailable(
+        f"the node {path} of this cluster's metadata {now}: what else is missing there is unknown. "
+        "Cure: restore the metadata, or restart this process if it was moved on purpose"
+    )
+
+
 class MetadataStore(Protocol):
     """One session on a metadata store.
 
     All methods raise MetadataUnavailable if the store cannot be reached. A change that raised it,
     or was cancelled, may still have taken effect: the caller reads and decides again.
     """
+
+    def bind(self, path: str, data: bytes) -> None:
+        """Declares that the session belongs to the cluster whose node `path` has this data.
+
+        From then on, while that node is missing or has other data, absence is doubt: instead of
+        NoSuchNode, an empty list, or the creation of missing parents there is MetadataUnavailable,
+        and watches wait. The tree was deleted, or replaced by that of another cluster.
+        """
+        ...
 
     async def get(self, path: str) -> Node:
         """Returns a node. Raises NoSuchNode."""

@@ -70,6 +70,7 @@ class BookieRegistry:
         self._available = f"{root}/available"
         self._read_only = f"{root}/available/{_READ_ONLY}"
         self._cookies = f"{root}/cookies"
+        self.instance_id_path = f"{root}/INSTANCEID"
         self._listed: dict[str, dict[str, BookieInfo]] = {}
 
     # Registered bookies.
@@ -201,13 +202,13 @@ class BookieRegistry:
             )
         await self._create_if_missing(self._read_only, b"")
         fresh = _random_uuid(rng).encode()
-        stored = await self._create_if_missing(f"{self.root}/INSTANCEID", fresh)
+        stored = await self._create_if_missing(self.instance_id_path, fresh)
         return stored.decode()
 
     async def instance_id(self) -> str:
         """Returns the instance id. Raises NoSuchNode if the cluster was never initialized."""
         try:
-            return (await self._store.get(f"{self.root}/INSTANCEID")).data.decode()
+            return (await self._store.get(self.instance_id_path)).data.decode()
         except NoSuchNode:
             raise NoSuchNode(
                 f"there is no cluster at {self.root}: its first bookie creates it when it starts"

@@ -21,7 +21,16 @@ from ledger.errors import (
     NodeExists,
     NoSuchNode,
 )
-from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, Node, Put
+from ledger.metastore.base import (
+    ANY_VERSION,
+    Change,
+    Check,
+    Create,
+    Delete,
+    Node,
+    Put,
+    cluster_gone,
+)
 from ledger.metastore.paths import (
     TRANSACTION_CHANGES_MAX,
     ancestors_of,
@@ -224,8 +233,7 @@ class MemoryTree:
 
     # Watching.
 
-    def add_watcher(self, key: _WatchKey) -> _Watcher:
-        watcher = _Watcher()
+    def add_watcher(self, key: _WatchKey, watcher: _Watcher) -> _Watcher:
         self._watchers.setdefault(key, {})[watcher] = None
         return watcher
 
@@ -253,6 +261,7 @@ class MemoryStore:
         self._session = _Session()
         self._watchers: dict[_Watcher, None] = {}
         self._is_closed = False
+        self._bound: tuple[str, bytes] | None = None
 
     async def __aenter__(self) -> MemoryStore:
         return self
@@ -265,16 +274,23 @@ class MemoryStore:
     ) -> None:
         self._close()
 
+    def bind(self, path: str, data: bytes) -> None:
+        self._bound = (check_path(path), data)
+
     async def get(self, path: str) -> Node:
         await self._begin()
         node = self._tree.get(check_path(path))
         if node is None:
+            self._check_bound()
             raise NoSuchNode(f"no metadata node {path}")
         return node
 
     async def children(self, path: str) -> list[str]:
         await self._begin()
-        return self._tree.children(check_path(path))
+        names = self._tree.children(check_path(path))
+        if not names:
+            self._check_bound()
+        return names
 
     async def create(self, path: str, data: bytes, *, is_ephemeral: bool = False) -> None:
         await self.transaction([Create(path, data, is_ephemeral)])
@@ -298,7 +314,15 @@ class MemoryStore:
 
     def apply(self, changes: Sequence[Change]) -> None:
         """Applies a transaction without a checkpoint."""
-        self._tree.apply(changes, self._session, self._now_ms())
+        if any(
+            isinstance(c, Create) and self._tree.get(parent_of(c.path)) is None for c in changes
+        ):
+            self._check_bound()
+        try:
+            self._tree.apply(changes, self._session, self._now_ms())
+        except NoSuchNode:
+            self._check_bound()
+            raise
 
     @property
     def session(self) -> object:
@@ -307,6 +331,7 @@ class MemoryStore:
 
     async def next_id(self, path: str, *, beyond: int = -1) -> int:
         await self._begin()
+        self._check_bound()
         return self._tree.take_id(check_path(path), beyond)
 
     def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
@@ -333,17 +358,52 @@ class MemoryStore:
             watcher.event.set()
 
     async def _watch(self, key: _WatchKey, read: Callable[[str], T]) -> AsyncGenerator[T, None]:
-        watcher = self._tree.add_watcher(key)
+        watcher = self._tree.add_watcher(key, _Watcher())
         self._watchers[watcher] = None
+        is_first = True
         try:
             while True:
                 await self._begin()
                 watcher.event = trio.Event()
-                yield read(key[0])
+                value = read(key[0])
+                if value or not self._is_unbound():
+                    yield value
+                elif is_first:
+                    self._check_bound()
+                else:
+                    await self._wait_bound(key, watcher)
+                    continue
+                is_first = False
                 await watcher.event.wait()
         finally:
             self._tree.remove_watcher(key, watcher)
             del self._watchers[watcher]
+
+    async def _wait_bound(self, key: _WatchKey, watcher: _Watcher) -> None:
+        """Waits until the watched node or that of the cluster changes."""
+        assert self._bound is not None
+        mark = (self._bound[0], False)
+        if mark != key:
+            self._tree.add_watcher(mark, watcher)
+        try:
+            await watcher.event.wait()
+        finally:
+            if mark != key:
+                self._tree.remove_watcher(mark, watcher)
+
+    def _is_unbound(self) -> bool:
+        """Whether the cluster to which this session is bound is not there."""
+        if self._bound is None:
+            return False
+        path, data = self._bound
+        node = self._tree.get(path)
+        return node is None or node.data != data
+
+    def _check_bound(self) -> None:
+        if self._is_unbound():
+            assert self._bound is not None
+            node = self._tree.get(self._bound[0])
+            raise cluster_gone(self._bound[0], None if node is None else node.data)
 
     async def _begin(self) -> None:
         await trio.lowlevel.checkpoint()

@@ -26,7 +26,8 @@ class LedgerClient:
     ) -> AsyncIterator[LedgerClient]:
         """A client of the cluster at this URI, e.g. "sqlite:///var/lib/cluster.db".
 
-        Raises InvalidArgument for an address nobody can serve, MetadataUnavailable.
+        Creates nothing. Raises NoSuchCluster if there is no cluster, InvalidArgument for an address
+        that no driver can serve, MetadataUnavailable.
         """
         async with (
             open_bridge() as bridge,

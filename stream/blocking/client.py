@@ -29,7 +29,8 @@ class LedgerClient:
     ) -> Iterator[LedgerClient]:
         """A client of the cluster at this URI, e.g. "sqlite:///var/lib/cluster.db".
 
-        Raises InvalidArgument for an address nobody can serve, MetadataUnavailable.
+        Creates nothing. Raises NoSuchCluster if there is no cluster, InvalidArgument for an address
+        that no driver can serve, MetadataUnavailable.
         """
         with (
             open_bridge() as bridge,

@@ -83,8 +83,8 @@ class Namespace(Opened):
     ) -> Iterator[Namespace]:
         """Connects to a namespace of the cluster at this URI, e.g. "sqlite:///var/lib/cluster.db".
 
-        With `create` the namespace is created if it does not exist. Raises InvalidArgument for an
-        unusable address or name, MetadataUnavailable.
+        With `create` the namespace is created if it does not exist; a cluster never is. Raises
+        NoSuchCluster, InvalidArgument for an unusable address or name, MetadataUnavailable.
         """
         with (
             open_bridge() as bridge,

@@ -253,9 +253,9 @@ def _recorded(engine: Engine, patch: pytest.MonkeyPatch) -> None:
     move_on_after, next_look_s = trio.move_on_after, DiskMonitor._next_look_s
 
     @asynccontextmanager
-    async def store(uri: str, *, session_timeout_ms: int) -> AsyncIterator[MetadataStore]:
-        engine.opened_stores.append((uri, session_timeout_ms))
-        async with open_store(uri, session_timeout_ms=session_timeout_ms) as opened:
+    async def store(uri: str, **settings: Any) -> AsyncIterator[MetadataStore]:
+        engine.opened_stores.append((uri, settings["session_timeout_ms"]))
+        async with open_store(uri, **settings) as opened:
             yield opened
 
     async def http(host: str, port: int) -> list[trio.SocketListener]:

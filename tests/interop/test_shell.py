@@ -16,6 +16,7 @@ from ledger.core.metadata_format import decode, encode
 from ledger.errors import NoSuchNode
 from ledger.metastore import open_store
 from ledger.metastore.bookies import BookieInfo, BookieRegistry
+from tests.clusters import make_cluster
 from tests.interop.conftest import OUR_BOOKIES, GetJava, GetVm
 from tests.interop.java_client import JavaClient, JavaError
 from tests.interop.our_bookies import OurBookies
@@ -316,7 +317,7 @@ async def test_clusters_are_created_and_removed(
         zookeeper.ensure_path(root.rpartition("/")[0])
     shell = Shell(java_vm(version), uri, tmp_path)
     await shell.run("initnewcluster")
-    async with open_store(uri) as store:
+    async with open_store(uri, may_create=True) as store:  # bound to no cluster
         registry = BookieRegistry(store)
         first = await registry.instance_id()
         await shell.run("metaformat", "-n", "-f")
@@ -326,8 +327,8 @@ async def test_clusters_are_created_and_removed(
         with pytest.raises(NoSuchNode):
             await registry.instance_id()
 
-    async with LedgerClient.connect(uri) as client:  # and one created by ledgerstream
-        made = await client.bookies.init_cluster(client.rng)
+    made = await make_cluster(uri)  # and one created by ledgerstream
+    async with LedgerClient.connect(uri) as client:
         with pytest.raises(AssertionError):
             await shell.run("nukeexistingcluster", "-p", root, "-i", first)
         assert await client.bookies.instance_id() == made

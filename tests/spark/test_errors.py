@@ -107,7 +107,7 @@ def test_a_cluster_that_is_not_reached(spark: SparkSession, streams: Streams, na
     assert f"cluster {address} cannot be reached from the driver, tried for" in line
     assert "refused" in line
     line = first_line(lambda: read(spark, streams, cluster="sqlite:///no/where.db", stream=name))
-    assert "there is no file /no/where.db" in line
+    assert "there is no cluster at sqlite:///no/where.db: the directory /no does not" in line
 
 
 @pytest.mark.parametrize(

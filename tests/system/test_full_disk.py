@@ -22,6 +22,7 @@ from ledger.errors import NotEnoughBookies, RetryableError
 from ledger.options import ClientOptions
 from ledger.reading.reader import LedgerReader
 from ledger.writing.writer import LedgerWriter
+from tests.clusters import make_cluster
 
 _CONFIG = """
 metadata_uri = "sqlite://{0}/cluster.db"
@@ -114,6 +115,7 @@ async def test_it_serves_restarts_and_collects_on_a_full_disk(
     config.write_text(_CONFIG.format(tmp_path, small_disk))
     uri = f"sqlite://{tmp_path}/cluster.db"
     with trio.fail_after(120):
+        await make_cluster(uri)  # otherwise the first bookie makes it
         async with LedgerClient.connect(uri, options=IMPATIENT) as client:
             async with _bookie(config):
                 assert _has_reserve(small_disk)

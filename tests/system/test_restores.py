@@ -157,7 +157,7 @@ def test_a_backup_is_exported_imported_and_noticed(
         path.unlink()
 
     async def restore() -> None:
-        async with open_store(cluster.uri) as store:
+        async with open_store(cluster.uri, may_create=True) as store:
             await import_backup(store, "/ledgers", decode_backup(backup.read_text().splitlines()))
 
     trio.run(restore)

@@ -82,6 +82,9 @@ class LazyStore:
                 raise
             task_status.started(error)
 
+    def bind(self, path: str, data: bytes) -> None:
+        raise AssertionError("opening the store binds it to its cluster")
+
     async def get(self, path: str) -> Node:
         return await (await self._opened()).get(path)
 

@@ -1,7 +1,7 @@
 """The metadata store in one SQLite file, shared by the processes of one machine.
 
 - `batching`: joins the calls of many tasks to one visit of a thread.
-- `connection`: opens the file, and translates SQLite's errors.
+- `connection`: checks, creates and opens the file, and translates SQLite's errors.
 - `liveness`: whether another process is gone, and which sessions have expired.
 - `snapshot`: reads the values of all watched nodes at one moment.
 - `store`: `SqliteStore`, the driver: threads, session, watches.

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from ledger.metastore.base import Node
+from ledger.metastore.base import Node, cluster_gone
 from ledger.metastore.paths import name_of
 
 _MARKS_AT_ONCE = 500
@@ -78,6 +78,16 @@ def _children(db: sqlite3.Connection, path: str) -> Watched:
         "SELECT path, born FROM nodes WHERE parent = ? ORDER BY path", (path,)
     ).fetchall()
     return Watched(sorted(name_of(child) for child, _ in rows), tuple(born for _, born in rows))
+
+
+def check_bound(db: sqlite3.Connection, bound: tuple[str, bytes] | None) -> None:
+    """Raises MetadataUnavailable if the node by which the cluster is known is not there."""
+    if bound is None:
+        return
+    path, data = bound
+    node = read_node(db, path)
+    if node is None or node.data != data:
+        raise cluster_gone(path, None if node is None else node.data)
 
 
 def read_node(db: sqlite3.Connection, path: str) -> Node | None:

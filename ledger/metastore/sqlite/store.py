@@ -72,19 +72,23 @@ async def open_sqlite(
     path: str,
     *,
     session_timeout_ms: int = 5000,
+    uri: str = "",
+    may_create: bool = True,
 ) -> AsyncIterator[SqliteStore]:
-    """Opens a session on the file `path`, created if missing; it ends with the block.
+    """Opens a session on the file `path`; it ends with the block. With `may_create` the file is
+    created if it is missing. `uri` is the address that errors name.
 
     If this process dies, other processes remove its ephemeral nodes as soon as they can see that it
-    is gone, or after `session_timeout_ms` without a heartbeat. Raises InvalidArgument (missing
-    directory, no permission to write), MetadataCorrupt (not our file), MetadataUnavailable.
+    is gone, or after `session_timeout_ms` without a heartbeat. Raises NoSuchCluster (no file, and
+    none may be created), InvalidArgument (missing directory, no permission to write),
+    MetadataCorrupt (not our file), MetadataUnavailable.
     """
     if session_timeout_ms < SESSION_TIMEOUT_MS_MIN:
         raise InvalidArgument(
             f"session timeout of {session_timeout_ms} ms, {SESSION_TIMEOUT_MS_MIN} at least"
         )
     limiter = trio.CapacityLimiter(1)
-    file = await _open_file(path, session_timeout_ms, limiter)
+    file = await _open_file(path, uri, may_create, session_timeout_ms, limiter)
     try:
         with trio.CancelScope(shield=True):
             session = await trio.to_thread.run_sync(file.begin_session, limiter=limiter)
@@ -105,7 +109,11 @@ async def open_sqlite(
 
 
 async def _open_file(
-    path: str, session_timeout_ms: int, limiter: trio.CapacityLimiter
+    path: str,
+    uri: str,
+    may_create: bool,
+    session_timeout_ms: int,
+    limiter: trio.CapacityLimiter,
 ) -> SqliteTree:
     opening = partial(
         SqliteTree,
@@ -114,6 +122,8 @@ async def _open_file(
         now_ms=wall_clock_ms,
         shared_clock_ms=lambda: time.monotonic_ns() // 1_000_000,
         identity=identity_of(os.getpid()),
+        uri=uri,
+        may_create=may_create,
     )
     deadline = trio.current_time() + BUSY_TIMEOUT_S
     while True:
@@ -142,6 +152,9 @@ class SqliteStore:
         self._next_expiry = 0.0
         self._is_closed = False
         self._stop_beating = threading.Event()
+
+    def bind(self, path: str, data: bytes) -> None:
+        self._file.bind(check_path(path), data)
 
     async def get(self, path: str) -> Node:
         return await self.reads.do(partial(self._file.get, check_path(path)))

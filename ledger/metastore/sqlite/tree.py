@@ -8,14 +8,14 @@ session (`liveness.py`), in the transaction that removes its nodes.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from ledger.errors import (
     InvalidArgument,
     MetadataConflict,
-    MetadataCorrupt,
     MetadataUnavailable,
     NodeExists,
     NoSuchNode,
@@ -23,30 +23,25 @@ from ledger.errors import (
 )
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, Node, Put
 from ledger.metastore.paths import ancestors_of, check_node, name_of, parent_of
-from ledger.metastore.sqlite.connection import BUSY_TIMEOUT_S, check_place, connect, mapped, set_wal
+from ledger.metastore.sqlite.connection import (
+    BUSY_TIMEOUT_S,
+    check_content,
+    check_place,
+    connect,
+    connect_untouched,
+    mapped,
+    place_of,
+    prepare,
+)
 from ledger.metastore.sqlite.liveness import HeartbeatMonitor, ProcessIdentity, is_gone
-from ledger.metastore.sqlite.snapshot import Watched, WatchKey, read_node, snapshot, transaction
-
-APPLICATION_ID = 0x4C535452
-"""Marks the file as ours ("LSTR"); never changes."""
-
-SCHEMA_VERSION = 1
-
-_SCHEMA = """
-CREATE TABLE nodes(
-    path TEXT PRIMARY KEY, parent TEXT NOT NULL, data BLOB NOT NULL, version INTEGER NOT NULL,
-    created_ms INTEGER NOT NULL, owner INTEGER, born INTEGER NOT NULL);
-CREATE INDEX nodes_by_parent ON nodes(parent);
-CREATE INDEX nodes_by_owner ON nodes(owner) WHERE owner IS NOT NULL;
-CREATE TABLE sessions(
-    id INTEGER PRIMARY KEY AUTOINCREMENT, boot_id TEXT NOT NULL, pid_space TEXT NOT NULL,
-    pid INTEGER NOT NULL, start_ticks INTEGER NOT NULL, heartbeat_ms INTEGER NOT NULL,
-    timeout_ms INTEGER NOT NULL);
-CREATE TABLE counters(path TEXT PRIMARY KEY, next INTEGER NOT NULL);
-CREATE TABLE changes(sequence INTEGER NOT NULL);
-INSERT INTO changes VALUES(0);
-INSERT INTO nodes VALUES('/', '', x'', 0, 0, NULL, 0);
-"""
+from ledger.metastore.sqlite.snapshot import (
+    Watched,
+    WatchKey,
+    check_bound,
+    read_node,
+    snapshot,
+    transaction,
+)
 
 
 class SqliteTree:
@@ -61,33 +56,55 @@ class SqliteTree:
         now_ms: Callable[[], int],
         shared_clock_ms: Callable[[], int],
         identity: ProcessIdentity,
+        uri: str = "",
+        may_create: bool = True,
     ) -> None:
-        """Opens or creates `path`. `shared_clock_ms` is equal in all processes of one boot and
-        cannot be set; `identity` is this process.
+        """Opens `path`, and creates it if it is missing and `may_create`. `shared_clock_ms` is
+        equal in all processes of one boot and cannot be set; `identity` is this process; `uri` is
+        the address that errors name.
 
-        Raises InvalidArgument, MetadataCorrupt, and MetadataUnavailable, after which a retry makes
-        sense: SQLite does not wait for another process that creates the file at this moment.
+        Raises NoSuchCluster, InvalidArgument, MetadataCorrupt, and MetadataUnavailable, after which
+        a retry makes sense: SQLite does not wait for another process that creates the file at this
+        moment.
         """
-        self.path = path
+        self.path = os.path.abspath(path)  # the current directory may change
         self._session_timeout_ms = session_timeout_ms
         self._now_ms = now_ms
         self._shared_clock_ms = shared_clock_ms
         self._identity = identity
         self._own_session = -1
+        self._bound: tuple[str, bytes] | None = None
         self._beats = HeartbeatMonitor(session_timeout_ms)
-        check_place(path)
+        uri = uri or f"sqlite://{path}"
+        is_known = check_place(path, uri, may_create=may_create)
         with self._errors():
-            self._db = connect(path, BUSY_TIMEOUT_S)
+            if not is_known:
+                with closing(connect_untouched(path, BUSY_TIMEOUT_S)) as untouched:
+                    check_content(untouched, self.path, uri, may_create=may_create)
+            self._db = connect(path, BUSY_TIMEOUT_S, may_create=may_create)
             try:
-                self._prepare()
+                prepare(self._db, self.path, uri, may_create=may_create)
+                self._place = place_of(self.path)
                 self._reader = connect(path, BUSY_TIMEOUT_S)
                 self._pulse = connect(path, BUSY_TIMEOUT_S)
                 # A heartbeat need not survive a power failure, so it is not synced.
                 self._pulse.execute("PRAGMA synchronous = NORMAL")
                 self._notice = connect(path, 0)
+                self.check_in_place()  # otherwise the connections may be to different files
             except BaseException:
                 self._db.close()
                 raise
+
+    def check_in_place(self) -> None:
+        """Raises MetadataUnavailable unless the file that is open is the one at its path: the
+        changes of this process would be lost in a file that no other process sees."""
+        place = place_of(self.path)
+        if place != self._place:
+            fate = "deleted or moved" if place is None else "replaced by another file"
+            raise MetadataUnavailable(
+                f"{self.path} was {fate} while this process had it open. Cure: move it back; if it "
+                "was replaced on purpose, restart this process"
+            )
 
     def close(self) -> None:
         self._db.close()
@@ -95,10 +112,14 @@ class SqliteTree:
         self._pulse.close()
         self._notice.close()
 
+    def bind(self, path: str, data: bytes) -> None:
+        self._bound = (path, data)
+
     # Reading.
 
     def read_together(self, works: Sequence[Callable[[], object]]) -> list[object]:
         """Does these reads; returns the result of each, or the exception it raised."""
+        self.check_in_place()
         outcomes: list[object] = []
         for work in works:
             try:
@@ -112,6 +133,8 @@ class SqliteTree:
     def get(self, path: str) -> Node:
         with self._errors():
             node = read_node(self._reader, path)
+            if node is None:
+                check_bound(self._reader, self._bound)
         if node is None:
             raise NoSuchNode(f"no metadata node {path}")
         return node
@@ -119,7 +142,10 @@ class SqliteTree:
     def children(self, path: str) -> list[str]:
         with self._errors():
             rows = self._reader.execute("SELECT path FROM nodes WHERE parent = ?", (path,))
-            return sorted(name_of(child) for (child,) in rows)
+            names = sorted(name_of(child) for (child,) in rows)
+            if not names:
+                check_bound(self._reader, self._bound)
+            return names
 
     def commit_counter(self) -> int:
         """Returns a number that changes when another connection commits. It never waits."""
@@ -136,7 +162,10 @@ class SqliteTree:
         `known` are the last values: those that have not changed are not read again.
         """
         with self._errors(), transaction(self._reader, "BEGIN"):
-            return snapshot(self._reader, known, known_sequence)
+            sequence, values = snapshot(self._reader, known, known_sequence)
+            if values is not None and not all(watched.value for watched in values.values()):
+                check_bound(self._reader, self._bound)
+            return sequence, values
 
     # Changing.
 
@@ -147,6 +176,7 @@ class SqliteTree:
         is raised and undoes them all.
         """
         outcomes: list[object] = []
+        self.check_in_place()
         with self._errors(), transaction(self._db, "BEGIN IMMEDIATE"):
             for work in works:
                 self._db.execute("SAVEPOINT work")
@@ -172,6 +202,7 @@ class SqliteTree:
         return versions
 
     def take_id(self, path: str, beyond: int = -1) -> int:
+        check_bound(self._db, self._bound)
         (following,) = self._db.execute(
             "INSERT INTO counters VALUES(?1, ?2 + 2)"
             " ON CONFLICT(path) DO UPDATE SET next = max(next, ?2 + 1) + 1 RETURNING next",
@@ -213,6 +244,7 @@ class SqliteTree:
         for missing in ancestors_of(change.path):
             row = self._db.execute("SELECT owner FROM nodes WHERE path = ?", (missing,)).fetchone()
             if row is None:
+                check_bound(self._db, self._bound)
                 self._insert(missing, b"", None)
             elif row[0] is not None:
                 raise InvalidArgument(f"{missing} is ephemeral and cannot have children")
@@ -227,6 +259,7 @@ class SqliteTree:
     def _expect(self, path: str, version: int) -> int:
         row = self._db.execute("SELECT version FROM nodes WHERE path = ?", (path,)).fetchone()
         if row is None:
+            check_bound(self._db, self._bound)
             raise NoSuchNode(f"no metadata node {path}")
         if version not in (ANY_VERSION, row[0]):
             raise MetadataConflict(f"metadata node {path} has version {row[0]}, expected {version}")
@@ -261,6 +294,7 @@ class SqliteTree:
 
     def beat(self, session: int) -> bool:
         """Writes a heartbeat of the session; returns False if another process has ended it."""
+        self.check_in_place()
         with self._errors():
             # The time is read under the lock: the session may have expired while waiting for it.
             with transaction(self._pulse, "BEGIN IMMEDIATE"):
@@ -290,6 +324,7 @@ class SqliteTree:
 
     def expire_dead(self) -> int:
         """Ends the sessions of dead or silent processes, never our own; returns how many."""
+        self.check_in_place()
         with self._errors():
             if not self._dead_sessions():
                 return 0
@@ -325,40 +360,6 @@ class SqliteTree:
     def _has_session(self, session: int) -> bool:
         row = self._db.execute("SELECT 1 FROM sessions WHERE id = ?", (session,)).fetchone()
         return row is not None
-
-    # The file itself.
-
-    def _prepare(self) -> None:
-        # Before anything is written, so that a foreign file is not changed. In one transaction,
-        # because another process may be creating the file at this moment.
-        with transaction(self._db, "BEGIN"):
-            self._is_prepared()
-        set_wal(self._db, self.path)
-        self._db.execute("PRAGMA synchronous = FULL")
-        with transaction(self._db, "BEGIN IMMEDIATE"):
-            if not self._is_prepared():
-                for statement in _SCHEMA.split(";\n"):
-                    self._db.execute(statement)
-                self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-                self._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-    def _is_prepared(self) -> bool:
-        (application,) = self._db.execute("PRAGMA application_id").fetchone()
-        (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
-        if application == 0 and version == 0 and tables == 0:
-            return False
-        if application != APPLICATION_ID:
-            raise MetadataCorrupt(
-                f"{self.path} is an SQLite file of another program (application id"
-                f" {application:#x}, ours is {APPLICATION_ID:#x}): name another file"
-            )
-        if version != SCHEMA_VERSION:
-            raise MetadataCorrupt(
-                f"{self.path} has metadata schema version {version}, this program knows"
-                f" {SCHEMA_VERSION}: use the program that wrote it, or a newer one"
-            )
-        return True
 
     @contextmanager
     def _errors(self) -> Iterator[None]:

@@ -16,8 +16,16 @@ import trio
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient
 
-from ledger.errors import InvalidArgument, NoSuchNode
-from ledger.metastore.base import ANY_VERSION, Change, Create, Delete, Node, Put
+from ledger.errors import InvalidArgument, LedgerError, MetadataUnavailable, NoSuchNode
+from ledger.metastore.base import (
+    ANY_VERSION,
+    Change,
+    Create,
+    Delete,
+    Node,
+    Put,
+    cluster_gone,
+)
 from ledger.metastore.paths import check_node, check_path
 from ledger.metastore.zookeeper.address import OWN, ZooKeeperAddress, parse_address
 from ledger.metastore.zookeeper.ephemerals import Ephemerals
@@ -30,6 +38,8 @@ from ledger.runtime.background import open_background
 SESSION_TIMEOUT_MS_MIN = 100
 _ROOT = Node(b"", 0, 0)
 _SKIPPED_MAX = 1_000_000
+_BOUND_RETRY_S = 1.0
+"""How often a watch whose node is absent looks whether the cluster is there again."""
 
 
 @asynccontextmanager
@@ -63,9 +73,13 @@ class ZooKeeperStore:
     def __init__(self, session: ZooKeeperSession) -> None:
         self._session = session
         self._chroot = session.address.chroot
-        self._changes = Transactions(session, self._whole)
+        self._bound: tuple[str, bytes] | None = None
+        self._changes = Transactions(session, self._whole, self._check_bound)
         self._ephemerals = Ephemerals(session)
         self._watches = Watches(session)
+
+    def bind(self, path: str, data: bytes) -> None:
+        self._bound = (check_path(path), data)
 
     async def get(self, path: str) -> Node:
         whole = self._whole(check_path(path))
@@ -74,17 +88,19 @@ class ZooKeeperStore:
         except NoSuchNode:
             if path == "/":
                 return _ROOT
+            await self._check_bound()
             raise
         return _node(data, stat)
 
     async def children(self, path: str) -> list[str]:
         whole = self._whole(check_path(path))
         try:
-            return sorted(
-                await self._read(whole, lambda client: client.get_children_async(whole), path)
-            )
+            names = await self._read(whole, lambda client: client.get_children_async(whole), path)
         except NoSuchNode:
-            return []
+            names = []
+        if not names:
+            await self._check_bound()
+        return sorted(names)
 
     async def create(self, path: str, data: bytes, *, is_ephemeral: bool = False) -> None:
         check_node(path, len(data))
@@ -107,7 +123,7 @@ class ZooKeeperStore:
                 is_change=True,
             )
         except zk.ZookeeperError as error:
-            raise await self._changes.explain(error, change) from error
+            raise await self._explained(error, change) from error
         return int(stat.version)
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
@@ -121,12 +137,16 @@ class ZooKeeperStore:
                 is_change=True,
             )
         except zk.ZookeeperError as error:
-            raise await self._changes.explain(error, change) from error
+            raise await self._explained(error, change) from error
         self._ephemerals.forget([change])
 
     async def transaction(self, changes: Sequence[Change]) -> None:
         self._ephemerals.expect(changes)
-        await self._changes.apply(changes)
+        try:
+            await self._changes.apply(changes)
+        except NoSuchNode:
+            await self._check_bound()
+            raise
         self._ephemerals.forget(changes)
 
     async def next_id(self, path: str, *, beyond: int = -1) -> int:
@@ -198,7 +218,8 @@ class ZooKeeperStore:
                     if await self._is_absent(watcher, path, is_patient):
                         return None, []
                 else:
-                    return (stat.czxid, stat.pzxid), sorted(names)
+                    if names or await self._is_bound(is_patient):
+                        return (stat.czxid, stat.pzxid), sorted(names)
 
         return self._watches.follow(self._whole(path), read)
 
@@ -234,15 +255,46 @@ class ZooKeeperStore:
         if made.exception is None:
             self._session.post(lambda client: client.delete_async(made.value))
 
+    async def _explained(self, error: BaseException, change: Change) -> LedgerError:
+        explained = await self._changes.explain(error, change)
+        if isinstance(explained, NoSuchNode):
+            await self._check_bound()
+        return explained
+
+    async def _check_bound(self) -> None:
+        """Raises MetadataUnavailable if the node by which the cluster is known is not there."""
+        if self._bound is None:
+            return
+        path, data = self._bound
+        whole = self._whole(path)
+        try:
+            found, _ = await self._read(whole, lambda client: client.get_async(whole), path)
+        except NoSuchNode:
+            raise cluster_gone(path, None) from None
+        if (found or b"") != data:
+            raise cluster_gone(path, found or b"")
+
     async def _is_absent(self, watcher: Watcher, path: str, is_patient: bool) -> bool:
-        """Sets the watch that fires when the node is created."""
+        """Sets the watch that fires when the node is created. Returns when its absence counts."""
         stat = await self._read(
             watcher.path,
             lambda client: client.exists_async(watcher.path, watch=watcher),
             path,
             is_patient,
         )
-        return stat is None
+        return stat is None and await self._is_bound(is_patient)
+
+    async def _is_bound(self, is_patient: bool) -> bool:
+        """Whether the cluster is there. If it is not, raises MetadataUnavailable, or returns False
+        after a while."""
+        try:
+            await self._check_bound()
+        except MetadataUnavailable:
+            if not is_patient:
+                raise
+            await trio.sleep(_BOUND_RETRY_S)
+            return False
+        return True
 
     async def _read(self, whole: str, issue: Issue, path: str, is_patient: bool = False) -> Any:
         """Reads a state that is never older than one that any client has seen before. Decisions

@@ -7,7 +7,7 @@ meanwhile, everything is done again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -48,11 +48,18 @@ class _Step:
 
 
 class Transactions:
-    """The changes of a store. `whole` returns the path from ZooKeeper's root."""
+    """The changes of a store. `whole` returns the path from ZooKeeper's root. `check_cluster` is
+    awaited before missing parents are created, and may raise."""
 
-    def __init__(self, session: ZooKeeperSession, whole: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        session: ZooKeeperSession,
+        whole: Callable[[str], str],
+        check_cluster: Callable[[], Awaitable[None]],
+    ) -> None:
         self._session = session
         self._whole = whole
+        self._check_cluster = check_cluster
 
     async def apply(self, changes: Sequence[Change]) -> None:
         """Applies all changes. Raises what the first failing change raises; MetadataUnavailable."""
@@ -73,6 +80,8 @@ class Transactions:
                 step.is_parent and isinstance(error, zk.NodeExistsError)
             ):
                 raise await self.explain(error, step.change)
+            if is_parent_missing:
+                await self._check_cluster()
             steps = await self._with_parents(wanted)
         raise MetadataConflict(
             f"{wanted[0].change.path}: others created and removed its parents {TRIES_MAX} times"
@@ -80,6 +89,7 @@ class Transactions:
 
     async def make_parents(self, path: str) -> None:
         """Creates the parents of a whole path, without a transaction."""
+        await self._check_cluster()
         for parent in ancestors_of(path):
             try:
                 await self._session.call(

@@ -8,15 +8,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import trio
 
 from connectors.spark.client.client_cache import cached_cluster
 from connectors.spark.existence import check_exist
 from connectors.spark.options.options import Selection
 from ledger.client import LedgerClient
-from ledger.errors import InvalidArgument, MetadataUnavailable
+from ledger.errors import InvalidArgument, MetadataUnavailable, NoSuchCluster
 from stream.errors import NoSuchNamespace, NoSuchStream
 from stream.namespace import Namespace
 from stream.retention.policies import create_namespace
+from tests.clusters import make_cluster
 
 STREAMS = ("clicks", "clocks", "views", "orders-2025", "orders-2026")
 
@@ -35,6 +37,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """A cluster with metadata only: no bookie is needed to check existence."""
     path = tmp_path_factory.mktemp("existence") / "cluster.db"
     uri = f"sqlite://{path}"
+    trio.run(make_cluster, uri)
     cached_cluster(uri).run(_make)
     yield uri
     cached_cluster(uri).disconnect()
@@ -92,7 +95,7 @@ def test_a_batch_of_no_stream_is_an_error(cluster: str) -> None:
 
 
 def test_a_wrong_path_creates_no_cluster(tmp_path: Path) -> None:
-    with pytest.raises(MetadataUnavailable, match=r"there is no file .*nowhere\.db.*driver"):
+    with pytest.raises(NoSuchCluster, match=r"nowhere\.db does not exist\..*Executors on other"):
         check_exist(f"sqlite://{tmp_path}/nowhere.db", named("demo/clicks"))
     assert not list(tmp_path.iterdir())
 

@@ -41,6 +41,9 @@ class NarrowedStore:
         self._available = f"{root}/available"
         self.visible = tuple(visible)
 
+    def bind(self, path: str, data: bytes) -> None:
+        self._store.bind(path, data)
+
     async def children(self, path: str) -> list[str]:
         names = await self._store.children(path)
         return [n for n in names if n in self.visible] if path == self._available else names

@@ -44,5 +44,5 @@ def open_session(request: pytest.FixtureRequest, tmp_path: Path) -> OpenSession:
 
     if request.param == "zookeeper":
         uri = request.getfixturevalue("zookeeper_uri")
-        return lambda: open_store(uri, session_timeout_ms=20_000)
+        return lambda: open_store(uri, session_timeout_ms=20_000, may_create=True)
     return in_memory if request.param == "memory" else on_disk

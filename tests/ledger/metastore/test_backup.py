@@ -39,13 +39,16 @@ async def cluster_in(store: MetadataStore, root: str = "/ledgers") -> AsyncItera
 
 
 async def test_an_import_has_what_was_exported_without_registrations(tmp_path: Path) -> None:
-    async with open_store(f"sqlite://{tmp_path}/a.db") as one, cluster_in(one) as ledgers:
+    async with (
+        open_store(f"sqlite://{tmp_path}/a.db", may_create=True) as one,
+        cluster_in(one) as ledgers,
+    ):
         lines = [line async for line in export_lines(one, "/ledgers")]
         before = [await ledgers.read(ledger_id) for ledger_id in await ledgers.list()]
     assert json.loads(lines[0]) == {
         "format": "ledgerstream-metadata", "version": 1, "root": "/ledgers",
     }  # fmt: skip
-    async with open_store(f"sqlite://{tmp_path}/b.db") as two:
+    async with open_store(f"sqlite://{tmp_path}/b.db", may_create=True) as two:
         await import_backup(two, "/ledgers", decode_backup(lines))
         ledgers = LedgerStore(two, "/ledgers")
         after = [await ledgers.read(ledger_id) for ledger_id in await ledgers.list()]
@@ -61,17 +64,17 @@ async def test_an_import_has_what_was_exported_without_registrations(tmp_path: P
 async def test_a_backup_moves_from_sqlite_to_zookeeper_and_another_root(
     tmp_path: Path, shared_zookeeper: RunningZooKeeper
 ) -> None:
-    async with open_store(f"sqlite://{tmp_path}/a.db") as one, cluster_in(one):
+    async with open_store(f"sqlite://{tmp_path}/a.db", may_create=True) as one, cluster_in(one):
         lines = [line async for line in export_lines(one, "/ledgers")]
     uri = f"zk://{shared_zookeeper.address}/imported-ledgers"
-    async with open_store(uri) as two:
+    async with open_store(uri, may_create=True) as two:
         await import_backup(two, "/imported-ledgers", decode_backup(lines))
         assert await LedgerStore(two, "/imported-ledgers").list() == [0, 1, 2, 3, 4]
         assert await LedgerStore(two, "/imported-ledgers").next_ledger_id() >= 6
 
 
 async def test_no_cluster_is_exported_where_there_is_none(tmp_path: Path) -> None:
-    async with open_store(f"sqlite://{tmp_path}/a.db") as store:
+    async with open_store(f"sqlite://{tmp_path}/a.db", may_create=True) as store:
         with pytest.raises(InvalidArgument, match="there is no cluster"):
             [line async for line in export_lines(store, "/ledgers")]
 

@@ -35,7 +35,7 @@ class Driver:
 @asynccontextmanager
 async def _client_at(uri: str) -> AsyncIterator[LedgerClient]:
     async with (
-        open_store(uri) as store,
+        open_store(uri, may_create=True) as store,
         LedgerClient(store, TcpNetwork(), rng=random.Random(), now_ms=wall_ms) as client,
     ):
         yield client

@@ -16,10 +16,11 @@ from connectors.spark.client import client_cache
 from connectors.spark.client.client_cache import ClusterClient, cached_cluster
 from connectors.spark.client.lazy_store import LazyStore
 from ledger.client import LedgerClient
-from ledger.errors import InvalidArgument, LedgerClosed, NoSuchLedger
+from ledger.errors import InvalidArgument, LedgerClosed, NoSuchCluster, NoSuchLedger
 from ledger.metastore.base import MetadataStore
 from ledger.runtime.shared_loop import acquire_loop, release_loop
 from stream.blocking.bridge import fail_after
+from tests.clusters import make_cluster
 
 
 async def _store_of(client: LedgerClient) -> MetadataStore:
@@ -41,6 +42,7 @@ async def _for_ever(client: LedgerClient) -> None:
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ClusterClient]:
     cluster = cached_cluster(f"sqlite://{tmp_path}/cluster.db")
+    trio.run(make_cluster, cluster.cluster)
     yield cluster
     cluster.disconnect()
 
@@ -78,11 +80,10 @@ def test_pickled_it_is_an_address(cluster: ClusterClient) -> None:
     assert pickle.loads(pickle.dumps(cluster)) is cluster
 
 
-def test_the_store_is_opened_by_the_first_request(cluster: ClusterClient, tmp_path: Path) -> None:
+def test_the_store_is_opened_by_the_first_request(cluster: ClusterClient) -> None:
     store = cluster.run(_store_of)
     assert isinstance(store, LazyStore)
     assert not store.is_opened
-    assert not (tmp_path / "cluster.db").exists()
     with pytest.raises(NoSuchLedger):
         cluster.run(LedgerClient.ledger_metadata, 1)
     assert store.is_opened
@@ -90,9 +91,13 @@ def test_the_store_is_opened_by_the_first_request(cluster: ClusterClient, tmp_pa
 
 def test_a_store_that_cannot_be_opened_is_tried_again(tmp_path: Path) -> None:
     cluster = cached_cluster(f"sqlite://{tmp_path}/later/cluster.db")
-    with pytest.raises(InvalidArgument):
+    with pytest.raises(NoSuchCluster, match=r"later does not exist"):
         cluster.run(LedgerClient.ledger_metadata, 1)
     (tmp_path / "later").mkdir()
+    with pytest.raises(NoSuchCluster, match=r"later/cluster\.db does not exist"):
+        cluster.run(LedgerClient.ledger_metadata, 1)
+    assert list((tmp_path / "later").iterdir()) == []
+    trio.run(make_cluster, cluster.cluster)
     with pytest.raises(NoSuchLedger):
         cluster.run(LedgerClient.ledger_metadata, 1)
     cluster.disconnect()

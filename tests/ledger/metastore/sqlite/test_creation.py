@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from ledger.metastore.sqlite import tree
-from ledger.metastore.sqlite.connection import connect
+from ledger.metastore.sqlite.connection import APPLICATION_ID, SCHEMA_VERSION, connect
 from ledger.metastore.sqlite.liveness import identity_of
-from ledger.metastore.sqlite.tree import APPLICATION_ID, SCHEMA_VERSION, SqliteTree
+from ledger.metastore.sqlite.tree import SqliteTree
 
 
 class OvertakenConnection:
     """A connection: after its first statement another process creates the file, if it can."""
 
-    def __init__(self, path: str, busy_timeout_s: float) -> None:
-        self._db = connect(path, busy_timeout_s)
+    def __init__(self, path: str, busy_timeout_s: float, *, may_create: bool = False) -> None:
+        self._db = connect(path, busy_timeout_s, may_create=may_create)
         self._path = path
         self.is_overtaken = False
 

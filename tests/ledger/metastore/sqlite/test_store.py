@@ -299,7 +299,7 @@ def test_a_process_is_gone_only_if_that_is_proven() -> None:
 )
 async def test_addresses_that_no_driver_can_serve_are_refused(uri: str, message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
-        async with open_store(uri):
+        async with open_store(uri, may_create=True):
             raise AssertionError("must not be entered")
 
 
@@ -307,24 +307,27 @@ async def test_addresses_choose_the_driver(tmp_path: Path) -> None:
     assert ClusterAddress.parse("sqlite:///tmp/c.db").sqlite_path == "/tmp/c.db"
     assert ClusterAddress.parse("sqlite:////tmp/c.db").sqlite_path == "/tmp/c.db"
     assert ClusterAddress.parse("sqlite://c.db").sqlite_path == "c.db"
-    async with open_store(f"sqlite:///{tmp_path}/four.db") as store:
+    async with open_store(f"sqlite:///{tmp_path}/four.db", may_create=True) as store:
         await store.create("/a", b"")
     assert (tmp_path / "four.db").exists()
     file = tmp_path / "odd name?#%41.db"
-    async with open_store(f"sqlite://{file}") as store:
+    async with open_store(f"sqlite://{file}", may_create=True) as store:
         await store.create("/a", b"")
     assert file.exists()
-    async with open_store("memory:") as one, open_store("memory:") as two:
+    async with (
+        open_store("memory:", may_create=True) as one,
+        open_store("memory:", may_create=True) as two,
+    ):
         await one.create("/a", b"")
         assert await two.children("/") == []
 
 
 async def test_the_block_raises_what_its_body_raised(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="mine"):
-        async with open_store(f"sqlite://{tmp_path / 'c.db'}"):
+        async with open_store(f"sqlite://{tmp_path / 'c.db'}", may_create=True):
             raise KeyError("mine")
     with trio.move_on_after(0.05) as scope:
-        async with open_store(f"sqlite://{tmp_path / 'c.db'}"):
+        async with open_store(f"sqlite://{tmp_path / 'c.db'}", may_create=True):
             await trio.sleep_forever()
     assert scope.cancelled_caught
 

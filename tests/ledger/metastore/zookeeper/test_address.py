@@ -75,7 +75,7 @@ async def test_invalid_addresses_are_refused_with_the_reason(uri: str, message: 
     assert uri in str(refusal.value)
     assert "Use zk://HOST:2181" in str(refusal.value)
     with pytest.raises(InvalidArgument, match=message):
-        async with open_store(uri):
+        async with open_store(uri, may_create=True):
             raise AssertionError("must not be entered")
 
 
@@ -90,5 +90,5 @@ async def test_without_kazoo_the_error_names_the_extra(monkeypatch: pytest.Monke
             monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "kazoo", None)
     with pytest.raises(InvalidArgument, match=r"pip install 'ledgerstream\[zookeeper\]'"):
-        async with open_store("zk://h/ledgers"):
+        async with open_store("zk://h/ledgers", may_create=True):
             raise AssertionError("must not be entered")

@@ -75,7 +75,7 @@ async def test_calls_and_watches_continue_after_kill_and_restart(
                 zookeeper_server.kill()
                 await in_thread(zookeeper_server.start)
             await wait_done(50)
-            async with open_store(uri, session_timeout_ms=LONG_MS) as other:
+            async with open_store(uri, session_timeout_ms=LONG_MS, may_create=True) as other:
                 await other.create("/a", b"made by another")
             await wait_until(nodes, b"made by another")
             with trio.fail_after(PATIENCE_S):
@@ -131,7 +131,9 @@ async def test_a_call_gives_up_after_the_session_timeout_and_did_not_happen(
                 async with aclosing(store.watch("/a")) as nodes:
                     await anext(nodes)
         await in_thread(zookeeper_server.start)
-        async with open_store(zookeeper_server.uri, session_timeout_ms=LONG_MS) as other:
+        async with open_store(
+            zookeeper_server.uri, session_timeout_ms=LONG_MS, may_create=True
+        ) as other:
             assert await other.children("/") == ["zookeeper"]
 
 
@@ -151,7 +153,7 @@ async def test_a_watch_waits_for_its_server_without_a_limit(
             with pytest.raises(MetadataUnavailable):
                 await store.get("/b")  # waits for the session timeout
         await in_thread(zookeeper_server.start)
-        async with open_store(uri, session_timeout_ms=LONG_MS) as other:
+        async with open_store(uri, session_timeout_ms=LONG_MS, may_create=True) as other:
             await other.create("/a", b"at last")
 
 
@@ -265,7 +267,7 @@ async def test_a_session_ended_by_force_is_replaced_and_others_see_its_nodes_van
 ) -> None:
     async with (
         open_zookeeper(zookeeper_uri, session_timeout_ms=LONG_MS) as store,
-        open_store(zookeeper_uri, session_timeout_ms=LONG_MS) as other,
+        open_store(zookeeper_uri, session_timeout_ms=LONG_MS, may_create=True) as other,
         aclosing(store.watch_children("/e")) as own,
         aclosing(store.watch("/a")) as nodes,
     ):
@@ -295,7 +297,7 @@ async def test_silence_beyond_the_session_timeout_ends_the_session(
             zookeeper_uri.replace(shared_zookeeper.address, proxy.address),
             session_timeout_ms=SHORT_MS,
         ) as store,
-        open_store(zookeeper_uri, session_timeout_ms=LONG_MS) as other,
+        open_store(zookeeper_uri, session_timeout_ms=LONG_MS, may_create=True) as other,
         aclosing(store.watch("/e")) as own,
         registered(store),
     ):

@@ -165,7 +165,7 @@ async def test_an_ephemeral_create_that_never_arrived_is_repeated(
     async with (
         proxied(shared_zookeeper, zookeeper_uri) as (proxy, uri),
         open_zookeeper(uri, session_timeout_ms=LONG_MS) as store,
-        open_store(zookeeper_uri, session_timeout_ms=LONG_MS) as other,
+        open_store(zookeeper_uri, session_timeout_ms=LONG_MS, may_create=True) as other,
     ):
         await store.create("/e/persistent", b"")
 
@@ -216,7 +216,7 @@ async def test_watches_survive_connections_that_break_repeatedly(
     async with (
         proxied(shared_zookeeper, zookeeper_uri) as (proxy, uri),
         open_zookeeper(uri, session_timeout_ms=LONG_MS) as store,
-        open_store(zookeeper_uri, session_timeout_ms=LONG_MS) as other,
+        open_store(zookeeper_uri, session_timeout_ms=LONG_MS, may_create=True) as other,
         aclosing(store.watch("/a")) as nodes,
     ):
         assert await anext(nodes) is None

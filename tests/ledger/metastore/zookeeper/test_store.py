@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import re
 import threading
 from contextlib import aclosing
@@ -28,6 +27,7 @@ from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, Pu
 from ledger.metastore.zookeeper import session, transactions
 from ledger.metastore.zookeeper.address import parse_address
 from ledger.metastore.zookeeper.store import ZooKeeperStore, open_zookeeper
+from tests.clusters import make_cluster
 from tests.zookeeper import RunningZooKeeper
 
 pytestmark = pytest.mark.zookeeper
@@ -121,8 +121,8 @@ async def test_a_client_finds_its_cluster_where_the_address_says(
     shared_zookeeper: RunningZooKeeper, zookeeper_uri: str
 ) -> None:
     uri = zookeeper_uri.replace("/ledgers", "/mine")
+    instance = await make_cluster(uri)
     async with LedgerClient.connect(uri) as client:
-        instance = await client.bookies.init_cluster(random.Random(1))
         assert await client.list_ledgers() == []
     place = f"{parse_address(uri).chroot}/mine/INSTANCEID"
     data, _ = await raw(shared_zookeeper, lambda plain: plain.get(place))

@@ -25,9 +25,11 @@ async def test_zookeeper_and_memory_return_the_same_results(seed: int, zookeeper
     tree, session = MemoryTree(), _Session()
     kinds: set[str] = set()
     failed = 0
-    async with open_store(zookeeper_uri, session_timeout_ms=SESSION_MS) as witness:
+    async with open_store(zookeeper_uri, session_timeout_ms=SESSION_MS, may_create=True) as witness:
         for _ in range(10):
-            async with open_store(zookeeper_uri, session_timeout_ms=SESSION_MS) as store:
+            async with open_store(
+                zookeeper_uri, session_timeout_ms=SESSION_MS, may_create=True
+            ) as store:
                 for _ in range(STEPS // 10):
                     whole = _whole(tree)
                     changes = _some_changes(rng, whole)

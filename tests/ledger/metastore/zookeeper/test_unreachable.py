@@ -30,7 +30,7 @@ async def test_no_server_at_the_start_is_an_error_within_the_session_timeout() -
     address = unused_address()
     started_at = trio.current_time()
     with pytest.raises(MetadataUnavailable) as refusal:
-        async with open_store(f"zk://{address}/ledgers", session_timeout_ms=500):
+        async with open_store(f"zk://{address}/ledgers", session_timeout_ms=500, may_create=True):
             raise AssertionError("must not be entered")
     assert trio.current_time() - started_at < 10
     for part in (address, "0.5 s", "Connection refused", "check that it runs", "firewall"):
@@ -41,14 +41,16 @@ async def test_a_server_that_accepts_but_sends_nothing_does_not_delay_the_error(
     with socket.create_server(("127.0.0.1", 0)) as silent:
         uri = f"zk://127.0.0.1:{silent.getsockname()[1]}/ledgers"
         with trio.fail_after(20), pytest.raises(MetadataUnavailable, match="no answer"):
-            async with open_store(uri, session_timeout_ms=500):
+            async with open_store(uri, session_timeout_ms=500, may_create=True):
                 raise AssertionError("must not be entered")
     assert not [t for t in threading.enumerate() if t.name.startswith("zookeeper 127")]
 
 
 async def test_a_host_name_without_an_address_is_named_in_the_error() -> None:
     with pytest.raises(MetadataUnavailable, match="do the names have addresses"):
-        async with open_store("zk://nowhere.invalid/ledgers", session_timeout_ms=300):
+        async with open_store(
+            "zk://nowhere.invalid/ledgers", session_timeout_ms=300, may_create=True
+        ):
             raise AssertionError("must not be entered")
 
 
@@ -57,13 +59,15 @@ async def test_the_live_one_of_several_servers_is_found(
 ) -> None:
     dead = ",".join(unused_address() for _ in range(3))
     uri = f"zk://{dead};{shared_zookeeper.address}/found/ledgers"
-    async with open_store(uri, session_timeout_ms=LONG_MS) as store:
+    async with open_store(uri, session_timeout_ms=LONG_MS, may_create=True) as store:
         await store.create("/a", b"")
 
 
 async def test_cancelling_the_start_leaves_no_thread() -> None:
     with trio.move_on_after(0.05):
-        async with open_store(f"zk://{unused_address()}/ledgers", session_timeout_ms=30_000):
+        async with open_store(
+            f"zk://{unused_address()}/ledgers", session_timeout_ms=30_000, may_create=True
+        ):
             raise AssertionError("must not be entered")
     assert not [t for t in threading.enumerate() if t.name.startswith("zookeeper 127")]
 
