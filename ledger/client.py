@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
@@ -24,6 +25,7 @@ from ledger.core.metadata import (
     LedgerMetadata,
     LedgerState,
 )
+from ledger.core.steady_clock import CLOCK_OFF_MS, SteadyClock
 from ledger.errors import LedgerClosed, LedgerError, LedgerExists, NotEnoughBookies
 from ledger.metastore import ClusterAddress, open_store
 from ledger.metastore.base import MetadataStore
@@ -38,6 +40,8 @@ from ledger.reading.reader import LedgerReader
 from ledger.runtime.network import Network, TcpNetwork
 from ledger.writing.send_loop import SendLoop
 from ledger.writing.writer import LedgerWriter
+
+_log = logging.getLogger(__name__)
 
 _CREATE_TRIES_MAX = 100
 RESERVED_TAG = "ledgerstream-reserved"
@@ -91,7 +95,8 @@ class LedgerClient:
         network: how bookies are reached.
         options: timeouts and bounds.
         rng: choice of bookies, jitter.
-        now_ms: wall clock in milliseconds, for creation times only.
+        now_ms: wall clock in milliseconds, for times of creation and appending. A jump of more
+            than a day is believed after an hour (`ledger.core.steady_clock`).
         root: the node of the metadata store below which ledgers are stored.
         layout: the layout that the ledgers must have there; None accepts any.
         auth: the client's identity, for bookies that authenticate clients.
@@ -112,7 +117,7 @@ class LedgerClient:
         self.store = store
         self.options = options or ClientOptions()
         self.rng = rng
-        self.now_ms = now_ms
+        self.now_ms = SteadyClock(now_ms, trio.current_time, _note_jump).now_ms
         self.ledgers = LedgerStore(store, root, layout=layout)
         self.bookies = BookieRegistry(store, root)
         self._registration = ClientRegistration(store, rng)
@@ -360,6 +365,17 @@ class LedgerClient:
         """
         found = [*await self.bookies.available(), *await self.bookies.read_only()]
         return await ask_space(self.pool, found, timeout_s=timeout_s or self.options.read_timeout_s)
+
+
+def _note_jump(jump_ms: int) -> None:
+    if jump_ms:
+        _log.warning(
+            "the clock of this machine jumped by %+.1f d: it is ignored for an hour, unless it "
+            "jumps back. Cure: correct the clock; if it was wrong before, do nothing",
+            jump_ms / CLOCK_OFF_MS,
+        )
+    else:
+        _log.warning("the clock of this machine is followed again after a jump")
 
 
 def wall_ms() -> int:

@@ -210,6 +210,11 @@ class SequenceMismatch(FinalError):
         return type(self), (self.stream, self.expected, self.next_sequence)
 
 
+class ClockInDoubt(RetryableError):
+    """The clock of this machine and others disagree by more than a day, so that nothing is deleted
+    for its age. Nothing was changed."""
+
+
 class CommitOutOfOrder(FinalError):
     """The batch id is older than the last one that this sink committed."""
 

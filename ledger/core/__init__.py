@@ -12,4 +12,5 @@
 - `receipts`: which bookies acknowledged a watched entry, and when.
 - `recovery`, `recovery_adds`, `recovery_events`: finds the end of a ledger and closes it.
 - `times`: milliseconds as ISO 8601 and back.
+- `steady_clock`: a wall clock that does not believe a jump at once.
 """

@@ -20,6 +20,7 @@ class Janitor:
         orphan_age_ms: how old a ledger that no stream names must be before it is deleted.
         sink_orphan_age_ms: the same for a ledger that a sink's task made, while its batch is not
             committed; the batch fails if it takes longer.
+        trust_clock: sweep although the clock of this machine is in doubt (ClockInDoubt).
     """
 
     _bridge: Bridge
@@ -32,6 +33,7 @@ class Janitor:
         *,
         orphan_age_ms: int = ORPHAN_AGE_MS,
         sink_orphan_age_ms: int = SINK_ORPHAN_AGE_MS,
+        trust_clock: bool = False,
     ) -> None:
         self._bridge = client._bridge
         self._inner = TrioJanitor(
@@ -39,6 +41,7 @@ class Janitor:
             namespace,
             orphan_age_ms=orphan_age_ms,
             sink_orphan_age_ms=sink_orphan_age_ms,
+            trust_clock=trust_clock,
         )
 
     @classmethod
@@ -55,6 +58,6 @@ class Janitor:
         """Checks every stream, the trash and every orphan once.
 
         A failure is counted, and does not keep the other streams from being cleaned up. Raises
-        NoSuchNamespace, MetadataUnavailable.
+        NoSuchNamespace, ClockInDoubt (nothing was changed), MetadataUnavailable.
         """
         return self._bridge.call(lambda: self._inner.sweep())

@@ -28,6 +28,7 @@ async def janitor(
     interval_s: SecondsOrZero = 60.0,
     sink_orphan_hours: SecondsOrZero = SINK_ORPHAN_AGE_MS / 3_600_000,
     once: bool = False,
+    trust_clock: Annotated[bool, Parameter(negative="")] = False,
     child: Annotated[bool, Parameter(show=False, negative="")] = False,
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
@@ -46,12 +47,15 @@ async def janitor(
         while its batch is not committed. A batch must not take longer.
     once
         Sweep once, print the result, and exit.
+    trust_clock
+        Sweep although the clock of this machine differs from others by more than a day. Only for
+        a clock that is right.
     """
     logging.basicConfig(level=logging.WARNING)
     age_ms = int(sink_orphan_hours * 3_600_000)
     async with LedgerClient.connect(cluster.uri) as client:
         if once:
-            reports = await sweep(client, sink_orphan_age_ms=age_ms)
+            reports = await sweep(client, sink_orphan_age_ms=age_ms, trust_clock=trust_clock)
             rows = [{"namespace": name, **asdict(report)} for name, report in reports.items()]
             output.show_list(rows, title="sweep", none="no namespaces")
             return int(any(report.failures for report in reports.values()))
@@ -59,7 +63,7 @@ async def janitor(
             if child:
                 nursery.start_soon(_end_with_starter, nursery.cancel_scope)
             announce("ready janitor")
-            await _sweep_for_ever(client, interval_s, age_ms)
+            await _sweep_for_ever(client, interval_s, age_ms, trust_clock)
     return None
 
 
@@ -68,11 +72,15 @@ async def _end_with_starter(scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-async def _sweep_for_ever(client: LedgerClient, interval_s: float, sink_orphan_age_ms: int) -> None:
+async def _sweep_for_ever(
+    client: LedgerClient, interval_s: float, sink_orphan_age_ms: int, trust_clock: bool
+) -> None:
     janitors: dict[str, Janitor] = {}
     while True:
         try:
-            await sweep(client, janitors, sink_orphan_age_ms=sink_orphan_age_ms)
+            await sweep(
+                client, janitors, sink_orphan_age_ms=sink_orphan_age_ms, trust_clock=trust_clock
+            )
         except LedgerError as error:
             _log.warning("sweep failed: %s", error)
         await trio.sleep(interval_s)
@@ -83,6 +91,7 @@ async def sweep(
     janitors: dict[str, Janitor] | None = None,
     *,
     sink_orphan_age_ms: int = SINK_ORPHAN_AGE_MS,
+    trust_clock: bool = False,
 ) -> dict[str, SweepReport]:
     """Sweeps every namespace once.
 
@@ -96,7 +105,9 @@ async def sweep(
         del known[gone]
     reports = {}
     for name in names:
-        fresh = Janitor(client, name, sink_orphan_age_ms=sink_orphan_age_ms)
+        fresh = Janitor(
+            client, name, sink_orphan_age_ms=sink_orphan_age_ms, trust_clock=trust_clock
+        )
         janitor = known.setdefault(name, fresh)
         try:
             reports[name] = await janitor.sweep()

@@ -59,11 +59,13 @@ async def explain(
             title=f"retention of namespace {stream}",
             none="no streams",
         )
+        warn(plans)
         return
     name = parse_stream(stream)
     async with connect(cluster, name) as namespace:
         partitions = await namespace.partitions(name.stream)
         plans = await plans_of(namespace.client, await namespace.policy(), partitions)
+    warn(plans)
     if output.json:
         print_json([plan_facts(plan) for plan in plans])
         return
@@ -82,6 +84,13 @@ async def explain(
             remark(_in_short(plan))
 
 
+def warn(plans: Sequence[RetentionPlan]) -> None:
+    """Prints what is wrong with the times of streams to stderr."""
+    for plan in plans:
+        for warning in plan.warnings:
+            remark(f"warning: stream {plan.stream}: {warning}")
+
+
 def plan_facts(plan: RetentionPlan) -> dict[str, Any]:
     """Returns a plan for programs: times in milliseconds, sizes in bytes."""
     return {
@@ -90,6 +99,7 @@ def plan_facts(plan: RetentionPlan) -> dict[str, Any]:
         "deleted_ms": None if plan.deleted_ms < 0 else plan.deleted_ms,
         "begin": str(plan.begin),
         "next_ms": plan.next_ms,
+        "warnings": list(plan.warnings),
         "segments": [
             {
                 "segment": segment.number,

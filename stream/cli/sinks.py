@@ -18,6 +18,7 @@ from ledger.cli.output import (
 from ledger.client import LedgerClient
 from ledger.units import parse_duration_ms
 from stream.core.sinks import SinkMetadata
+from stream.retention.clock_check import trusted_now_ms
 from stream.store.sinks import find_sink, forget_sink, list_sinks, read_sink
 
 app = App(name="sink", help="List, show, forget.", help_epilogue=examples("ledgerstream sink list"))
@@ -102,7 +103,8 @@ async def forget(
             forgotten.append(sink)
         elif older_than is not None:
             with usage():
-                before_ms = client.now_ms() - parse_duration_ms(older_than)
+                older_ms = parse_duration_ms(older_than)
+            before_ms = await trusted_now_ms(client) - older_ms
             for each in await list_sinks(client.store):
                 found = await find_sink(client.store, each)
                 if found is not None and found.committed_ms < before_ms:

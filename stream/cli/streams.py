@@ -23,11 +23,13 @@ from ledger.errors import InvalidArgument
 from ledger.units import duration_text
 from stream.cli.arguments import StreamName, parse_from, parse_stream
 from stream.cli.connecting import connect
+from stream.cli.retention import warn
 from stream.core.metadata.streams import Segment, StreamInfo, StreamMetadata
 from stream.core.position import FromTime, Position
 from stream.errors import IsPartitioned, NoSuchStream
 from stream.namespace import Namespace, list_namespaces
 from stream.partitions.partitions import PartitionedInfo
+from stream.retention.policies import plans_of
 from stream.store.partitions import PARTITIONS_CONCURRENT_MAX
 
 app = App(
@@ -268,12 +270,20 @@ async def show(
             info = await namespace.partitioned_info(name.stream)
             facts = _partitioned_facts(name, info)
             parts = [_facts(StreamName(name.namespace, p.name), p) for p in info.partitions]
+            warn(
+                await plans_of(
+                    namespace.client,
+                    await namespace.policy(),
+                    [part["stream"].partition("/")[2] for part in parts],
+                )
+            )
             if output.json:
                 print_json(facts | {"by_partition": parts})
                 return
             output.show(facts, title=f"stream {name}")
             output.show_list(parts, title="partitions", none="no partitions yet")
             return
+        warn(await plans_of(namespace.client, await namespace.policy(), [name.stream]))
     if output.json:
         rows = [_segment_facts(metadata, segment) for segment in metadata.segments]
         print_json(facts | {"segments": rows})

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from ledger.errors import FinalError
 from ledger.units import duration_text, size_text
+from stream.core.clocks import is_ahead, moment_text
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.core.position import Position
@@ -82,6 +83,38 @@ class SegmentPlan:
     now_ms: int = field(kw_only=True)
 
     @property
+    def warning(self) -> str | None:
+        """What is wrong with a time of the segment, and how to mend it; None: nothing."""
+        if is_ahead(self.dropped_ms, self.now_ms):
+            return (
+                f"segment {self.number} was {self._gone} at {moment_text(self.dropped_ms)}, "
+                f"{duration_text(self.dropped_ms - self.now_ms)} ahead of this clock: the trash "
+                f"keeps it until {moment_text(self.dropped_ms + self.policy.trash_ms)}. Cure: "
+                "correct this clock; if it is right, purge the stream's trash (`ledgerstream "
+                "stream purge`), or restore and truncate again"
+            )
+        if is_ahead(self.newest_ms, self.now_ms):
+            kept = (
+                "retention by age does not keep it longer"
+                if self.policy.retention_ms is None
+                else "retention by age keeps it until "
+                + moment_text(self.newest_ms + self.policy.retention_ms)
+            )
+            return (
+                f"the newest record of segment {self.number} is stamped "
+                f"{moment_text(self.newest_ms)}, {duration_text(self.newest_ms - self.now_ms)} "
+                f"ahead of this clock: {kept}, later records get the same time, and lag in "
+                "seconds is 0. "
+                "Cure: correct this clock; if it is right, truncate behind the segment when its "
+                "records may go, or set retention_bytes, and continue in a new stream"
+            )
+        return None
+
+    @property
+    def _gone(self) -> str:
+        return "deleted" if self.cause is Cause.DELETED else "truncated"
+
+    @property
     def reason(self) -> str:
         """The reason as text, with numbers."""
         match self.verdict:
@@ -100,9 +133,14 @@ class SegmentPlan:
                 return self._since_when()
 
     def _since_when(self) -> str:
-        what = "deleted" if self.cause is Cause.DELETED else "truncated"
+        if is_ahead(self.dropped_ms, self.now_ms):
+            return (
+                f"{self._gone} at {moment_text(self.dropped_ms)}, "
+                f"{duration_text(self.dropped_ms - self.now_ms)} ahead of this clock, the trash "
+                f"keeps {duration_text(self.policy.trash_ms)}"
+            )
         ago = duration_text(self.now_ms - max(self.dropped_ms, 0))
-        return f"{what} {ago} ago, the trash keeps {duration_text(self.policy.trash_ms)}"
+        return f"{self._gone} {ago} ago, the trash keeps {duration_text(self.policy.trash_ms)}"
 
     def _why_kept(self) -> str:
         policy = self.policy
@@ -122,10 +160,12 @@ class SegmentPlan:
                 return "an older segment is kept, and segments go oldest first"
         words = []
         if policy.retention_ms is not None:
-            words.append(
-                f"newest record {duration_text(self.now_ms - self.newest_ms)} old, retention_ms "
-                f"keeps {duration_text(policy.retention_ms)}"
-            )
+            age = f"{duration_text(self.now_ms - self.newest_ms)} old"
+            if is_ahead(self.newest_ms, self.now_ms):
+                ahead = duration_text(self.newest_ms - self.now_ms)
+                age = f"stamped {moment_text(self.newest_ms)}, {ahead} ahead of this clock"
+            keeps = duration_text(policy.retention_ms)
+            words.append(f"newest record {age}, retention_ms keeps {keeps}")
         if policy.retention_bytes is not None:
             words.append(
                 f"{self._behind()}, retention_bytes keeps {size_text(policy.retention_bytes)}"
@@ -182,6 +222,13 @@ class RetentionPlan:
     def purged(self) -> tuple[SegmentPlan, ...]:
         """Segments that cannot be restored after this sweep."""
         return tuple(plan for plan in self.segments if plan.is_purged)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with stored times, each kind once, and how to mend it."""
+        found = [plan for plan in self.segments if plan.warning is not None]
+        first = {is_ahead(plan.dropped_ms, plan.now_ms): plan for plan in reversed(found)}
+        return tuple(plan.warning for plan in first.values() if plan.warning is not None)
 
     @property
     def is_marked(self) -> bool:
@@ -271,9 +318,9 @@ def retained(stream: StreamMetadata, plan: RetentionPlan) -> StreamMetadata:
 
 def newest_ms(segment: Segment) -> int:
     """Returns when its newest record was appended, or a time no earlier than that if it is not
-    known."""
+    known. A record is no older than its segment: the clock of its writer was wrong then."""
     if segment.last_time_ms >= 0:
-        return segment.last_time_ms
+        return max(segment.last_time_ms, segment.created_ms)
     return max(segment.sealed_ms, segment.created_ms)
 
 

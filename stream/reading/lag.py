@@ -21,8 +21,9 @@ class CursorLag:
     """The distance between a cursor and the end of its stream.
 
     `records` are those not handled. `bytes` are their stored size; an entry handled in part counts
-    as a whole. `seconds` is the age of the first of them by the local clock, 0.0 if there is none.
-    Truncated records no longer count.
+    as a whole. `seconds` is the age of the first of them by the local clock, 0.0 if there is none,
+    or if it is stamped ahead of that clock (`ledgerstream retention explain` says so). Truncated
+    records no longer count.
     """
 
     records: int

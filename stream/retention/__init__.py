@@ -2,6 +2,7 @@
 
 Must never delete a ledger that a reader, a restore or a commit can still need.
 
+- clock_check.py: whether the janitor's clock can be right
 - janitor.py: sweeps a namespace again and again
 - ledger_deletion.py: deletes ledgers, a bounded number at a time
 - orphans.py: partitions that no stream counts

@@ -7,6 +7,7 @@ ledger only when metadata says that nothing can need it, and never on a guess.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -14,13 +15,20 @@ import trio
 
 from ledger.client import LedgerClient
 from ledger.core.metadata import LedgerMetadata
-from ledger.errors import LedgerError, MetadataConflict, MetadataCorrupt, NoSuchLedger
+from ledger.errors import (
+    LedgerError,
+    MetadataConflict,
+    MetadataCorrupt,
+    NoSuchLedger,
+    NoSuchNode,
+)
 from ledger.metastore.base import Check
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.names import parse_partition
 from stream.core.sinks import SinkMetadata, SinkTag
 from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
+from stream.retention.clock_check import check_clock
 from stream.retention.orphans import delete_orphaned_partition, orphaned_partitions
 from stream.retention.partition_sizes import PartitionSizes
 from stream.retention.reclaim import StreamVersion, apply_retention
@@ -69,6 +77,8 @@ class _Sweep:
     named: set[int] = field(default_factory=set)
     """Ledgers that a stream or the trash names."""
     sinks: dict[str, SinkMetadata | None] = field(default_factory=dict)
+    created_ms: int = -1
+    """When the metadata store created the namespace; -1 before it was asked."""
     tombstones: list[tuple[StreamMetadata, int]] = field(default_factory=list)
     """Tombstones and their versions, read before the trash was."""
 
@@ -85,6 +95,7 @@ class Janitor:
         orphan_age_ms: how old a ledger that no stream names must be before it is deleted.
         sink_orphan_age_ms: the same for a ledger that a sink's task made, while its batch is not
             committed; the batch fails if it takes longer.
+        trust_clock: sweep although the clock of this machine is in doubt (ClockInDoubt).
     """
 
     def __init__(
@@ -94,6 +105,7 @@ class Janitor:
         *,
         orphan_age_ms: int = ORPHAN_AGE_MS,
         sink_orphan_age_ms: int = SINK_ORPHAN_AGE_MS,
+        trust_clock: bool = False,
     ) -> None:
         self._client = client
         self._store = StreamStore(client.store)
@@ -101,6 +113,9 @@ class Janitor:
         self._namespace = namespace
         self._orphan_age_ms = orphan_age_ms
         self._sink_orphan_age_ms = sink_orphan_age_ms
+        self._is_clock_trusted = trust_clock
+        self._warned: set[str] = set()
+        """Warnings about stored times, each of which is logged once."""
         self._foreign: set[int] = set()
         """Ledgers that are not of this namespace: checked once, not in every sweep."""
 
@@ -118,9 +133,10 @@ class Janitor:
         """Checks every stream, the trash and every orphan once.
 
         A failure is counted, and does not keep the other streams from being cleaned up. Raises
-        NoSuchNamespace, MetadataUnavailable.
+        NoSuchNamespace, ClockInDoubt (nothing was changed), MetadataUnavailable.
         """
         policy, version = await self._store.read_namespace(self._namespace)
+        await check_clock(self._client, policy, is_trusted=self._is_clock_trusted)
         sizes = PartitionSizes(self._client, self._namespace)
         sweep = _Sweep(policy, version, await self._trash.moves(), sizes)
         names = await self._store.list_nodes(self._namespace)
@@ -166,12 +182,19 @@ class Janitor:
         sweep.named.update(stream.ledgers())
         seen = StreamVersion(sweep.policy, sweep.policy_version, stream, version)
         applied = await apply_retention(self._client, self._namespace, seen, sweep.sizes)
+        self._warn(name, applied.plan.warnings)
         sweep.named.update(applied.stream.ledgers())
         sweep.count("streams")
         sweep.count("streams_truncated", bool(applied.plan.dropped))
         sweep.count("segments_dropped", len(applied.plan.dropped))
         sweep.count("segments_purged", len(applied.plan.purged))
         sweep.count("ledgers_deleted", applied.ledgers_deleted)
+
+    def _warn(self, name: str, warnings: Sequence[str]) -> None:
+        for warning in warnings:
+            if f"{name}: {warning[:60]}" not in self._warned:
+                self._warned.add(f"{name}: {warning[:60]}")
+                _log.warning("stream=%s: %s", name, warning)
 
     async def _finish_deletions(self, sweep: _Sweep, names: list[str]) -> None:
         """Deletes partitions that were left when the deletion of their stream was interrupted."""
@@ -226,6 +249,7 @@ class Janitor:
         """
         now_ms = self._client.now_ms()
         prefix = f"{self._namespace}/".encode()
+        older: list[int] = []
         ledger_ids = await self._client.list_ledgers()
         self._foreign.intersection_update(ledger_ids)
         for ledger_id in ledger_ids:
@@ -243,6 +267,10 @@ class Janitor:
             if not tag.startswith(prefix):
                 self._foreign.add(ledger_id)
                 continue
+            if await self._is_older(sweep, ledger_id):
+                self._foreign.add(ledger_id)
+                older.append(ledger_id)
+                continue
             name = tag[len(prefix) :].decode(errors="replace")
             try:
                 if not await self._is_orphan(sweep, metadata, now_ms):
@@ -253,6 +281,25 @@ class Janitor:
             except LedgerError as error:
                 sweep.count("failures")
                 _log.warning("ledger=%d: orphan of stream=%s is kept: %s", ledger_id, name, error)
+        if older:
+            _log.warning(
+                "namespace=%s: %d ledgers, like %d, are older than the namespace, and no stream "
+                "names them: they are kept. Cure: if the metadata of an earlier namespace was "
+                "lost, restore it; if not, delete them (ledgerstream ledger delete)",
+                self._namespace, len(older), older[0],
+            )  # fmt: skip
+
+    async def _is_older(self, sweep: _Sweep, ledger_id: int) -> bool:
+        """Whether the ledger is older than the namespace, by the clock of the metadata store: it
+        was named by an earlier namespace, of which perhaps only the metadata was lost."""
+        store = self._client.store
+        if sweep.created_ms < 0:
+            sweep.created_ms = (await store.get(namespace_path(self._namespace))).created_ms
+        try:
+            node = await store.get(await self._client.ledgers.path(ledger_id))
+        except NoSuchNode:
+            return False
+        return node.created_ms < sweep.created_ms
 
     async def _is_orphan(self, sweep: _Sweep, metadata: LedgerMetadata, now_ms: int) -> bool:
         """Whether no client can be about to give this ledger to a stream. A client that does so all
@@ -274,12 +321,16 @@ class Janitor:
         """Deletes a ledger, only if no ledger moved between streams and trash since the sweep
         began, and the stream that it was made for has not changed since it was read without it."""
         path = await self._client.ledgers.path(ledger_id)
+        only_if = [
+            sweep.moves,
+            Check(namespace_path(self._namespace), sweep.policy_version),
+        ]
         try:
             stream, version = await self._store.read_stream(self._namespace, name)
         except NoSuchStream:
-            await self._store.delete_orphan_of_none(path, only_if=[sweep.moves])
+            await self._store.delete_orphan_of_none(path, only_if=only_if)
             return 1
         if ledger_id in stream.ledgers():
             return 0
-        await self._store.delete_orphan(self._namespace, name, version, path, only_if=[sweep.moves])
+        await self._store.delete_orphan(self._namespace, name, version, path, only_if=only_if)
         return 1

@@ -41,6 +41,7 @@ from stream.store.streams import (
     StreamStore,
     folder_path,
     namespace_path,
+    no_namespace,
     stream_path,
     too_many_conflicts,
     trash_path,
@@ -148,18 +149,21 @@ class Trash:
         return decode_stream(stream, node.data), node.version
 
     async def moves(self) -> Check:
-        """Returns a check that fails in a transaction once any ledger moves between streams and
-        trash."""
+        """Returns a check that fails in a transaction once any ledger moves between the streams
+        and the trash. Raises NoSuchNamespace: a deleted namespace must not be begun again."""
         path = moves_path(self._namespace)
         for _ in range(UPDATE_TRIES_MAX):
             try:
                 return Check(path, (await self._store.get(path)).version)
             except NoSuchNode:
                 pass
+            parent = Check(namespace_path(self._namespace), ANY_VERSION)
             try:
-                await self._store.create(path, b"")
+                await self._store.transaction([parent, Create(path, b"")])
             except NodeExists:
                 pass
+            except NoSuchNode:
+                raise no_namespace(self._namespace) from None
         raise MetadataConflict(f"{path} is created and deleted again and again")
 
     # Restoring

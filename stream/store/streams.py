@@ -83,7 +83,7 @@ class StreamStore:
         try:
             node = await self._store.get(namespace_path(name))
         except NoSuchNode:
-            raise _no_namespace(name) from None
+            raise no_namespace(name) from None
         return decode_namespace(name, node.data), node.version
 
     async def put_namespace(self, namespace: NamespaceMetadata, version: int) -> int:
@@ -93,7 +93,7 @@ class StreamStore:
                 namespace_path(namespace.name), encode_namespace(namespace), version
             )
         except NoSuchNode:
-            raise _no_namespace(namespace.name) from None
+            raise no_namespace(namespace.name) from None
 
     async def list_namespaces(self) -> list[str]:
         """Returns the names, sorted."""
@@ -125,7 +125,7 @@ class StreamStore:
                     pass
             await self._store.delete(path)
         except NoSuchNode:
-            raise _no_namespace(name) from None
+            raise no_namespace(name) from None
         except InvalidArgument:
             raise NamespaceNotEmpty(f"namespace {name!r}: a stream was created meanwhile") from None
 
@@ -197,7 +197,7 @@ class StreamStore:
                 ]
             )
         except NoSuchNode:
-            raise _no_namespace(namespace) from None
+            raise no_namespace(namespace) from None
 
     async def check_stream_limit(self, policy: NamespaceMetadata, wanted: Collection[str]) -> None:
         """Raises TooManyStreams if the namespace may not have these streams too."""
@@ -373,7 +373,7 @@ async def remove_leftover(store: MetadataStore, path: str, only_if: Check) -> No
         pass  # it was removed before, or has children that a late client created
 
 
-def _no_namespace(name: str) -> NoSuchNamespace:
+def no_namespace(name: str) -> NoSuchNamespace:
     return NoSuchNamespace(
         f"no namespace {name!r}; create it (ledgerstream namespace create {name})"
     )

@@ -26,6 +26,8 @@ from stream.writing.segment_owner import SegmentOwner
 _log = logging.getLogger(__name__)
 
 _ROLL_RETRY_S = 5.0
+_CLOCK_LOOK_S = 3600.0
+"""How often the age of a segment is looked at in any case."""
 _ROLL_SPREAD_S = 1.0
 """All writers of a namespace receive a new policy at once; this spreads their rolls."""
 _SEAL_TRIES_MAX = 5
@@ -147,6 +149,7 @@ class SegmentLifecycle(SegmentOwner):
             watch, timeout_s = 1, math.inf  # the age counts from the first entry
         else:
             timeout_s = max(0.001, (segment.since_ms + due_ms - self._now_ms()) / 1000)
+            timeout_s = min(timeout_s, _CLOCK_LOOK_S)  # the clock may have been wrong
         self._sender.segment_bytes_watch = watch
         with trio.move_on_after(timeout_s):
             await self._event.wait()

@@ -22,6 +22,7 @@ from ledger.errors import (
     RetryableError,
 )
 from ledger.writing.writer import LedgerWriter
+from stream.core.clocks import is_ahead, moment_text
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import ProducerState, SegmentEnd, StreamMetadata
 from stream.core.takeover import EndLedger, MakeLedger, Takeover
@@ -95,6 +96,14 @@ class SegmentOwner:
         self.epoch = stream.epoch
         self._accumulator.begin_at(stream.next_sequence, stream.last_time_ms)
         self._use(ledger)
+        now_ms = self._now_ms()
+        if is_ahead(stream.last_time_ms, now_ms):
+            _log.warning(
+                "stream=%s: its newest record is stamped %s, ahead of this clock, which says %s: "
+                "append times stand still until then. Cure: correct the clock; `ledgerstream "
+                "retention explain` says what follows",
+                stream.name, moment_text(stream.last_time_ms), moment_text(now_ms),
+            )  # fmt: skip
         _log.info(
             "stream=%s epoch=%d segment=%d ledger=%d: took over",
             stream.name, stream.epoch, self._segments[0].number,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ledger.core.steady_clock import CLOCK_OFF_MS
 from ledger.errors import InvalidArgument
 from stream.core.entry.compression import Compression
 from stream.core.entry.format import RECORD_BYTES_MAX
@@ -105,9 +106,12 @@ class NamespaceMetadata:
 
 def should_roll(*, since_ms: int, nbytes: int, now_ms: int, policy: NamespaceMetadata) -> bool:
     """Whether the open segment, with `nbytes` of records since `since_ms`, is old or large enough
-    to be sealed. An empty segment is never rolled."""
+    to be sealed. An empty segment is never rolled. One that began in the future is, because it
+    would not be for as long as the clock was wrong."""
     if nbytes <= 0:
         return False
+    if since_ms - now_ms > CLOCK_OFF_MS:
+        return True
     return nbytes >= policy.roll_bytes or now_ms - since_ms >= policy.roll_ms
 
 
