@@ -7,6 +7,7 @@ never be used in the simulator.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -26,6 +27,8 @@ from ledger.metastore.sqlite.liveness import identity_of
 from ledger.metastore.sqlite.snapshot import Watched, WatchKey, WatchValue
 from ledger.metastore.sqlite.tree import SqliteTree
 from ledger.runtime.background import open_background
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -230,13 +233,18 @@ class SqliteStore:
                 await trio.sleep(interval_s)
 
     async def run_expiry(self, interval_s: float) -> None:
-        """Expires sessions of dead processes, also while nothing is listed or watched."""
+        """Expires sessions of dead processes, also while nothing is listed or watched. Logs once
+        when the file cannot be used: readers that continue with open ledgers do not ask it."""
+        reported = ""
         while not self._is_closed:
             await trio.sleep(interval_s)
             try:
-                await self._expire_if_due()
-            except MetadataUnavailable:
-                continue
+                if await self._expire_if_due():
+                    reported = ""
+            except MetadataUnavailable as error:
+                if not self._is_closed and str(error) != reported:
+                    reported = str(error)
+                    log.warning("metadata_unavailable cause=%s", error)
 
     async def run_watches(self) -> None:
         """Notices changes while there are watches, and hands them to the iterators."""
@@ -326,12 +334,14 @@ class SqliteStore:
                 return  # another task was first
             self._session = await self._call(self._file.begin_session)
 
-    async def _expire_if_due(self) -> None:
+    async def _expire_if_due(self) -> bool:
+        """Returns whether it was due."""
         if trio.current_time() < self._next_expiry:
-            return
+            return False
         self._next_expiry = trio.current_time() + EXPIRY_INTERVAL_S
         if await self._call(self._file.expire_dead):
             self._has_changed.set()
+        return True
 
     async def _call(self, function: Callable[..., T], *arguments: object) -> T:
         # Not abandoned when cancelled: a connection is used by one call at a time.

@@ -89,14 +89,17 @@ async def test_a_file_that_is_not_in_its_place_is_unavailable(
                             break
 
 
-async def test_the_session_goes_on_when_the_file_is_back(tmp_path: Path) -> None:
+async def test_the_session_goes_on_when_the_file_is_back_and_the_log_named_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     file = tmp_path / "cluster.db"
     async with open_sqlite(str(file), session_timeout_ms=400) as store:
         await store.create("/e", b"", is_ephemeral=True)
         back = moved(file)
-        await trio.sleep(0.3)  # some heartbeats fail
+        await trio.sleep(0.8)  # some heartbeats fail, and some looks for dead sessions
         back()
         assert (await store.get("/e")).data == b""
+        assert caplog.text.count(f"metadata_unavailable cause={file} was deleted or moved") == 1
 
 
 async def test_a_file_that_is_gone_does_not_disturb_the_end(tmp_path: Path) -> None:
