@@ -43,7 +43,8 @@ class ClientOptions:
     reconnect_wait_max_s: float = 1.0
 
     ensemble_change_timeout_s: float = 15.0
-    """How long a writer without an ack quorum looks for replacements before it fails."""
+    """How long a writer without an ack quorum looks for replacements before it fails, counted from
+    the first failure since an entry was acknowledged."""
 
     lac_linger_ms: float = 0.0
     """After this long an idle writer sends its last add confirmed to the bookies, so that tails

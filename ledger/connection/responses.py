@@ -48,6 +48,10 @@ class AckSink(Protocol):
         """`bookie` answered an add with an error."""
         ...
 
+    def fail(self, error: LedgerError) -> None:
+        """The bookie takes no adds of this client at all, of whatever ledger."""
+        ...
+
     def lost(self, bookie: str, error: LedgerError) -> None:
         """The connection ended: entries not acknowledged may or may not be stored."""
         ...
@@ -74,7 +78,7 @@ class ResponseReader:
             if body is None:
                 continue
             if not isinstance(body, AddResponse):
-                raise _refused_unread(self._bookie, body.status)
+                raise self._refused_unread(body.status)
             entry_id = body.entry_id
             if body.status is Status.OK and body.ledger_id == ledger_id and entry_id == last + 1:
                 last = entry_id
@@ -176,11 +180,21 @@ class ResponseReader:
             touched[ledger_id] = sink
             sink.refused(self._bookie, entry_id, status)
 
+    def _refused_unread(self, status: Status) -> LedgerError:
+        """Returns the error for a response to an add that names neither ledger nor entry.
 
-def _refused_unread(bookie: str, status: Status) -> LedgerError:
-    """Returns the error for a response to an add that names neither ledger nor entry."""
-    if status is Status.OK:
-        return RemoteProtocolError(f"bookie {bookie} answered an add with something else")
-    if status is Status.UNAUTHORIZED:
-        return Unauthorized(f"bookie {bookie} takes no adds before we authenticate")
-    return error_of_status(status, f"adds to bookie {bookie}")
+        A bookie that requires authentication refuses every ledger alike. Another bookie would do
+        the same, so the writers fail instead of replacing it, as with v2.
+        """
+        bookie = self._bookie
+        if status is Status.OK:
+            return RemoteProtocolError(f"bookie {bookie} answered an add with something else")
+        if status is not Status.UNAUTHORIZED:
+            return error_of_status(status, f"adds to bookie {bookie}")
+        error = Unauthorized(
+            f"bookie {bookie} requires authentication, and the client has not authenticated. "
+            "Cure: connect with auth= of the kind the bookie requires"
+        )
+        for sink in list(self.sinks.values()):
+            sink.fail(error)
+        return error

@@ -184,6 +184,12 @@ class AppendCore:
         self.last_add_confirmed = max(self.last_add_confirmed, confirmed)
         return confirmed
 
+    def acks_of(self, index: int) -> int:
+        """Returns a number that grows with each entry that `index` acknowledges, and otherwise
+        changes in `ensemble_changed` only."""
+        in_order = sum(marks[index] // self.stride for marks in self._acked)
+        return in_order + sum(len(s) for (_, i), s in self._scattered.items() if i == index)
+
     def acked_up_to(self, index: int) -> int:
         """Returns the id up to which `index` acknowledged every entry that was sent to it."""
         return min(

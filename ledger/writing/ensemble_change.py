@@ -7,6 +7,11 @@ the loss of one bookie, and uses it again when it returns, after a back-off that
 failures. A writer with nothing in flight waits for its next append: when a bookie dies, ten
 thousand idle ledgers change nothing. An unreachable metadata store is waited for, because whether
 there is a replacement is unknown then.
+
+Bookies may accept connections and refuse every add. Each ensemble change costs a fragment in the
+metadata for ever, so after replacements that acknowledged nothing the next change waits longer
+(`core.bookie_backoff`), and the time after which a writer without an ack quorum gives up counts
+from the first failure since an entry was acknowledged, however many changes came after it.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ import trio
 from ledger.connection.connection import BookieConnection
 from ledger.core import placement
 from ledger.core.append import AppendCore
-from ledger.core.bookie_backoff import BookieBackoff
+from ledger.core.bookie_backoff import BookieBackoff, ReplacementPace
 from ledger.core.metadata import LedgerMetadata, with_next_ensemble
 from ledger.errors import (
     BookieUnavailable,
@@ -82,28 +87,41 @@ class EnsembleChange:
         self._outage = ""
         # A slow bookie is noticed only after the add timeout: it must have worked for longer.
         self._backoff = BookieBackoff(max(_STEADY_S, 4 * loop.options.add_timeout_s))
+        self._pace = ReplacementPace()
+        self._stalled_since: float | None = None
+        """The first failure since an entry was acknowledged; outages of the store move it."""
+        self._stalled_at = -1
         self.count = 0
 
     def begin(self, index: int, error: LedgerError) -> None:
         bookie = self._writer.metadata.last_fragment.bookies[index]
         self._reasons[bookie] = error
-        self._backoff.failed(bookie, trio.current_time())
-        core = self._writer.core
-        if core.last_add_pushed > core.last_add_confirmed:
+        core, now_s = self._writer.core, trio.current_time()
+        is_busy = core.last_add_pushed > core.last_add_confirmed
+        is_unproved = is_busy and self._pace.failed(index, core.acks_of(index))
+        self._backoff.failed(bookie, now_s, is_unproved=is_unproved)
+        if is_unproved:
+            self._look_at = max(self._look_at, now_s + self._pace.pause_s)
+        if is_busy:
             self.resume()
 
     def resume(self) -> None:
         """Continues to look for replacements: entries in flight belong to a failed bookie."""
         self._is_wanted = True
+        self._note_stall()
         if not self._is_running:
             assert self._loop.nursery is not None, "the client is not open"
             self._is_running = True
             self._loop.nursery.start_soon(self._run)
 
+    def _note_stall(self) -> None:
+        acknowledged = self._writer.core.last_add_acknowledged
+        if self._stalled_since is None or acknowledged > self._stalled_at:
+            self._stalled_since, self._stalled_at = trio.current_time(), acknowledged
+
     async def _run(self) -> None:
         core = self._writer.core
         try:
-            give_up_at = self._deadline()
             outage_end = trio.current_time() + _OUTAGE_S_MAX
             while core.failed and not self._has_ended():
                 if core.can_continue_without_failed():
@@ -111,14 +129,17 @@ class EnsembleChange:
                     if core.is_suspended:
                         core.continue_without_failed()
                         self._writer.settle()
-                    give_up_at = self._deadline()
-                elif trio.current_time() >= give_up_at:
+                    self._note_stall()
+                elif trio.current_time() >= self._deadline():
                     self._writer.fail(self._not_enough())
                     return
                 if not self._is_wanted and core.last_add_pushed == core.last_add_confirmed:
+                    self._stalled_since = None
                     return  # idle: the next append continues the search
                 if trio.current_time() < self._look_at:
-                    await trio.sleep_until(self._look_at)
+                    can_wait = core.can_continue_without_failed()
+                    until = self._look_at if can_wait else min(self._look_at, self._deadline())
+                    await trio.sleep_until(until)
                     continue
                 self._is_wanted = False
                 self._look_at = trio.current_time() + _LOOK_AGAIN_S
@@ -128,12 +149,15 @@ class EnsembleChange:
                 except MetadataUnavailable as error:
                     change = None
                     self._outage = f"; the metadata store is unreachable: {error}"
-                    give_up_at = max(give_up_at, min(self._deadline(), outage_end))
+                    self._wait_for_store(outage_end)
                 if self._has_ended():
                     return
                 if change is not None:
-                    await self._store(*change)
                     self._look_at = -math.inf
+                    begun_s = trio.current_time()
+                    await self._store(*change)
+                    if self._stalled_since is not None:
+                        self._stalled_since += trio.current_time() - begun_s
         except LedgerError as error:
             self._writer.fail(error)
         finally:
@@ -143,7 +167,17 @@ class EnsembleChange:
         return self._writer.error is not None
 
     def _deadline(self) -> float:
-        return trio.current_time() + self._loop.options.ensemble_change_timeout_s
+        since_s = self._stalled_since
+        assert since_s is not None, "no failure was noted"
+        return since_s + self._loop.options.ensemble_change_timeout_s
+
+    def _wait_for_store(self, outage_end: float) -> None:
+        """Begins the time to give up from scratch, up to `outage_end`: while the store is
+        unreachable, whether there is a replacement is unknown."""
+        timeout_s = self._loop.options.ensemble_change_timeout_s
+        assert self._stalled_since is not None
+        until = min(trio.current_time(), outage_end - timeout_s)
+        self._stalled_since = max(self._stalled_since, until)
 
     async def _replacements(self) -> tuple[tuple[str, ...], tuple[int, ...]] | None:
         """Returns a new ensemble and the indices that are new in it; None if nothing can be
@@ -249,6 +283,7 @@ class EnsembleChange:
             self._backoff.taken(ensemble[index], trio.current_time())
         writer.metadata = metadata
         core.ensemble_changed(replaced)
+        self._pace.changed({index: core.acks_of(index) for index in replaced})
         for index in replaced:
             writer.attach(index)
         writer.resend(replaced)
