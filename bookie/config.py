@@ -119,8 +119,10 @@ class BookieConfig(DiskSettings, GarbageSettings, BackpressureSettings, ReadSett
         False,
         unit="",
         apache="",
-        reason="Starts with empty directories although the cluster knows this bookie: only after"
-        " its ledgers were copied elsewhere, since it forgets the entries that it acknowledged.",
+        reason="Permits one start with empty directories although the cluster knows this bookie,"
+        ' after its disks were lost. The bookie answers "unknown" for the entries that it'
+        ' acknowledged, never "absent", and copies them from the other bookies. Remove it'
+        " afterwards; after its use it permits nothing until a start without it.",
     )
 
     # Writing.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from bookie.config import BookieConfig
 from bookie.storage.disk.disk import Disk
@@ -69,16 +69,23 @@ async def check_cookie(
             )
         if cookie != expected:
             raise CookieMismatch(
-                f"cookie in {where} is {cookie}, this bookie is {expected}: foreign disk or "
+                f"cookie in {where}: {_differences(cookie, expected)}: foreign disk or "
                 "changed configuration. Cure: give it the directories and id it had, in the "
                 "same order: a ledger is in the directory of its id modulo their number. To use "
                 "another disk, run another bookie on it"
             )
     missing = [d for d, cookie in on_disk.items() if cookie is None]
+    if not config.allow_empty_disk:
+        await registry.permit_empty_start(bookie_id)
     await _check_may_begin(config, disk, bookie_id, on_disk, is_known=registered is not None)
+    if registered is not None and missing and not await _has_begun_empty(config, disk):
+        await _check_is_permitted(registry, bookie_id, missing, instance_id)
     if registered is None or missing:
         for directory in config.journal_directories:
             await disk.replace_file(f"{directory}/{UNSYNCED_FILE}", EMPTIED)
+    if registered is not None and missing:
+        # Before the first cookie: a start that is killed in between is known by the file above.
+        await registry.record_empty_start(bookie_id, instance_id)
     # Disks first: a crash in between leaves cookies on empty disks, which is harmless.
     for directory in missing:
         await disk.replace_file(f"{directory}/{COOKIE_FILE}", encode_cookie(expected))
@@ -139,7 +146,8 @@ async def _check_may_begin(
             f"{', '.join(missing)}: a disk is not mounted, or was emptied and the entries that the "
             "bookie acknowledged are lost. Cure: mount the right disks; or, if they are lost, "
             "start a bookie under a new bookie_id, or this one with all its directories empty and "
-            'allow_empty_disk, which makes it answer "unknown" for what it forgot'
+            'allow_empty_disk, which makes it answer "unknown" for what it forgot; it then copies '
+            "the missing entries from the other bookies"
         )
     elif missing:
         await _check_holds_nothing(
@@ -149,6 +157,34 @@ async def _check_may_begin(
             f"directories only. Cure: if it is this bookie's, restore its {COOKIE_FILE}; if "
             "it is not needed, empty the directory",
         )
+
+
+async def _check_is_permitted(
+    registry: BookieRegistry, bookie_id: str, missing: list[str], instance_id: str
+) -> None:
+    """Checks that the permission to start empty was not used before. Raises CookieMismatch."""
+    if await registry.is_empty_start_used(bookie_id, instance_id):
+        raise CookieMismatch(
+            f"bookie {bookie_id} has no cookie in {', '.join(missing)}, and its allow_empty_disk "
+            "was used up when it started with empty directories before: a disk is not mounted, or "
+            "was lost again. Cure: mount the right disks; or, if they are lost, start it once "
+            "with allow_empty_disk = false, which refuses and permits one more empty start, and "
+            "then with true; the bookie then copies the missing entries from the other bookies"
+        )
+
+
+def _differences(found: Cookie, expected: Cookie) -> str:
+    """Returns the fields in which two cookies differ, for a message."""
+
+    def text(value: object) -> str:
+        return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+    pairs = ((f.name, getattr(found, f.name), getattr(expected, f.name)) for f in fields(Cookie))
+    return "; ".join(
+        f"its {name} is {text(its)}, that of this bookie is {text(ours)}"
+        for name, its, ours in pairs
+        if its != ours
+    )
 
 
 async def _cookie_of(disk: Disk, directory: str) -> Cookie | None:

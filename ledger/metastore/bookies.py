@@ -57,6 +57,10 @@ class BookieInfo:
                 raise InvalidArgument(f"a bookie cannot listen on {host!r} port {port}")
 
 
+def _empty_start_path(bookie_id: str) -> str:
+    return f"/ledgerstream/empty-starts/{bookie_id}"
+
+
 class BookieRegistry:
     """The registry below `root`. Any number may share one store.
 
@@ -180,6 +184,31 @@ class BookieRegistry:
     async def delete_cookie(self, bookie_id: str, version: int = ANY_VERSION) -> None:
         """Removes the bookie from the cluster. Raises NoSuchNode, MetadataConflict."""
         await self._store.delete(self._cookie_path(bookie_id), version)
+
+    # Starts with empty directories.
+
+    async def is_empty_start_used(self, bookie_id: str, instance_id: str) -> bool:
+        """Whether the bookie used its permission to start empty in the cluster `instance_id`."""
+        try:
+            node = await self._store.get(_empty_start_path(bookie_id))
+        except NoSuchNode:
+            return False
+        return node.data == instance_id.encode()
+
+    async def record_empty_start(self, bookie_id: str, instance_id: str) -> None:
+        """Uses the permission up. Raises MetadataUnavailable."""
+        path, data = _empty_start_path(bookie_id), instance_id.encode()
+        try:
+            await self._store.create(path, data)
+        except NodeExists:
+            await self._store.put(path, data)
+
+    async def permit_empty_start(self, bookie_id: str) -> None:
+        """Gives the permission back. Raises MetadataUnavailable."""
+        try:
+            await self._store.delete(_empty_start_path(bookie_id))
+        except NoSuchNode:
+            pass
 
     # The cluster.
 

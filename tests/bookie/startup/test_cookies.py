@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import os
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import bookie.data_integrity
-from bookie.startup.cookies import COOKIE_FILE, UNSYNCED_FILE, CookieMismatch, check_cookie
+from bookie.config import BookieConfig
+from bookie.startup.cookies import (
+    COOKIE_FILE,
+    EMPTIED,
+    UNSYNCED_FILE,
+    CookieMismatch,
+    check_cookie,
+)
 from bookie.storage.disk.real_disk import RealDisk
 from ledger.errors import UnknownLedgerState
 from ledger.metastore.bookies import BookieRegistry
@@ -173,3 +181,70 @@ async def test_every_flipped_bit_of_a_cookie_is_refused_with_a_cure_or_means_the
         await cluster.start(0)
     assert len(refused) > 7 * len(whole)
     assert all("Cure: " in error for error in refused)
+
+
+async def _lose_disks(cluster: RealCluster, name: str) -> None:
+    await cluster.stop(0)
+    for kind in ("journal", "ledgers"):
+        os.rename(f"{cluster.directory}/0/{kind}", f"{cluster.directory}/{name}-{kind}")
+
+
+async def test_allow_empty_disk_permits_one_empty_start(tmp_path: Path) -> None:
+    settings = {**SMALL, "allow_empty_disk": True}
+    async with real_cluster(tmp_path, **settings) as cluster:
+        await _lose_disks(cluster, "first")
+        await cluster.start(0)
+        await cluster.stop(0)
+        await cluster.start(0)  # the setting may stay
+        await _lose_disks(cluster, "second")
+        found = cluster.bookies[0]
+        async with MemoryStore(cluster.tree, now_ms) as store:
+            registry, disk = BookieRegistry(store), RealDisk()
+            without = replace(found.config, allow_empty_disk=False)
+            for directory in (*without.journal_directories, *without.ledger_directories):
+                os.makedirs(directory)
+
+            async def check(config: BookieConfig) -> None:
+                await check_cookie(config, disk, registry, found.bookie_id, found.instance_id)
+
+            with pytest.raises(CookieMismatch, match="was used up when it started") as reported:
+                await check(found.config)
+            assert "allow_empty_disk = false" in str(reported.value)
+            with pytest.raises(CookieMismatch, match="copies the missing entries from the other"):
+                await check(without)
+            await check(found.config)  # it was permitted once more
+            await check(found.config)
+
+
+async def test_an_empty_start_that_was_killed_may_be_repeated(tmp_path: Path) -> None:
+    settings = {**SMALL, "allow_empty_disk": True}
+    async with real_cluster(tmp_path, **settings) as cluster:
+        await _lose_disks(cluster, "lost")
+        found = cluster.bookies[0]
+        async with MemoryStore(cluster.tree, now_ms) as store:
+            registry = BookieRegistry(store)
+            for directory in (*found.config.journal_directories, *found.config.ledger_directories):
+                os.makedirs(directory)
+            for directory in found.config.journal_directories:
+                _write(f"{directory}/{UNSYNCED_FILE}", EMPTIED)
+            await registry.record_empty_start(found.bookie_id, found.instance_id)
+            await check_cookie(
+                found.config, RealDisk(), registry, found.bookie_id, found.instance_id
+            )
+
+
+async def test_cookies_that_differ_are_told_by_their_fields(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, bookies=1, **SMALL) as cluster:
+        await cluster.stop(0)
+        found = cluster.bookies[0]
+        moved = replace(found.config, ledger_directories=(f"{tmp_path}/elsewhere",))
+        os.makedirs(f"{tmp_path}/elsewhere")
+        async with MemoryStore(cluster.tree, now_ms) as store:
+            with pytest.raises(CookieMismatch) as reported:
+                await check_cookie(
+                    moved, RealDisk(), BookieRegistry(store), found.bookie_id, found.instance_id
+                )
+        said = str(reported.value)
+        assert "Cookie(" not in said
+        assert f"its ledger_directories is {tmp_path}/0/ledgers, that of this bookie is" in said
+        assert "bookie_id is" not in said  # the same
