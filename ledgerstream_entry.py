@@ -21,7 +21,9 @@ DISTRIBUTION = "ledgerstream"
 PACKAGES = ("ledger", "bookie", "stream", "connectors", "ledgerstream")
 
 EXTRAS = {
-    "bookie": ("rocksdict", "msgspec", "prometheus_client", "starlette", "hypercorn"),
+    "bookie": (
+        "rocksdict", "msgspec", "tomli_w", "prometheus_client", "starlette", "hypercorn",
+    ),
     "zookeeper": ("kazoo",),
     "compression": ("zstandard", "lz4"),
     "arrow": ("pyarrow",),

@@ -203,7 +203,11 @@ def test_other_errors_keep_their_traceback(error: Exception) -> None:
 def test_the_modules_of_extras_are_those_of_pyproject() -> None:
     """Each distribution that an extra asks for has its module in the table, and no other."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    modules = {"prometheus-client": "prometheus_client", "protobuf": "google"}
+    modules = {
+        "prometheus-client": "prometheus_client",
+        "protobuf": "google",
+        "tomli-w": "tomli_w",
+    }
     for extra, named in entry.EXTRAS.items():
         assert set(named) == {modules.get(name, name) for name in asked_for(project, extra)}
     core = [re.match(r"[\w-]+", line) for line in project["dependencies"]]

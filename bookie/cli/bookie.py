@@ -5,6 +5,7 @@ A composition root, which names real drivers. No module imports it; `stream.cli`
 
 from __future__ import annotations
 
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -84,7 +85,7 @@ async def standalone(
         announce(f"ready {layout.metadata}")
         if sys.stdout.isatty():
             remark(f"{len(layout.ports)} bookies in {layout.directory}; Ctrl-C stops them. Next:")
-            remark(f"  export {CLUSTER_VARIABLE}={layout.metadata}")
+            remark(f"  export {CLUSTER_VARIABLE}={shlex.quote(layout.metadata)}")
             remark("  seq 1000 | ledgerstream append demo/numbers")
             remark("  ledgerstream tail demo/numbers --from earliest")
         await trio.sleep_forever()

@@ -8,6 +8,7 @@ data, nor import anything heavy, so that a cluster is ready soon.
 from __future__ import annotations
 
 import fcntl
+import os
 import random
 import socket
 import tomllib
@@ -16,7 +17,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import trio
 
@@ -56,6 +57,7 @@ class StandaloneLayout:
         InvalidArgument if the directory holds another cluster, and ZooKeeperMissing.
         """
         directory = directory.resolve()
+        _check_path(str(directory))
         kept = directory / "standalone.toml"
         if kept.exists():
             with kept.open("rb") as file:
@@ -107,14 +109,14 @@ class StandaloneLayout:
             )
 
     def _keep(self, path: Path) -> None:
-        new = path.with_suffix(".new")
-        text = f'metadata = "{self.metadata}"\n'
-        for name, ports in (("ports", self.ports), ("http_ports", self.http_ports)):
-            text += f"{name} = [{', '.join(map(str, ports))}]\n"
+        kept: dict[str, Any] = {
+            "metadata": self.metadata,
+            "ports": self.ports,
+            "http_ports": self.http_ports,
+        }
         if self.zookeeper_port is not None:
-            text += f"zookeeper_port = {self.zookeeper_port}\n"
-        new.write_text(text)
-        new.replace(path)
+            kept["zookeeper_port"] = self.zookeeper_port
+        _write_toml(path, kept)
 
     @property
     def zookeeper_directory(self) -> Path:
@@ -131,20 +133,52 @@ class StandaloneLayout:
         path = directory / "bookie.toml"
         if not path.exists():
             directory.mkdir(parents=True, exist_ok=True)
-            path.write_text(
-                "# Settings of this bookie; docs/configuration.md describes all of them.\n"
-                f'metadata_uri = "{self.metadata}"\n'
-                f'host = "{HOST}"\n'
-                f"port = {self.ports[number - 1]}\n"
-                f"http_port = {self.http_ports[number - 1] if self.http_ports else 0}\n"
-                f'journal_directories = ["{directory / "journal"}"]\n'
-                f'ledger_directories = ["{directory / "ledgers"}"]\n'
-            )
+            settings = {
+                "metadata_uri": self.metadata,
+                "host": HOST,
+                "port": self.ports[number - 1],
+                "http_port": self.http_ports[number - 1] if self.http_ports else 0,
+                "journal_directories": [str(directory / "journal")],
+                "ledger_directories": [str(directory / "ledgers")],
+            }
+            comment = "# Settings of this bookie; docs/configuration.md describes all of them.\n"
+            _write_toml(path, settings, comment)
         return path
+
+
+def _write_toml(path: Path, values: dict[str, Any], comment: str = "") -> None:
+    import tomli_w  # of the extra "bookie", which commands that start no process do not need
+
+    new = path.with_suffix(".new")
+    new.write_text(comment + tomli_w.dumps(values), encoding="utf-8")
+    new.replace(path)
+
+
+def _check_path(path: str, *, is_address: bool = False) -> None:
+    """Checks that a path can be in settings files and cookies, before anything is created there.
+
+    Raises InvalidArgument. Settings are UTF-8, and a cookie, which has Apache's form, separates
+    directories by commas and tabs.
+    """
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        shown = os.fsencode(path).decode(errors="backslashreplace")
+        raise InvalidArgument(
+            f"path '{shown}' is not UTF-8, and settings files are. Cure: choose another path"
+        ) from None
+    refused = set("" if is_address else ",") | {chr(code) for code in (*range(32), 127)}
+    odd = [mark.encode("unicode_escape").decode() for mark in sorted(refused.intersection(path))]
+    if odd:
+        raise InvalidArgument(
+            f"path '{path.encode('unicode_escape').decode()}' contains {' '.join(odd)}: commas "
+            "and control characters cannot be in the paths of a bookie. Cure: choose another path"
+        )
 
 
 def _shareable(metadata: str) -> str:
     if metadata.startswith("sqlite://"):
+        _check_path(metadata, is_address=True)
         return metadata
     if metadata.startswith(("zk://", "zk+")):
         ledgers_root(metadata)  # refuses an address that no bookie could use

@@ -42,7 +42,8 @@ def run_zookeeper_process(server: ZooKeeperServer) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, _STDIN)
     os.close(nothing)
-    os.execv(command[0], command)
+    # Java finds files by names in the locale's encoding.
+    os.execve(command[0], command, {**os.environ, "LC_ALL": "C.UTF-8"})
 
 
 def _check_port(server: ZooKeeperServer) -> None:

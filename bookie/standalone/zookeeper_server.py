@@ -72,8 +72,8 @@ class ZooKeeperServer:
         self.directory.mkdir(parents=True, exist_ok=True)
         configuration = self.directory / "zoo.cfg"
         configuration.write_text(
-            f"dataDir={self._data_directory}\n"
-            f"clientPortAddress={self.host}\n"
+            f"dataDir={property_value(str(self._data_directory))}\n"
+            f"clientPortAddress={property_value(self.host)}\n"
             f"clientPort={self.port}\n"
             f"tickTime={self.tick_ms}\n"
             # A session may be as short as a test wants and as long as a slow machine needs.
@@ -101,12 +101,24 @@ class ZooKeeperServer:
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-Dzookeeper.jmx.log4j.disable=true",
-            f"-Dlog4j2.configurationFile={logging}",
+            f"-Dlog4j2.configurationFile={logging.absolute().as_uri()}",
+            "-Dfile.encoding=UTF-8",
             "-cp",
             os.pathsep.join(map(str, jars)),
             MAIN_CLASS,
             str(configuration),
         ]
+
+
+def property_value(text: str) -> str:
+    """Returns `text` as the value of a Java properties file, which is ASCII with escapes.
+
+    ZooKeeper strips white space at both ends of a value.
+    """
+    data = text.encode("utf-16-be")
+    units = (int.from_bytes(data[at : at + 2], "big") for at in range(0, len(data), 2))
+    plain = {ord(mark): mark for mark in map(chr, range(0x21, 0x7F))} | {ord("\\"): "\\\\"}
+    return "".join(plain.get(unit, f"\\u{unit:04x}") for unit in units)
 
 
 def require_zookeeper() -> None:

@@ -1,0 +1,97 @@
+"""The files that a standalone cluster writes: every path comes back from them, or is refused."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bookie.config import load_bookie_config
+from bookie.standalone.cluster import StandaloneLayout
+from bookie.standalone.zookeeper_server import find_java, property_value
+from ledger.errors import InvalidArgument
+from ledger.metastore import ClusterAddress, open_store
+
+ODD_NAMES = [
+    'with "quotes"',
+    "it's",
+    "back\\slash",
+    "a\\tb\\u0041",
+    "trailing\\",
+    "two  blanks ",
+    "#comment",
+    "50%20off",
+    "what?mode=ro",
+    "a=b;c&d",
+    "[table]",
+    "${HOME}$(x)`y`",
+    "Zürich-東京-🎉",
+    "no\u00a0break\u2028line",
+]
+
+
+@pytest.mark.parametrize("name", ODD_NAMES)
+async def test_every_path_comes_back_from_the_settings(tmp_path: Path, name: str) -> None:
+    directory = tmp_path / name
+    layout = StandaloneLayout.open(directory, 2)
+    assert StandaloneLayout.open(directory, None) == layout
+    config = load_bookie_config(layout.bookie_config(1), {}, {})
+    assert config.metadata_uri == layout.metadata
+    assert config.journal_directories == (f"{directory}/bookie-1/journal",)
+    assert config.ledger_directories == (f"{directory}/bookie-1/ledgers",)
+    assert (config.port, config.http_port) == (layout.ports[0], layout.http_ports[0])
+    assert ClusterAddress.parse(layout.metadata).sqlite_path == f"{directory}/cluster.db"
+    async with open_store(layout.metadata) as store:
+        await store.create("/here", b"")
+    assert (directory / "cluster.db").exists()
+    assert sorted(os.listdir(tmp_path)) == [name]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (b"not\xffutf8", r"'.*/not\\xffutf8' is not UTF-8"),
+        (b"line\nbreak", r"contains \\n"),
+        (b"a,b", "contains ,"),
+        (b"bell\x07\x7f", r"contains \\x07 \\x7f"),
+        (b"tab\there", r"contains \\t"),
+    ],
+)
+def test_a_path_that_cannot_be_is_refused_before_anything_is_created(
+    tmp_path: Path, name: bytes, said: str
+) -> None:
+    directory = tmp_path / os.fsdecode(name)
+    with pytest.raises(InvalidArgument, match=said) as reported:
+        StandaloneLayout.open(directory, None)
+    assert "\n" not in str(reported.value)
+    str(reported.value).encode()
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_address_of_a_store_is_checked_too(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"contains \\n"):
+        StandaloneLayout.open(tmp_path / "x", None, "sqlite:///tmp/a\nb.db")
+    layout = StandaloneLayout.open(tmp_path / "y", None, 'sqlite:///tmp/a,"b".db')
+    assert load_bookie_config(layout.bookie_config(1), {}, {}).metadata_uri == layout.metadata
+    assert os.listdir(tmp_path) == ["y"]
+
+
+_PRINT = """
+import java.io.*; import java.util.*; import java.nio.charset.StandardCharsets;
+public class Print { public static void main(String[] a) throws Exception {
+  Properties p = new Properties(); p.load(new FileInputStream(a[0]));
+  System.out.write(p.getProperty("k").getBytes(StandardCharsets.UTF_8)); System.out.flush(); } }
+"""
+
+
+@pytest.mark.skipif(shutil.which("java") is None, reason="needs Java")
+def test_java_reads_the_values_as_they_were(tmp_path: Path) -> None:
+    (tmp_path / "Print.java").write_text(_PRINT)
+    for name in ("x".join(ODD_NAMES), " blank"):
+        (tmp_path / "p.cfg").write_text(f"k={property_value(name)}\n", encoding="ascii")
+        command = [find_java(), str(tmp_path / "Print.java"), str(tmp_path / "p.cfg")]
+        read = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
+        assert read.decode() == name
