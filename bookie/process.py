@@ -29,11 +29,14 @@ from bookie.monitoring.snapshot import Observer
 from bookie.startup.cookies import check_has_no_cluster
 from bookie.startup.power_loss import boot_id
 from bookie.storage.disk.disk import Disk
+from bookie.startup.preflight import check_not_running
+from bookie.storage.disk.read_only_disk import ReadOnlyDisk
 from bookie.storage.disk.real_disk import RealDisk
 from bookie.storage.index.rocksdb import index_opener
 from ledger.cli.standard_streams import announce, open_standard_streams
 from ledger.cli.supervised import wait_starter_gone
 from ledger.errors import LedgerError, MetadataUnavailable, NoSuchCluster
+from ledger.errors import InvalidArgument, LedgerError, MetadataUnavailable
 from ledger.metastore import MetadataStore, open_store
 from ledger.runtime.network import TcpNetwork
 
@@ -125,7 +128,7 @@ async def _serve(config: BookieConfig, is_child: bool) -> None:
                 nursery.start_soon(_die_with_supervisor)
             stopped = [nursery.cancel_scope]
             nursery.start_soon(_stop_on_signal, signals, stopped)
-            listeners = await open_http(config.http_host, config.http_port)
+            listeners = await _open_http(config)
             disk = RealDisk()
             opened = _open_store_with_retries(config, disk)
             async with opened as store, trio.open_nursery() as serving:
@@ -150,6 +153,20 @@ async def _serve(config: BookieConfig, is_child: bool) -> None:
                 gc.freeze()
                 announce(f"ready {bookie_id}")
             nursery.cancel_scope.cancel()
+
+
+async def _open_http(config: BookieConfig) -> list[trio.SocketListener]:
+    """Raises InvalidArgument if the address cannot be used; BookieRuns if that is because this
+    bookie is running already."""
+    try:
+        return await open_http(config.http_host, config.http_port)
+    except InvalidArgument:
+        disk = ReadOnlyDisk()
+        try:
+            await check_not_running(config, disk)
+        finally:
+            disk.close()
+        raise
 
 
 @asynccontextmanager

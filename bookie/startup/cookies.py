@@ -69,7 +69,7 @@ async def check_cookie(
             )
         if cookie != expected:
             raise CookieMismatch(
-                f"cookie in {where}: {_differences(cookie, expected)}: foreign disk or "
+                f"cookie in {where}: {differences(cookie, expected)}: foreign disk or "
                 "changed configuration. Cure: give it the directories and id it had, in the "
                 "same order: a ledger is in the directory of its id modulo their number. To use "
                 "another disk, run another bookie on it"
@@ -173,15 +173,15 @@ async def _check_is_permitted(
         )
 
 
-def _differences(found: Cookie, expected: Cookie) -> str:
-    """Returns the fields in which two cookies differ, for a message."""
+def differences(found: Cookie, expected: Cookie) -> str:
+    """Returns the fields in which the cookie `found` is not `expected`, for a message."""
 
     def text(value: object) -> str:
         return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
     pairs = ((f.name, getattr(found, f.name), getattr(expected, f.name)) for f in fields(Cookie))
     return "; ".join(
-        f"its {name} is {text(its)}, that of this bookie is {text(ours)}"
+        f"its {name} is {text(its)}, expected is {text(ours)}"
         for name, its, ours in pairs
         if its != ours
     )

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from bookie.config import BookieConfig
 from bookie.core.integrity import CheckReport, Finding, Severity
-from bookie.startup.cookies import COOKIE_FILE, LOCK_FILE, UNSYNCED_FILE
+from bookie.startup.cookies import COOKIE_FILE, LOCK_FILE, UNSYNCED_FILE, differences
 from bookie.startup.power_loss import reason_unverified
 from bookie.storage.disk.disk import Disk
 from ledger.errors import FinalError, InvalidArgument, MetadataCorrupt
@@ -29,9 +29,10 @@ async def stopped_bookie(config: BookieConfig, disk: Disk) -> AsyncIterator[None
         for directory in (*config.journal_directories, *config.ledger_directories):
             try:
                 await disk.lock(f"{directory}/{LOCK_FILE}")
-            except BlockingIOError:
+            except BlockingIOError as error:
                 raise BookieRuns(
-                    f"{directory} is in use by a process. Cure: stop the bookie first"
+                    f"the bookie is running ({error.strerror}): {directory} is in use. Cure: stop "
+                    "the bookie first"
                 ) from None
             except FileNotFoundError:
                 raise DirectoryMissing(
@@ -93,17 +94,25 @@ async def check_unsynced(config: BookieConfig, disk: Disk, boot: str, report: Ch
 
 
 def _compare(config: BookieConfig, found: Mapping[str, Cookie], report: CheckReport) -> None:
-    usual = next(iter(found.values()), None)
+    if not found:
+        return
+    first, usual = next(iter(found.items()))
     for path, cookie in found.items():
         if (cookie.journal_directories, cookie.ledger_directories) != (
             config.journal_directories,
             config.ledger_directories,
         ):
-            _damage(report, path, f"it names other directories than the settings do: {cookie}")
+            _damage(report, path, f"it names {named(cookie)}, and the settings others")
         elif config.port and cookie.bookie_id != config.id_of(config.port):
             _damage(report, path, f"it is of {cookie.bookie_id}, not {config.id_of(config.port)}")
         elif cookie != usual:
-            _damage(report, path, f"it is {cookie}, that of another directory is {usual}")
+            _damage(report, path, f"it differs from that of {first}: {differences(cookie, usual)}")
+
+
+def named(cookie: Cookie) -> str:
+    """Returns the directories in a cookie, for a message."""
+    journals, ledgers = cookie.journal_directories, cookie.ledger_directories
+    return f"journal directories {', '.join(journals)} and ledger directories {', '.join(ledgers)}"
 
 
 def _damage(report: CheckReport, path: str, what: str) -> None:

@@ -44,15 +44,31 @@ async def lock_directories(config: BookieConfig, disk: Disk) -> None:
     for directory in directories:
         try:
             await disk.lock(f"{directory}/{LOCK_FILE}")
-        except BlockingIOError:
-            raise BookieRuns(
-                f"{directory} is in use by another process. Cure: stop the bookie that runs there, "
-                "or give this one directories of its own"
-            ) from None
+        except BlockingIOError as error:
+            raise _running(directory, error) from None
         except PermissionError as error:
             raise InvalidArgument(
                 f"directory {directory} cannot be used: {error}. Cure: let this user write in it"
             ) from error
+
+
+async def check_not_running(config: BookieConfig, disk: Disk) -> None:
+    """Raises BookieRuns if a process holds a directory of this bookie; creates nothing."""
+    for directory in (*config.journal_directories, *config.ledger_directories):
+        try:
+            await disk.lock(f"{directory}/{LOCK_FILE}")
+        except BlockingIOError as error:
+            raise _running(directory, error) from None
+        except OSError:
+            return  # the start will report it
+
+
+def _running(directory: str, error: BlockingIOError) -> BookieRuns:
+    return BookieRuns(
+        f"this bookie is already running ({error.strerror}): {directory} is in use by "
+        "that process. Cure: stop the bookie that runs there, or give this one directories of its "
+        "own"
+    )
 
 
 async def listen(config: BookieConfig, network: Network) -> Listener:

@@ -42,13 +42,15 @@ async def ask(
         )
     except (OSError, http.client.HTTPException) as error:
         raise BookieUnavailable(
-            f"bookie {bookie_id} does not answer over HTTP at {host}:{port}: {error!r}"
+            f"bookie {bookie_id} does not answer over HTTP at {host}:{port}: "
+            f"{error or type(error).__name__}"
         ) from error
     try:
         answer = json.loads(data)
     except ValueError as error:
         raise BookieUnavailable(
-            f"the server at {host}:{port} is no bookie of this software: {data[:100]!r}"
+            f"the server at {host}:{port} is no bookie of this software: it answers "
+            f"'{data[:100].decode(errors='replace')}'"
         ) from error
     if status != 200:
         cause = answer.get("error", answer) if isinstance(answer, dict) else answer

@@ -133,7 +133,8 @@ class Disk(Protocol):
 
     async def lock(self, path: str) -> None:
         """Takes the lock file `path` until the process ends or `close`. Raises BlockingIOError if
-        another process holds it."""
+        another process holds it; its `strerror` is text that names the process, as far as it is
+        known."""
         ...
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ import fcntl
 import os
 from typing import NoReturn
 
-from bookie.storage.disk.real_disk import Buffer, RealDisk, RealFile
+from bookie.storage.disk.real_disk import Buffer, RealDisk, RealFile, lock_file
 
 
 class ReadOnlyDisk(RealDisk):
@@ -37,11 +37,7 @@ class ReadOnlyDisk(RealDisk):
             except FileNotFoundError:
                 os.stat(os.path.dirname(path) or ".")
                 return None
-            try:
-                fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BaseException:
-                os.close(fd)
-                raise
+            lock_file(fd, fcntl.LOCK_SH, path)
             return fd
 
         fd = await self._call(os.path.dirname(path), do)

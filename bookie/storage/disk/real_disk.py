@@ -291,6 +291,29 @@ class RealFile:
         os.close(fd)
 
 
+def lock_file(fd: int, operation: int, path: str) -> None:
+    """Locks a file that is open, or closes it. The BlockingIOError names the process that holds the
+    lock."""
+    try:
+        fcntl.flock(fd, operation | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = _holder_of(fd)
+        os.close(fd)
+        raise BlockingIOError(error.errno, holder, path) from None
+    except BaseException:
+        os.close(fd)
+        raise
+
+
+def _holder_of(fd: int) -> str:
+    """Returns text that names the process that holds a lock file, which wrote its id into it."""
+    try:
+        pid = os.pread(fd, 20, 0).strip()
+    except OSError:
+        pid = b""
+    return f"pid {pid.decode()}" if pid.isdigit() else "its process id is unknown"
+
+
 class RealDisk:
     """`bookie.storage.disk.disk.Disk` on the file system. Make one per process."""
 
@@ -375,11 +398,10 @@ class RealDisk:
     async def lock(self, path: str) -> None:
         def do() -> int:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BaseException:
-                os.close(fd)
-                raise
+            lock_file(fd, fcntl.LOCK_EX, path)
+            with contextlib.suppress(OSError):  # for messages only; the disk may be full
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, b"%d\n" % os.getpid(), 0)
             return fd
 
         self._locks.append(await self._call(os.path.dirname(path), do))

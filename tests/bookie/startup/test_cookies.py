@@ -246,5 +246,8 @@ async def test_cookies_that_differ_are_told_by_their_fields(tmp_path: Path) -> N
                 )
         said = str(reported.value)
         assert "Cookie(" not in said
-        assert f"its ledger_directories is {tmp_path}/0/ledgers, that of this bookie is" in said
+        assert (
+            f"its ledger_directories is {tmp_path}/0/ledgers, expected is {tmp_path}/elsewhere"
+            in said
+        )
         assert "bookie_id is" not in said  # the same
