@@ -297,7 +297,11 @@ class Bookie:
             async with AsyncExitStack() as stack:
                 await self._insist("registration", partial(self._register, stack))
                 nursery.start_soon(self._follow_disks)
-                _log.info("serving bookie=%s address=%s:%d", self.bookie_id, *self.address)
+                _log.info(
+                    "serving bookie=%s address=%s",
+                    self.bookie_id,
+                    f"{self.address[0]}:{self.address[1]}",
+                )
                 task_status.started(self.bookie_id)
                 await trio.sleep_forever()
 

@@ -30,8 +30,8 @@ DIRECTORIES_MAX = 64
 """Limits journal directories and ledger directories alike: each journal has a thread, each ledger
 directory has caches and open files."""
 WILDCARD_HOSTS = ("0.0.0.0", "::", "")
-KNOWN_ELSEWHERE = ("cluster", "context")
-"""Names in the environment (LEDGERSTREAM_CLUSTER) that clients read and a bookie ignores."""
+KNOWN_ELSEWHERE = ("cluster", "context", "log_level", "log_format", "log_file")
+"""Names in the environment (LEDGERSTREAM_CLUSTER) that are no settings of a bookie."""
 
 
 def _required(*, unit: str = "", apache: str, reason: str) -> dict[str, str]:

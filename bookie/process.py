@@ -28,16 +28,16 @@ from bookie.monitoring.http import http_address, open_http, serve_http
 from bookie.monitoring.snapshot import Observer
 from bookie.startup.cookies import check_has_no_cluster
 from bookie.startup.power_loss import boot_id
-from bookie.storage.disk.disk import Disk
 from bookie.startup.preflight import check_not_running
+from bookie.storage.disk.disk import Disk
 from bookie.storage.disk.read_only_disk import ReadOnlyDisk
 from bookie.storage.disk.real_disk import RealDisk
 from bookie.storage.index.rocksdb import index_opener
 from ledger.cli.standard_streams import announce, open_standard_streams
 from ledger.cli.supervised import wait_starter_gone
-from ledger.errors import LedgerError, MetadataUnavailable, NoSuchCluster
-from ledger.errors import InvalidArgument, LedgerError, MetadataUnavailable
+from ledger.errors import InvalidArgument, LedgerError, MetadataUnavailable, NoSuchCluster
 from ledger.metastore import MetadataStore, open_store
+from ledger.runtime.logs import open_log
 from ledger.runtime.network import TcpNetwork
 
 # In the order of glibc's mallopt: return memory late; request much at once; map blocks of the size
@@ -94,22 +94,25 @@ _GC_THRESHOLDS = (5000, 2, 17_000)
 def run_bookie_process(config_file: Path, *, is_child: bool) -> int:
     """Runs the bookie until SIGTERM or SIGINT and returns the exit code of the process.
 
+    SIGHUP opens the log file again; without one it changes nothing, unless the bookie runs on a
+    terminal, which has gone away then: it stops.
+
     Raises InvalidArgument for wrong settings.
     """
     config = load_bookie_config(config_file, os.environ, {})
-    _log_to_stderr()
+    reopen_log = open_log(os.environ)
     _tune_interpreter()
     try:
-        trio.run(_serve, config, is_child)
+        trio.run(_serve, config, is_child, reopen_log)
     except BaseExceptionGroup as group:
         expected, bugs = group.split((LedgerError, OSError))
         if bugs is not None:
             raise
         assert expected is not None
-        _log.critical("bookie ends cause=%s", _first_cause(expected))
+        _log.critical("bookie shuts down cause=%s", _first_cause(expected))
         return _EXIT_ERROR
     except (LedgerError, OSError) as error:
-        _log.critical("bookie ends cause=%s", error)
+        _log.critical("bookie shuts down cause=%s", error)
         return _EXIT_ERROR
     return 0
 
@@ -121,13 +124,16 @@ def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return first
 
 
-async def _serve(config: BookieConfig, is_child: bool) -> None:
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+async def _serve(
+    config: BookieConfig, is_child: bool, reopen_log: Callable[[], bool] = lambda: False
+) -> None:
+    handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    with trio.open_signal_receiver(*handled) as signals:
         async with trio.open_nursery() as nursery:
             if is_child:
                 nursery.start_soon(_die_with_supervisor)
             stopped = [nursery.cancel_scope]
-            nursery.start_soon(_stop_on_signal, signals, stopped)
+            nursery.start_soon(_heed_signals, signals, stopped, reopen_log)
             listeners = await _open_http(config)
             disk = RealDisk()
             opened = _open_store_with_retries(config, disk)
@@ -201,8 +207,20 @@ async def _open_store_with_retries(
         yield store
 
 
-async def _stop_on_signal(signals: AsyncIterator[int], stopped: list[trio.CancelScope]) -> None:
+async def _heed_signals(
+    signals: AsyncIterator[int], stopped: list[trio.CancelScope], reopen_log: Callable[[], bool]
+) -> None:
+    is_on_terminal = os.isatty(2)
     async for number in signals:
+        if number == signal.SIGHUP and not is_on_terminal:
+            try:
+                is_reopened = reopen_log()
+            except InvalidArgument as error:
+                _log.error("log file not reopened signal=SIGHUP cause=%s", error)
+            else:
+                what = "log file reopened" if is_reopened else "no log file to reopen"
+                _log.info("%s signal=SIGHUP", what)
+            continue
         _log.info("bookie stops signal=%s", signal.Signals(number).name)
         stopped[-1].cancel()
         return
@@ -211,7 +229,7 @@ async def _stop_on_signal(signals: AsyncIterator[int], stopped: list[trio.Cancel
 async def _die_with_supervisor() -> None:
     """Ends the process when its supervisor was killed, as a crash does."""
     await wait_starter_gone()
-    _log.critical("bookie ends cause=its supervisor is gone")
+    _log.critical("bookie shuts down cause=its supervisor is gone")
     os._exit(_EXIT_ERROR)
 
 
@@ -221,16 +239,6 @@ def _tune_interpreter() -> None:
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     gc.set_threshold(*_GC_THRESHOLDS)
     tune_allocator()
-
-
-def _log_to_stderr() -> None:
-    formatter = logging.Formatter(
-        "%(asctime)s.%(msecs)03dZ %(levelname)s %(name)s %(message)s", "%Y-%m-%dT%H:%M:%S"
-    )
-    formatter.converter = time.gmtime
-    handler = logging.StreamHandler()
-    handler.setFormatter(formatter)
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 if __name__ == "__main__":

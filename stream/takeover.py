@@ -122,7 +122,7 @@ class StreamLedgers:
                     path = await self.ledger_path(ledger.ledger_id)
                     await self.store.delete_orphan(self.namespace, self.stream, version, path)
             except LedgerError as error:
-                _log.info("ledger=%d: not deleted now: %s", ledger.ledger_id, error)
+                _log.info("not deleted now ledger=%d cause=%s", ledger.ledger_id, error)
 
     async def recovered_end(self, ledger_id: int, first_sequence: int) -> SegmentEnd:
         """Fences and closes a ledger if it is open, and returns where it ends.

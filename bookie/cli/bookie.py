@@ -8,6 +8,8 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -90,15 +92,23 @@ async def standalone(
             remark("  ledgerstream tail demo/numbers --from earliest")
         await trio.sleep_forever()
 
-    with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+    is_on_terminal = sys.stderr.isatty()
+    ending = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if is_on_terminal else []))
+    hangups = [] if is_on_terminal else [signal.SIGHUP]
+    with trio.open_signal_receiver(*ending) as signals, _receiver(hangups) as hung_up:
         async with trio.open_nursery() as nursery:
 
             async def stop_on_signal() -> None:
-                async for _ in signals:
-                    if sys.stderr.isatty():
-                        remark("stopping")
+                async for number in signals:
+                    if is_on_terminal:
+                        remark(f"stopping ({signal.Signals(number).name})")
                     nursery.cancel_scope.cancel()
                     return
+
+            async def reopen_logs(reopen: Callable[[], None]) -> None:
+                async for _ in hung_up:
+                    reopen()
+                    remark("SIGHUP: the logs are opened again")
 
             nursery.start_soon(stop_on_signal)
             await run_local_cluster(
@@ -107,7 +117,20 @@ async def standalone(
                 janitor_interval_s=janitor_interval_s,
                 say=remark,
                 when_ready=until_stopped,
+                reopen_logs=reopen_logs,
             )
+
+
+@contextmanager
+def _receiver(numbers: list[signal.Signals]) -> Iterator[AsyncIterator[int]]:
+    """Receives these signals; none if there are none, for which trio has no receiver."""
+    if numbers:
+        with trio.open_signal_receiver(*numbers) as received:
+            yield received
+    else:
+        sending, nothing = trio.open_memory_channel[int](0)
+        with sending:
+            yield nothing
 
 
 @app.command(name="run", help_epilogue=examples("ledgerstream bookie run --config bookie.toml"))

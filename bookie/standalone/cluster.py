@@ -222,6 +222,7 @@ def _zookeeper_child(layout: StandaloneLayout, say: Callable[[str], None]) -> Ch
         ["bookie.standalone.zookeeper_process", str(directory), str(layout.zookeeper_port)],
         directory / "zookeeper",
         say,
+        reopens_log=False,
     )
 
 
@@ -242,12 +243,14 @@ async def run_local_cluster(
     janitor_interval_s: float = 0,
     say: Callable[[str], None],
     when_ready: Callable[[], Awaitable[None]],
+    reopen_logs: Callable[[Callable[[], None]], Awaitable[None]] | None = None,
 ) -> None:
     """Runs all processes of `layout` until cancelled, and leaves none behind.
 
     `when_ready` is awaited once all bookies serve; when it returns, the cluster stops. A janitor
     that applies retention starts a little later, unless its interval is 0. `say` gets a line of
-    text for each change. Raises ClusterStartFailed and ZooKeeperMissing.
+    text for each change. `reopen_logs` runs beside it, and gets a function that has all processes
+    open their logs again. Raises ClusterStartFailed and ZooKeeperMissing.
     """
     bookies = [_bookie_child(layout, n + 1, say) for n in range(len(layout.ports))]
     with _sole_owner(layout.directory):
@@ -255,10 +258,19 @@ async def run_local_cluster(
             for bookie in bookies:
                 nursery.start_soon(partial(bookie.supervise, is_restarted=is_restarted))
             await _wait_ready(bookies)
+            children = [*bookies]
             if janitor_interval_s > 0:
-                nursery.start_soon(_janitor_child(layout, janitor_interval_s, say).begin_later)
+                children.append(_janitor_child(layout, janitor_interval_s, say))
+                nursery.start_soon(children[-1].begin_later)
+            if reopen_logs is not None:
+                nursery.start_soon(reopen_logs, partial(_reopen_logs, children))
             await when_ready()
             nursery.cancel_scope.cancel()
+
+
+def _reopen_logs(children: list[Child]) -> None:
+    for child in children:
+        child.reopen_log()
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ holds, and the child ends when it is closed (docs/adr/0007-processes.md).
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 import trio
 
 from ledger.errors import LedgerError
+from ledger.runtime.logs import FILE_VARIABLE
 
 # A child of a supervisor that was just killed may still hold port and directory.
 _START_ATTEMPTS = 3
@@ -38,10 +40,17 @@ class Child:
             "ready" when it serves.
         files: path of its log and of the file with its process id, without ".log" and ".pid".
         say: prints a line of text for each change.
+        reopens_log: whether it opens its log again on SIGHUP, as our own processes do.
     """
 
     def __init__(
-        self, name: str, arguments: Sequence[str], files: Path, say: Callable[[str], None]
+        self,
+        name: str,
+        arguments: Sequence[str],
+        files: Path,
+        say: Callable[[str], None],
+        *,
+        reopens_log: bool = True,
     ) -> None:
         self.name = name
         self.is_ready = trio.Event()
@@ -49,6 +58,8 @@ class Child:
         self.log = files.with_name(f"{files.name}.log")
         self._pid_file = files.with_name(f"{files.name}.pid")
         self._say = say
+        self._reopens_log = reopens_log
+        self._serving: trio.Process | None = None
 
     async def begin_later(self) -> None:
         """Supervises from a time at which the other processes have started; they do not need it."""
@@ -89,14 +100,16 @@ class Child:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=_environment(),
+                env=_environment(self.log if self._reopens_log else None),
                 start_new_session=True,  # the supervisor handles Ctrl-C and stops them in order
             )
         try:
             self._record_pid(process.pid)
             await self._wait_ready(process)
+            self._serving = process
             return await process.wait()
         finally:
+            self._serving = None
             with trio.CancelScope(shield=True):
                 await _stop(process)
             self._pid_file.unlink(missing_ok=True)
@@ -117,6 +130,12 @@ class Child:
                     self._say(f"{self.name} serves again")
                 self.is_ready.set()
                 return
+
+    def reopen_log(self) -> None:
+        """Has the process open its log again, after it was renamed."""
+        process = self._serving
+        if self._reopens_log and process is not None and process.returncode is None:
+            process.send_signal(signal.SIGHUP)
 
     def last_output(self) -> str:
         """Returns the last line of the log, for a message."""
@@ -146,9 +165,11 @@ def _ending(code: int) -> str:
     return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
-def _environment() -> dict[str, str]:
-    """Returns the environment with this checkout or installation first on the path, whatever the
-    current directory is."""
+def _environment(log: Path | None) -> dict[str, str]:
+    """Returns the environment of a child, which logs to `log`. This checkout or installation is
+    first on its path, whatever the current directory is."""
     here = str(Path(__file__).resolve().parents[2])
     earlier = os.environ.get("PYTHONPATH")
-    return {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{earlier}" if earlier else here}
+    found = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{earlier}" if earlier else here}
+    found.pop(FILE_VARIABLE, None)
+    return found if log is None else {**found, FILE_VARIABLE: str(log)}

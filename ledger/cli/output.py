@@ -10,9 +10,10 @@ import base64
 import json
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Annotated, Any, NoReturn
 
@@ -203,10 +204,11 @@ def causes_of(error: BaseException) -> Iterator[BaseException]:
 def run(main: Callable[[], object]) -> NoReturn:
     """Runs a command and ends the process with its exit code.
 
-    0: done; 1: an error, explained in one line; 2: wrong usage; 130: interrupted; 141: the reader
-    of stdout has closed it. Bugs keep their traceback.
+    0: done; 1: an error, explained in one line; 2: wrong usage; 129: SIGHUP; 130: interrupted; 141:
+    the reader of stdout has closed it. Bugs keep their traceback.
     """
     open_standard_streams()
+    _stop_on_hangup()
     code: object
     try:
         try:
@@ -223,12 +225,30 @@ def run(main: Callable[[], object]) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+_HANGUPS: list[int] = []
+"""Each SIGHUP that this process got and did not use for another purpose."""
+
+
+def _stop_on_hangup() -> None:
+    """Makes SIGHUP an orderly stop, with a line, unless it is ignored (nohup)."""
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL:
+        return
+
+    def stop(number: int, frame: object) -> None:
+        _HANGUPS.append(number)
+        with suppress(OSError, ValueError):  # the terminal may be gone
+            remark("ledgerstream: stopped by SIGHUP")
+        signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGHUP, stop)
+
+
 _EXPLAINED = (LedgerError, OSError, OutputClosed, StandardStreamFailed, KeyboardInterrupt)
 
 
 def _explain(causes: Sequence[BaseException]) -> int:
     if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
-        return _EXIT_INTERRUPTED
+        return 128 + (signal.SIGHUP if _HANGUPS else signal.SIGINT)
     if any(isinstance(cause, OutputClosed) for cause in causes):
         return _EXIT_OUTPUT_CLOSED
     remark(f"ledgerstream: {_bytes_shown(_text_of(causes[0]))}")

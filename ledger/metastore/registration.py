@@ -91,7 +91,7 @@ class Registration:
             try:
                 await self._forget(self._paths[self.is_read_only])
             except LedgerError as error:
-                log.info("bookie_left_without_store error=%r", str(error))
+                log.info("bookie left without its metadata store cause=%s", error)
 
     async def _enter(self, path: str) -> None:
         await self._claim(path)

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Annotated
 
@@ -14,6 +18,7 @@ from ledger.cli.standard_streams import announce
 from ledger.cli.supervised import wait_starter_gone
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, MetadataUnavailable
+from ledger.runtime.logs import open_log
 from stream.errors import NoSuchNamespace
 from stream.namespace import list_namespaces
 from stream.retention.janitor import SINK_ORPHAN_AGE_MS, Janitor, SweepReport
@@ -51,7 +56,7 @@ async def janitor(
         Sweep although the clock of this machine differs from others by more than a day. Only for
         a clock that is right.
     """
-    logging.basicConfig(level=logging.WARNING)
+    reopen_log = open_log(os.environ, level="warning")
     age_ms = int(sink_orphan_hours * 3_600_000)
     async with LedgerClient.connect(cluster.uri) as client:
         if once:
@@ -60,11 +65,23 @@ async def janitor(
             output.show_list(rows, title="sweep", none="no namespaces")
             return int(any(report.failures for report in reports.values()))
         async with trio.open_nursery() as nursery:
+            if child or not sys.stderr.isatty():
+                await nursery.start(_reopen_on_hangup, reopen_log)
             if child:
                 nursery.start_soon(_end_with_starter, nursery.cancel_scope)
             announce("ready janitor")
             await _sweep_for_ever(client, interval_s, age_ms, trust_clock)
     return None
+
+
+async def _reopen_on_hangup(
+    reopen_log: Callable[[], bool], task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    with trio.open_signal_receiver(signal.SIGHUP) as signals:
+        task_status.started()
+        async for _ in signals:
+            what = "log file reopened" if reopen_log() else "no log file to reopen"
+            _log.warning("%s signal=SIGHUP", what)
 
 
 async def _end_with_starter(scope: trio.CancelScope) -> None:
@@ -82,7 +99,7 @@ async def _sweep_for_ever(
                 client, janitors, sink_orphan_age_ms=sink_orphan_age_ms, trust_clock=trust_clock
             )
         except LedgerError as error:
-            _log.warning("sweep failed: %s", error)
+            _log.warning("sweep failed cause=%s", error)
         await trio.sleep(interval_s)
 
 

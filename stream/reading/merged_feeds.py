@@ -197,7 +197,7 @@ class MergedFeeds:
                     async for listed in listings:
                         self._note_listed(nursery, listed)
             except RetryableError as error:
-                _log.info("merged reader: waiting for the list of streams: %s", error)
+                _log.info("merged reader waits for the list of streams cause=%s", error)
                 await trio.sleep(_METADATA_PAUSE_S)
             except LedgerError as error:
                 self._fail(error)

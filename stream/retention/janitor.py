@@ -261,7 +261,7 @@ class Janitor:
                 continue
             except MetadataCorrupt as error:
                 sweep.count("failures")
-                _log.warning("ledger=%d: its owner cannot be determined: %s", ledger_id, error)
+                _log.warning("owner unknown ledger=%d cause=%s", ledger_id, error)
                 continue
             tag = metadata.custom.get(STREAM_TAG, b"")
             if not tag.startswith(prefix):

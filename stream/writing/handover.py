@@ -94,7 +94,7 @@ async def _release_lock(store: MetadataStore, lock: str, name: bytes) -> bool:
         except NoSuchNode:
             pass
         except LedgerError as error:
-            _log.info("lock %s is released later: %s", lock, error)
+            _log.info("lock is released later lock=%s cause=%s", lock, error)
             return False
         return True
     return False
@@ -142,4 +142,4 @@ async def _withdraw(store: MetadataStore, path: str) -> None:
         pass
     except LedgerError as error:
         # It names an epoch that is over, and ends with our session.
-        _log.info("request %s is left to the end of the session: %s", path, error)
+        _log.info("request is left to the end of the session request=%s cause=%s", path, error)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -97,3 +99,41 @@ def test_another_program_on_the_http_port_is_told_as_such(tmp_path: Path) -> Non
     assert process.returncode == 1
     assert "cannot listen for HTTP" in said
     assert not (tmp_path / "ledgers").exists()
+
+
+def test_sighup_reopens_the_log_file_and_stops_nothing(tmp_path: Path) -> None:
+    log, old = tmp_path / "bookie.log", tmp_path / "bookie.log.1"
+    with running(settings(tmp_path), LEDGERSTREAM_LOG_FILE=str(log)) as process:
+        wait_for_text(log, "serving bookie=")
+        log.rename(old)
+        process.send_signal(signal.SIGHUP)
+        assert "serving" not in wait_for_text(log, "log file reopened signal=SIGHUP")
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_S) == 0
+    assert "bookie stops signal=SIGTERM" in log.read_text()
+    assert "serving bookie=" in old.read_text()
+
+
+def test_sighup_without_a_log_file_is_a_line(tmp_path: Path) -> None:
+    with running(settings(tmp_path)) as process:
+        process.send_signal(signal.SIGHUP)
+        assert process.stderr is not None
+        while "no log file to reopen signal=SIGHUP" not in (line := process.stderr.readline()):
+            assert line, "the bookie ended"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(PATIENCE_S) == 0
+
+
+def test_log_lines_are_json_on_request_and_of_the_level_asked_for(tmp_path: Path) -> None:
+    variables = {"LEDGERSTREAM_LOG_FORMAT": "json", "LEDGERSTREAM_LOG_LEVEL": "info"}
+    config = settings(tmp_path)
+    with running(config, **variables) as process:
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=PATIENCE_S)
+    lines = [json.loads(line) for line in said.splitlines()]
+    assert [one["signal"] for one in lines if one["event"] == "bookie stops"] == ["SIGTERM"]
+    assert any(one["event"] == "serving" and one["bookie"] in one["address"] for one in lines)
+    with running(config, LEDGERSTREAM_LOG_LEVEL="error") as process:
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=PATIENCE_S)
+    assert said == ""

@@ -73,7 +73,7 @@ async def test_a_failed_sync_ends_the_process_with_cause_and_cure(
             process.kill()
     last = said.decode().splitlines()[-1]
     assert "CRITICAL" in last
-    assert "bookie ends cause=" in last
+    assert "bookie shuts down cause=" in last
     assert file in last
     assert "Input/output error" in last
     assert "Cure:" in last

@@ -136,7 +136,7 @@ async def test_killed_and_restarted(
     # Where sessions survived, no ledger had to be abandoned. A client has five seconds to reach the
     # server again: on a machine too busy for that its session ends, which is reported.
     errors = [error for writing in load.ledgers for error in writing.errors]
-    sessions_lost = [r for r in caplog.records if "zookeeper_session_lost" in r.getMessage()]
+    sessions_lost = [r for r in caplog.records if "ZooKeeper session lost" in r.getMessage()]
     assert all(isinstance(error, SessionLost) for error in errors), errors
     assert not errors or sessions_lost, errors
 

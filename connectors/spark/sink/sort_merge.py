@@ -170,7 +170,7 @@ class _Merge:
             try:
                 await self._client.delete_ledger(ledger_id)
             except LedgerError as error:
-                _log.info("ledger=%d: left to the janitor: %s", ledger_id, error)
+                _log.info("left to the janitor ledger=%d cause=%s", ledger_id, error)
 
 
 class _Input:

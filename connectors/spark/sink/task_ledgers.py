@@ -247,7 +247,7 @@ class TaskLedgers:
             try:
                 running.result()
             except LedgerError as error:
-                _log.debug("given up: %s", error)
+                _log.debug("given up cause=%s", error)
 
     @property
     def unconfirmed_bytes(self) -> int:
@@ -379,4 +379,4 @@ async def _delete(client: LedgerClient, ledger_ids: list[int]) -> None:
             try:
                 await client.delete_ledger(ledger_id)
             except LedgerError as error:
-                _log.info("ledger=%d: not deleted now: %s", ledger_id, error)
+                _log.info("not deleted now ledger=%d cause=%s", ledger_id, error)

@@ -216,7 +216,7 @@ class MicroBatches:
             except RetryableError as error:
                 if trio.current_time() > give_up_s:
                     raise
-                _log.warning("a query waits and retries: %s", error)
+                _log.warning("a query waits and retries cause=%s", error)
                 await trio.sleep(_RETRY_PAUSE_S)
 
     # Streams that exist

@@ -208,7 +208,7 @@ class ZooKeeperSession:
             if wait_s > 0:
                 await trio.sleep(wait_s)
                 continue
-            log.warning("zookeeper_silent seconds=%g", self.patience_s)
+            log.warning("ZooKeeper is silent seconds=%g", self.patience_s)
             self._handler.drop()
             self._fail_all()
 
@@ -218,7 +218,7 @@ class ZooKeeperSession:
             await trio.sleep(RECONNECT_DELAY_S_MAX)
             if self.is_closed:
                 return
-            log.warning("zookeeper_client_started_again")
+            log.warning("ZooKeeper client started again")
             self._client.close()
             self._has_ended = trio.Event()
             self._start()
@@ -264,9 +264,9 @@ class ZooKeeperSession:
         if session_id is not None:
             is_new = session_id != self.session_id
             self.session_id = session_id
-            log.info("zookeeper_connected session=%#x is_new=%s", session_id, is_new)
+            log.info("ZooKeeper session connected session=%#x is_new=%s", session_id, is_new)
         elif state == KazooState.LOST:
-            log.warning("zookeeper_session_lost session=%s", self.session_id)
+            log.warning("ZooKeeper session lost session=%s", self.session_id)
         else:
             log.warning("zookeeper_connection_lost hosts=%s", self.address.hosts)
         changed, self._state_changed = self._state_changed, trio.Event()

@@ -129,7 +129,7 @@ class Handler:
             try:
                 function(*arguments)
             except Exception:
-                log.warning("zookeeper_thread_died", exc_info=True)
+                log.warning("ZooKeeper thread died", exc_info=True)
             finally:
                 self._on_ended()
 

@@ -116,4 +116,4 @@ async def test_the_process_reports_it_in_one_line_and_fails(tmp_path: Path) -> N
         )
     assert done.returncode == 1
     [line] = done.stderr.splitlines()
-    assert b"bookie ends cause=cannot listen on 127.0.0.1:%d" % port in line
+    assert b'bookie shuts down cause="cannot listen on 127.0.0.1:%d' % port in line

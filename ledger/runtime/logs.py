@@ -1,0 +1,140 @@
+"""The log of a process: one line per event, as text with `key=value` or as JSON, on stderr or in a
+file.
+
+Modules call `logging` with a message like `"disk is full directory=%s free_bytes=%d"`. The formats
+here know from it which arguments are fields, so a value with spaces is quoted, and in JSON each
+field has its own name. Only main programs call `open_log`: a library must not configure logging.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+
+from ledger.errors import InvalidArgument
+
+LEVEL_VARIABLE = "LEDGERSTREAM_LOG_LEVEL"
+FORMAT_VARIABLE = "LEDGERSTREAM_LOG_FORMAT"
+FILE_VARIABLE = "LEDGERSTREAM_LOG_FILE"
+VARIABLES = (LEVEL_VARIABLE, FORMAT_VARIABLE, FILE_VARIABLE)
+LEVELS = ("debug", "info", "warning", "error", "critical")
+_FIELD = re.compile(r"(?:\b(\w+)=)?%(?:%|[-#0 +]*\d*(?:\.\d+)?[a-zA-Z])")
+_PLAIN = re.compile(r"[^\s\"\\=]+\Z")
+
+
+def _parts(record: logging.LogRecord) -> Iterator[tuple[str | None, str]]:
+    """Yields the message in pieces: (None, text) and (key, value)."""
+    args = record.args
+    if not isinstance(args, tuple) or not isinstance(record.msg, str):
+        yield None, record.getMessage()
+        return
+    at, left = 0, list(args)
+    for found in _FIELD.finditer(record.msg):
+        yield None, record.msg[at : found.start()]
+        at = found.end()
+        spec = found[0].removeprefix(f"{found[1]}=") if found[1] else found[0]
+        yield found[1], "%" if spec == "%%" else spec % (left.pop(0),)
+    yield None, record.msg[at:]
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split("\n"))
+
+
+class TextFormatter(logging.Formatter):
+    """`TIME LEVEL LOGGER event key=value`; values with spaces or quotes are JSON strings."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = "".join(
+            value if key is None else f"{key}={_quoted(value)}" for key, value in _parts(record)
+        )
+        line = f"{_time_of(record)} {record.levelname} {record.name} {_one_line(text)}"
+        return line if not record.exc_info else f"{line}\n{self.formatException(record.exc_info)}"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: time, level, logger, event, and the fields by their names."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        event, fields = "", {}
+        for key, value in _parts(record):
+            if key is None:
+                event += value
+            else:
+                fields[key] = value
+        line = {
+            "time": _time_of(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "event": " ".join(event.split()),
+            **{f"field_{key}" if key in _OWN else key: value for key, value in fields.items()},
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+_OWN = ("time", "level", "logger", "event", "traceback")
+
+
+def _quoted(value: str) -> str:
+    return value if _PLAIN.match(value) else json.dumps(value, ensure_ascii=False)
+
+
+def _time_of(record: logging.LogRecord) -> str:
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{seconds}.{int(record.msecs):03d}Z"
+
+
+def open_log(environment: Mapping[str, str], *, level: str = "info") -> Callable[[], bool]:
+    """Sends the log of this process to stderr, or to the file that the environment names.
+
+    A file takes the place of stderr as a whole, so that what the interpreter prints is in it, too.
+    Returns a function that opens the file again, after it was renamed; it returns False, and does
+    nothing, if the log goes to stderr.
+
+    Args:
+        environment: `LEDGERSTREAM_LOG_LEVEL`, `LEDGERSTREAM_LOG_FORMAT` (text or json) and
+            `LEDGERSTREAM_LOG_FILE`.
+        level: the level if the environment names none.
+
+    Raises:
+        InvalidArgument: for an unknown level or format, or a file that cannot be opened.
+    """
+    level = environment.get(LEVEL_VARIABLE, "").lower() or level
+    if level not in LEVELS:
+        raise InvalidArgument(f"{LEVEL_VARIABLE} is '{level}', use one of {', '.join(LEVELS)}")
+    kinds: dict[str, type[logging.Formatter]] = {"text": TextFormatter, "json": JsonFormatter}
+    kind = environment.get(FORMAT_VARIABLE, "").lower() or "text"
+    if kind not in kinds:
+        raise InvalidArgument(f"{FORMAT_VARIABLE} is '{kind}', use one of {', '.join(kinds)}")
+    path = environment.get(FILE_VARIABLE, "")
+
+    def reopen() -> bool:
+        if path:
+            _stderr_to(path)
+        return bool(path)
+
+    reopen()
+    handler = logging.StreamHandler()
+    handler.setFormatter(kinds[kind]())
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    return reopen
+
+
+def _stderr_to(path: str) -> None:
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    except OSError as error:
+        raise InvalidArgument(
+            f"the log file {path} cannot be opened: {error.strerror}. Cure: change "
+            f"{FILE_VARIABLE}, or let this user write there"
+        ) from error
+    sys.stderr.flush()
+    os.dup2(file, 2)
+    os.close(file)

@@ -1,0 +1,89 @@
+"""One style of log lines: fields that can be told from text, in both formats."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+
+import pytest
+
+from ledger.errors import InvalidArgument
+from ledger.runtime.logs import JsonFormatter, TextFormatter, open_log
+
+
+def record(message: str, *args: object, error: BaseException | None = None) -> logging.LogRecord:
+    info = None if error is None else (type(error), error, error.__traceback__)
+    return logging.LogRecord("bookie.x", logging.WARNING, "x.py", 1, message, args, info)
+
+
+@pytest.mark.parametrize(
+    ("message", "args", "text", "event", "fields"),
+    [
+        (
+            "disk is full directory=%s free_bytes=%d",
+            ("/a b", 7),
+            'disk is full directory="/a b" free_bytes=7',
+            "disk is full",
+            {"directory": "/a b", "free_bytes": "7"},
+        ),
+        ("replay_s=%.3f", (1.23456,), "replay_s=1.235", "", {"replay_s": "1.235"}),
+        ("plain", (), "plain", "plain", {}),
+        ("100%% of %s", ("all",), "100% of all", "100% of all", {}),
+        (
+            "failed cause=%s",
+            ('no "x"\nnext',),
+            'failed cause="no \\"x\\"\\nnext"',
+            "failed",
+            {"cause": 'no "x"\nnext'},
+        ),
+        ("address=%s:%d up", ("h", 1), "address=h:1 up", ":1 up", {"address": "h"}),
+        ("empty=%s", ("",), 'empty=""', "", {"empty": ""}),
+        ("a\nb %s", ("c\nd",), "a b c d", "a b c d", {}),
+    ],
+)
+def test_fields_are_quoted_and_named(
+    message: str, args: tuple[object, ...], text: str, event: str, fields: dict[str, str]
+) -> None:
+    one = record(message, *args)
+    line = TextFormatter().format(one)
+    assert line.split(" ", 3)[1:] == ["WARNING", "bookie.x", text]
+    assert line.endswith(text)
+    assert "\n" not in line
+    assert line[10] == "T"
+    assert line.split()[0].endswith("Z")
+    found = json.loads(JsonFormatter().format(one))
+    assert found.pop("event") == event
+    assert (found.pop("level"), found.pop("logger")) == ("warning", "bookie.x")
+    assert found.pop("time") == line.split()[0]
+    assert found == fields
+
+
+def test_a_field_never_hides_a_part_of_the_line() -> None:
+    found = json.loads(JsonFormatter().format(record("x level=%s", "high")))
+    assert (found["level"], found["field_level"]) == ("warning", "high")
+
+
+def test_tracebacks_are_in_both_formats() -> None:
+    try:
+        raise ValueError("why")
+    except ValueError as error:
+        one = record("closed", error=error)
+    assert "ValueError: why" in TextFormatter().format(one)
+    found = json.loads(JsonFormatter().format(one))
+    assert "ValueError: why" in found["traceback"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"LEDGERSTREAM_LOG_LEVEL": "loud"}, "is 'loud', use one of debug, info"),
+        ({"LEDGERSTREAM_LOG_FORMAT": "xml"}, "is 'xml', use one of text, json"),
+        ({"LEDGERSTREAM_LOG_FILE": "/nowhere/x.log"}, "No such file or directory. Cure: change"),
+    ],
+)
+def test_wrong_settings_are_refused(variables: dict[str, str], said: str) -> None:
+    before = sys.stderr.fileno
+    with pytest.raises(InvalidArgument, match=said):
+        open_log(variables)
+    assert sys.stderr.fileno == before
