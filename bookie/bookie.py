@@ -1,7 +1,8 @@
 """The life of a bookie: lock directories, check cookie, replay, register, serve, stop.
 
 There is one way to start, the one after a crash: the journal is always replayed. To stop, a bookie
-leaves the registry and is cancelled; it must never rely on anything being flushed then.
+leaves the registry, answers the requests that it has received, and is cancelled; it must never rely
+on anything being flushed then.
 """
 
 from __future__ import annotations
@@ -93,6 +94,8 @@ T = TypeVar("T")
 
 _METADATA_RETRY_S = 1.0
 _OUTDATE_S = 2.0
+DRAIN_S_MAX = 5.0
+"""How long a bookie that stops answers requests; less than a supervisor waits for its end."""
 _COLLECTIONS_WHEN_SHORT = 4
 """Garbage is collected this many times as often while a disk is nearly full."""
 
@@ -155,12 +158,14 @@ class Bookie:
         self.limbo_repair: LimboRepair | None = None
         self.collections_put_off = 0
         """Rounds of garbage collection that were aborted because the metadata was unavailable."""
+        self._stopping = trio.Event()
         self._collection_wanted = trio.Event()
         self._forced: CompactionKind | None = None
         self._is_forced_running = False
 
     async def run(self, task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serves until cancelled; `task_status` gets the bookie id once it is registered.
+        """Serves until `stop`, or until cancelled; `task_status` gets the bookie id once it is
+        registered.
 
         Raises:
             CookieMismatch: a disk is another bookie's, or was emptied.
@@ -192,6 +197,11 @@ class Bookie:
                 storage.close()
         finally:
             listener.close()
+
+    def stop(self) -> None:
+        """Has `run` leave the registry, answer the requests that were received within DRAIN_S_MAX
+        seconds, and return. Nothing is flushed: what is in the journals is replayed."""
+        self._stopping.set()
 
     async def _join_cluster(self) -> None:
         try:
@@ -303,7 +313,11 @@ class Bookie:
                     f"{self.address[0]}:{self.address[1]}",
                 )
                 task_status.started(self.bookie_id)
-                await trio.sleep_forever()
+                await self._stopping.wait()
+            # No client chooses it any more. Those that use it get their answers.
+            with trio.move_on_after(DRAIN_S_MAX):
+                await self.server.drain()
+            nursery.cancel_scope.cancel()
 
     def _limbo_repair(self, storage: BookieStorage, requests: Requests) -> LimboRepair:
         def open_client() -> LedgerClient:

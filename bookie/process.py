@@ -132,13 +132,14 @@ async def _serve(
         async with trio.open_nursery() as nursery:
             if is_child:
                 nursery.start_soon(_die_with_supervisor)
-            stopped = [nursery.cancel_scope]
+            stopped: list[Callable[[], None]] = [nursery.cancel_scope.cancel]
             nursery.start_soon(_heed_signals, signals, stopped, reopen_log)
             listeners = await _open_http(config)
             disk = RealDisk()
             opened = _open_store_with_retries(config, disk)
             async with opened as store, trio.open_nursery() as serving:
-                stopped.append(serving.cancel_scope)  # the store stays open for unregistering
+                # The store stays open for unregistering.
+                stopped.append(serving.cancel_scope.cancel)
                 bookie = Bookie(
                     config,
                     network=TcpNetwork(),
@@ -153,12 +154,22 @@ async def _serve(
                     boot_id=boot_id(),
                 )
                 serving.start_soon(serve_http, listeners, Observer(bookie, disk))
-                bookie_id = await serving.start(bookie.run)
+                bookie_id = await serving.start(_run_bookie, bookie, serving.cancel_scope)
+                stopped.append(bookie.stop)
                 serving.start_soon(give_memory_back_regularly)
                 gc.collect()
                 gc.freeze()
                 announce(f"ready {bookie_id}")
             nursery.cancel_scope.cancel()
+
+
+async def _run_bookie(
+    bookie: Bookie,
+    serving: trio.CancelScope,
+    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
+) -> None:
+    await bookie.run(task_status)
+    serving.cancel()
 
 
 async def _open_http(config: BookieConfig) -> list[trio.SocketListener]:
@@ -208,7 +219,7 @@ async def _open_store_with_retries(
 
 
 async def _heed_signals(
-    signals: AsyncIterator[int], stopped: list[trio.CancelScope], reopen_log: Callable[[], bool]
+    signals: AsyncIterator[int], stopped: list[Callable[[], None]], reopen_log: Callable[[], bool]
 ) -> None:
     is_on_terminal = os.isatty(2)
     async for number in signals:
@@ -222,8 +233,8 @@ async def _heed_signals(
                 _log.info("%s signal=SIGHUP", what)
             continue
         _log.info("bookie stops signal=%s", signal.Signals(number).name)
-        stopped[-1].cancel()
-        return
+        if stopped:
+            stopped.pop()()  # the next signal does not wait for answers
 
 
 async def _die_with_supervisor() -> None:

@@ -95,8 +95,12 @@ class RealCluster:
                 disk.close()
                 ended.set()
 
+    async def ended(self, number: int) -> None:
+        """Returns when a bookie that was asked to stop has ended."""
+        await self._scopes[number][1].wait()
+
     async def stop(self, number: int) -> None:
-        """Ends a bookie: there is no other way than the sudden one."""
+        """Ends a bookie suddenly; `Bookie.stop` is the orderly way."""
         scope, ended = self._scopes[number]
         scope.cancel()
         await ended.wait()

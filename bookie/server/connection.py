@@ -90,6 +90,9 @@ class Connection:
         self._is_taking = False
         self._is_closed = False
         self._nursery: trio.Nursery | None = None
+        self._receiving = trio.CancelScope()
+        self._all_durable: trio.Event | None = None
+        """Set while the bookie stops, see `drain`."""
 
     # ---- receiving
 
@@ -99,7 +102,10 @@ class Connection:
             async with trio.open_nursery() as self._nursery:
                 self._send_queue.nursery = self._nursery
                 try:
-                    await self._receive()
+                    with self._receiving:
+                        await self._receive()
+                    if self._receiving.cancelled_caught:
+                        await self._answer_and_leave()
                 finally:
                     # Before the nursery closes: a deferred reply must find the connection closed.
                     self.close()
@@ -110,6 +116,29 @@ class Connection:
             log_connection_closed(self._transport.peer, errors.exceptions[0])
         except* PROGRAMMING_ERRORS as errors:
             log_connection_closed(self._transport.peer, errors)
+
+    def drain(self, all_durable: trio.Event) -> None:
+        """Takes no more requests, and ends once those that were taken are answered. `all_durable`
+        is set when everything in the journals is on disk, so that their adds are acknowledged."""
+        self._all_durable = all_durable
+        self._receiving.cancel()
+
+    async def _answer_and_leave(self) -> None:
+        assert self._all_durable is not None
+        await self._all_durable.wait()
+        while self._waiting_reads and not self._is_closed:
+            await self._progress.wait()
+        await self._send_queue.wait_flushed()
+        # With unread bytes a plain close would be a reset, which may drop replies on their way.
+        self._transport.end_sending()
+        discarded = memoryview(bytearray(_CAREFUL_BYTES_MAX))
+        while True:
+            await self._transport.wait_readable()
+            try:
+                if not self._transport.recv_into(discarded):
+                    return
+            except BlockingIOError:
+                continue
 
     async def _receive(self) -> None:
         transport, buffer = self._transport, self._received.buffer

@@ -67,25 +67,48 @@ class Server:
         self._accepted = self._refused = 0
         self._counts = RequestCounts()
         self._pressure = Backpressure(storage, limits)
+        self._connections: dict[Connection, None] = {}
+        self._accepting = trio.CancelScope()
+        self._has_ended = trio.Event()
 
     async def run(self, listener: Listener) -> None:
-        """Accepts until cancelled."""
+        """Accepts until cancelled, or until `drain`."""
         async with trio.open_nursery() as nursery:
-            while True:
-                transport = await listener.accept()
-                if self._pressure.connections >= self._connections_max:
-                    self._refused += 1
-                    _log.warning(
-                        "connection refused peer=%s connections=%d limit=%d",
-                        transport.peer,
-                        self._pressure.connections,
-                        self._connections_max,
-                    )
-                    transport.close()
-                    continue
-                self._accepted += 1
-                self._pressure.count_connection(1)
-                nursery.start_soon(self.serve, transport)
+            with self._accepting:
+                await self._accept(listener, nursery)
+            listener.close()
+        self._has_ended.set()
+
+    async def drain(self) -> None:
+        """Answers the requests that were received, and ends all connections. The caller bounds the
+        time, and cancels `run` after it: a journal may hang, or a peer take no replies."""
+        self._accepting.cancel()
+        all_durable = trio.Event()
+        for connection in list(self._connections):
+            connection.drain(all_durable)
+        for journal in self._storage.journals:
+            durable = trio.Event()
+            journal.when_durable(durable.set)
+            await durable.wait()
+        all_durable.set()
+        await self._has_ended.wait()
+
+    async def _accept(self, listener: Listener, nursery: trio.Nursery) -> None:
+        while True:
+            transport = await listener.accept()
+            if self._pressure.connections >= self._connections_max:
+                self._refused += 1
+                _log.warning(
+                    "connection refused peer=%s connections=%d limit=%d",
+                    transport.peer,
+                    self._pressure.connections,
+                    self._connections_max,
+                )
+                transport.close()
+                continue
+            self._accepted += 1
+            self._pressure.count_connection(1)
+            nursery.start_soon(self.serve, transport)
 
     async def serve(self, transport: Transport) -> None:
         """Serves one connection until it ends."""
@@ -97,9 +120,11 @@ class Server:
             self._pressure,
             frame_bytes_max=self._frame_bytes_max,
         )
+        self._connections[connection] = None
         try:
             await connection.run()
         finally:
+            del self._connections[connection]
             self._pressure.count_connection(-1)
             connection.close()
 

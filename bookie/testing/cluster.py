@@ -40,6 +40,7 @@ class _Node:
     config: BookieConfig
     disk: SimDisk
     process: SimProcess | None = None
+    bookie: Bookie | None = None
     is_lost: bool = False
     """Its disk, or a part of it, is gone: it must never serve again."""
 
@@ -166,6 +167,7 @@ class SimCluster:
                 rng=rng,
                 boot_id=f"boot {node.disk.power_losses}",
             )
+            node.bookie = server
             async with trio.open_nursery() as nursery:
                 await nursery.start(server.run)
                 assert not node.is_lost, f"{bookie} serves although its disk is lost"
@@ -179,6 +181,15 @@ class SimCluster:
 
         self._nursery.start_soon(run)
         return process
+
+    async def stop_bookie(self, bookie: str) -> None:
+        """Has a bookie that serves drain and end, as on SIGTERM. Returns when it is gone."""
+        node = self._nodes[bookie]
+        assert node.process is not None, f"{bookie} is not up"
+        assert node.bookie is not None
+        self.simulation.trace("stop", bookie)
+        node.bookie.stop()
+        await node.process.finished.wait()
 
     async def kill_bookie(
         self,

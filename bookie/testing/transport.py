@@ -151,6 +151,7 @@ class SimTransport:
         self.is_closed = False
         self._link = link
         self._name = name
+        self._is_end_sent = False
         self._error: str | None = None
         self._readable: trio.Event | None = None
         self._writable: trio.Event | None = None
@@ -217,11 +218,18 @@ class SimTransport:
         if self.is_closed:
             raise trio.ClosedResourceError("connection was closed")
 
+    def end_sending(self) -> None:
+        """The peer reads what was sent, then the end; this side still receives."""
+        self._check()
+        if not self._is_end_sent:
+            self._is_end_sent = True
+            self.outgoing.push(None)
+
     def close(self) -> None:
         """Ends this side: the peer reads what was sent, then the end."""
         if self.is_closed:
             return
-        if self._error is None:
+        if self._error is None and not self._is_end_sent:
             self.outgoing.push(None)
         self._end()
 
@@ -248,7 +256,9 @@ class SimTransport:
             return
         if not is_silent and self._error is None:
             # What the process had sent may still arrive, or be lost to the reset.
-            if self._link.chance.random() < 0.5:
+            if self._is_end_sent:
+                pass
+            elif self._link.chance.random() < 0.5:
                 self.outgoing.push(None)
             else:
                 self.reset()

@@ -43,6 +43,11 @@ class Transport(Protocol):
         """Returns when `send` would not raise BlockingIOError. May return early."""
         ...
 
+    def end_sending(self) -> None:
+        """Has the peer read the end of the connection after what was sent. Receiving continues, so
+        nothing that the peer has not read yet is lost to a reset. Raises OSError."""
+        ...
+
     def close(self) -> None:
         """Closes at once. Waits on this side, also later ones, raise OSError or
         trio.ClosedResourceError."""
@@ -111,6 +116,9 @@ class TcpTransport:
         # report a busy resource later.
         if self._socket.fileno() < 0:
             raise trio.ClosedResourceError(f"the connection to {self.peer} was closed")
+
+    def end_sending(self) -> None:
+        self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         if self._socket.fileno() >= 0:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from functools import partial
 from pathlib import Path
 
 import pytest
+import trio
 
+from stream.namespace import Namespace
 from tests.system.cluster import COMMAND, PATIENCE_S, StandaloneCluster, environment, wait_for
 
 pytestmark = pytest.mark.system
@@ -49,3 +52,59 @@ def test_sighup_ends_a_command_with_a_line(cluster: StandaloneCluster, command: 
     _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 128 + signal.SIGHUP
     assert said.splitlines()[-1:] == [b"ledgerstream: stopped by SIGHUP"]
+
+
+def test_restarts_of_bookies_are_invisible_to_a_writer_and_a_tail(
+    cluster: StandaloneCluster,
+) -> None:
+    """Every bookie is stopped with SIGTERM, one after the other; the supervisor starts it again."""
+    slowest_s, sent, received = 0.0, 0, 0
+
+    async def restarted(number: int) -> None:
+        before = cluster.pid_of(number)
+        log = cluster.directory / f"bookie-{number}" / "bookie.log"
+        served = log.read_text().count("serving bookie=")
+        os.kill(before, signal.SIGTERM)
+        with trio.fail_after(PATIENCE_S):
+            while log.read_text().count("serving bookie=") == served:
+                await trio.sleep(0.02)  # noqa: ASYNC110 - only its file shows it
+
+    async def main() -> None:
+        is_over, written = False, trio.Event()
+        async with Namespace.connect(cluster.uri, "demo") as namespace:
+
+            async def write() -> None:
+                nonlocal slowest_s, sent
+                async with namespace.writer("load") as writer:
+                    while not is_over:
+                        begun_s = trio.current_time()
+                        await writer.append(b"%d" % sent)
+                        slowest_s = max(slowest_s, trio.current_time() - begun_s)
+                        sent += 1
+                written.set()
+
+            async def tail(scope: trio.CancelScope) -> None:
+                nonlocal received
+                with scope:
+                    async with namespace.reader("load") as reader:
+                        async for record in reader:
+                            assert record.value == b"%d" % received
+                            received += 1
+
+            cluster.run("append", "demo/load", stdin=b"")
+            scope = trio.CancelScope()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(write)
+                nursery.start_soon(tail, scope)
+                for number in (1, 2, 3):
+                    await restarted(number)
+                is_over = True
+                await written.wait()
+                with trio.fail_after(PATIENCE_S):
+                    while received < sent:
+                        await trio.lowlevel.checkpoint()
+                scope.cancel()
+
+    trio.run(main)
+    assert received == sent > 0
+    assert slowest_s < 3.0  # a crashed bookie costs the add timeout of 5 s at worst

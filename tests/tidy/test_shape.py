@@ -18,6 +18,7 @@ LONG_FILES = {
     "bookie/core/caches.py": "the write cache and the read cache, which share entries' places",
     "bookie/server/connection.py": "the loop of one connection, and the adds it throttles",
     "bookie/storage/journal/journal.py": "the journal and the group it gathers for one write",
+    "bookie/testing/cluster.py": "the simulated cluster: all that a test may do to its bookies",
     "ledger/wire/v2.py": "one protocol: its layouts, and requests and responses in them",
     "stream/core/metadata/streams.py": "one document: its invariants and its legal changes",
     "stream/core/retention.py": "one policy, for streams and for partitioned ones",

@@ -42,6 +42,9 @@ class LeavingPeer:
     async def wait_writable(self) -> None:
         await trio.lowlevel.checkpoint()
 
+    def end_sending(self) -> None:
+        raise BrokenPipeError(errno.EPIPE, "the peer is gone")
+
     def close(self) -> None:
         self.is_closed = True
 
