@@ -129,7 +129,7 @@ class Connection:
         while self._waiting_reads and not self._is_closed:
             await self._progress.wait()
         await self._send_queue.wait_flushed()
-        # With unread bytes a plain close would be a reset, which may drop replies on their way.
+        # With unread bytes a plain close would be a reset, which may drop replies in flight.
         self._transport.end_sending()
         discarded = memoryview(bytearray(_CAREFUL_BYTES_MAX))
         while True:

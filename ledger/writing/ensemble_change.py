@@ -9,7 +9,7 @@ thousand idle ledgers change nothing. An unreachable metadata store is waited fo
 there is a replacement is unknown then.
 
 Bookies may accept connections and refuse every add. Each ensemble change costs a fragment in the
-metadata for ever, so after replacements that acknowledged nothing the next change waits longer
+metadata permanently, so after replacements that acknowledged nothing the next change waits longer
 (`core.bookie_backoff`), and the time after which a writer without an ack quorum gives up counts
 from the first failure since an entry was acknowledged, however many changes came after it.
 """

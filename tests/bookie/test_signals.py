@@ -89,7 +89,7 @@ def test_a_second_bookie_on_the_same_settings_names_the_first(tmp_path: Path, ht
         assert first.poll() is None
 
 
-def test_another_program_on_the_http_port_is_told_as_such(tmp_path: Path) -> None:
+def test_another_program_on_the_http_port_is_not_taken_for_the_bookie(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -65,9 +65,9 @@ def test_restarts_of_bookies_are_invisible_to_a_writer_and_a_tail(
         log = cluster.directory / f"bookie-{number}" / "bookie.log"
         served = log.read_text().count("serving bookie=")
         os.kill(before, signal.SIGTERM)
-        with trio.fail_after(PATIENCE_S):
-            while log.read_text().count("serving bookie=") == served:
-                await trio.sleep(0.02)  # noqa: ASYNC110 - only its file shows it
+        await trio.to_thread.run_sync(
+            wait_for, lambda: log.read_text().count("serving bookie=") > served
+        )
 
     async def main() -> None:
         is_over, written = False, trio.Event()

@@ -149,7 +149,10 @@ async def _plan(
         try:
             return await _plan_once(client, options, bounds)
         except (NoSuchLedger, NoSuchEntry) as error:
-            _log.info("segments were purged while a batch was planned; planning again cause=%s", error)
+            _log.info(
+                "segments were purged while a batch was planned; it is planned again cause=%s",
+                error,
+            )
     return await _plan_once(client, options, bounds)
 
 

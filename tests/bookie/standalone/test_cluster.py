@@ -1,4 +1,4 @@
-"""The files that a standalone cluster writes: every path comes back from them, or is refused."""
+"""The files that a standalone cluster writes: every path is read from them unchanged, or is refused."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ODD_NAMES = [
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
-async def test_every_path_comes_back_from_the_settings(tmp_path: Path, name: str) -> None:
+async def test_every_path_is_read_unchanged_from_the_settings(tmp_path: Path, name: str) -> None:
     directory = tmp_path / name
     layout = StandaloneLayout.open(directory, 2)
     assert StandaloneLayout.open(directory, None) == layout

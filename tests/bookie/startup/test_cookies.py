@@ -233,7 +233,7 @@ async def test_an_empty_start_that_was_killed_may_be_repeated(tmp_path: Path) ->
             )
 
 
-async def test_cookies_that_differ_are_told_by_their_fields(tmp_path: Path) -> None:
+async def test_cookies_that_differ_are_reported_by_their_fields(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, bookies=1, **SMALL) as cluster:
         await cluster.stop(0)
         found = cluster.bookies[0]

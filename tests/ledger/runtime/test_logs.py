@@ -1,4 +1,4 @@
-"""One style of log lines: fields that can be told from text, in both formats."""
+"""One style of log lines: fields that differ from text, in both formats."""
 
 from __future__ import annotations
 
