@@ -366,44 +366,41 @@ class MemoryStore:
                 await self._begin()
                 watcher.event = trio.Event()
                 value = read(key[0])
-                if value or not self._is_unbound():
-                    yield value
-                elif is_first:
+                if not value and is_first:
                     self._check_bound()
+                if value or self._doubt() is None:
+                    yield value
+                    is_first = False
+                    await watcher.event.wait()
                 else:
-                    await self._wait_bound(key, watcher)
-                    continue
-                is_first = False
-                await watcher.event.wait()
+                    await self._wait_bound(watcher.event)
         finally:
             self._tree.remove_watcher(key, watcher)
             del self._watchers[watcher]
 
-    async def _wait_bound(self, key: _WatchKey, watcher: _Watcher) -> None:
-        """Waits until the watched node or that of the cluster changes."""
+    async def _wait_bound(self, event: trio.Event) -> None:
+        """Waits for `event`, or for a change of the node by which the cluster is known."""
         assert self._bound is not None
         mark = (self._bound[0], False)
-        if mark != key:
-            self._tree.add_watcher(mark, watcher)
+        other = self._tree.add_watcher(mark, _Watcher())
+        other.event = event
         try:
-            await watcher.event.wait()
+            await event.wait()
         finally:
-            if mark != key:
-                self._tree.remove_watcher(mark, watcher)
+            self._tree.remove_watcher(mark, other)
 
-    def _is_unbound(self) -> bool:
-        """Whether the cluster to which this session is bound is not there."""
+    def _doubt(self) -> MetadataUnavailable | None:
+        """Returns the error if the cluster to which this session is bound is not there."""
         if self._bound is None:
-            return False
+            return None
         path, data = self._bound
         node = self._tree.get(path)
-        return node is None or node.data != data
+        found = None if node is None else node.data
+        return None if found == data else cluster_gone(path, found)
 
     def _check_bound(self) -> None:
-        if self._is_unbound():
-            assert self._bound is not None
-            node = self._tree.get(self._bound[0])
-            raise cluster_gone(self._bound[0], None if node is None else node.data)
+        if (doubt := self._doubt()) is not None:
+            raise doubt
 
     async def _begin(self) -> None:
         await trio.lowlevel.checkpoint()

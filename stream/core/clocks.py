@@ -11,9 +11,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from ledger.core.steady_clock import CLOCK_OFF_MS
+from ledger.units import duration_text
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import StreamMetadata
-from stream.core.units import duration_text
 
 QUIET_MS: Final = 30 * 86_400_000
 """A time this far ahead of everything that is known needs another witness. Janitors that run leave

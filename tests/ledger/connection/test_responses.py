@@ -32,6 +32,9 @@ class Sink:
     def lost(self, bookie: str, error: LedgerError) -> None:
         raise AssertionError(error)
 
+    def fail(self, error: LedgerError) -> None:
+        raise AssertionError(error)
+
     def settle(self) -> None:
         self.settled += 1
 
