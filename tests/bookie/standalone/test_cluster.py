@@ -1,4 +1,4 @@
-"""Directories with odd names, settings files, and names that cannot be in a file at all."""
+"""The files that a standalone cluster writes: every path is read from them unchanged, or is refused."""
 
 from __future__ import annotations
 
