@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -92,45 +93,48 @@ async def standalone(
             remark("  ledgerstream tail demo/numbers --from earliest")
         await trio.sleep_forever()
 
-    is_on_terminal = sys.stderr.isatty()
-    ending = (signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if is_on_terminal else []))
-    hangups = [] if is_on_terminal else [signal.SIGHUP]
-    with trio.open_signal_receiver(*ending) as signals, _receiver(hangups) as hung_up:
+    with _signals() as (ending, hangups):
         async with trio.open_nursery() as nursery:
-
-            async def stop_on_signal() -> None:
-                async for number in signals:
-                    if is_on_terminal:
-                        remark(f"stopping ({signal.Signals(number).name})")
-                    nursery.cancel_scope.cancel()
-                    return
-
-            async def reopen_logs(reopen: Callable[[], None]) -> None:
-                async for _ in hung_up:
-                    reopen()
-                    remark("SIGHUP: the logs are opened again")
-
-            nursery.start_soon(stop_on_signal)
+            nursery.start_soon(_stop_on_signal, ending, nursery.cancel_scope)
             await run_local_cluster(
                 layout,
                 is_restarted=restart,
                 janitor_interval_s=janitor_interval_s,
                 say=remark,
                 when_ready=until_stopped,
-                reopen_logs=reopen_logs,
+                reopen_logs=partial(_reopen_on_hangup, hangups),
             )
 
 
 @contextmanager
-def _receiver(numbers: list[signal.Signals]) -> Iterator[AsyncIterator[int]]:
-    """Receives these signals; none if there are none, for which trio has no receiver."""
-    if numbers:
-        with trio.open_signal_receiver(*numbers) as received:
-            yield received
-    else:
+def _signals() -> Iterator[tuple[AsyncIterator[int], AsyncIterator[int]]]:
+    """Receives the signals that end the cluster, and those that have its logs opened again. On a
+    terminal SIGHUP is one of the first kind: the terminal has gone away."""
+    ending = (signal.SIGINT, signal.SIGTERM)
+    if sys.stderr.isatty():
         sending, nothing = trio.open_memory_channel[int](0)
-        with sending:
-            yield nothing
+        with sending, trio.open_signal_receiver(*ending, signal.SIGHUP) as received:
+            yield received, nothing
+    else:
+        with (
+            trio.open_signal_receiver(*ending) as received,
+            trio.open_signal_receiver(signal.SIGHUP) as hangups,
+        ):
+            yield received, hangups
+
+
+async def _stop_on_signal(received: AsyncIterator[int], scope: trio.CancelScope) -> None:
+    async for number in received:
+        if sys.stderr.isatty():
+            remark(f"stopping ({signal.Signals(number).name})")
+        scope.cancel()
+        return
+
+
+async def _reopen_on_hangup(hangups: AsyncIterator[int], reopen: Callable[[], None]) -> None:
+    async for _ in hangups:
+        reopen()
+        remark("SIGHUP: the logs are opened again")
 
 
 @app.command(name="run", help_epilogue=examples("ledgerstream bookie run --config bookie.toml"))

@@ -13,8 +13,8 @@ import logging
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
 
 from ledger.errors import InvalidArgument
 
@@ -87,8 +87,8 @@ def _quoted(value: str) -> str:
 
 
 def _time_of(record: logging.LogRecord) -> str:
-    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
-    return f"{seconds}.{int(record.msecs):03d}Z"
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def open_log(environment: Mapping[str, str], *, level: str = "info") -> Callable[[], bool]:

@@ -31,7 +31,6 @@ FILE_LINES_WALL = 700
 SMALL_LINES = 60
 SMALL_MODULES = {
     "bookie/testing/volumes.py": "what a disk is made of; the disk that uses it is long already",
-    "ledger/core/bookie_backoff.py": "a decision of the core, apart from the shell that asks it",
     "ledger/metastore/clients.py": "a node of the tree, beside those of bookies and ledgers",
     "ledger/wire/v2_status.py": "Apache's numbers alone, to be compared with Apache's table",
     "ledgerstream/aio.py": "a name of its own for `import ledgerstream.aio`",

@@ -11,7 +11,8 @@ import fcntl
 import os
 from typing import NoReturn
 
-from bookie.storage.disk.real_disk import Buffer, RealDisk, RealFile, lock_file
+from bookie.storage.disk.lock_file import lock_file
+from bookie.storage.disk.real_disk import Buffer, RealDisk, RealFile
 
 
 class ReadOnlyDisk(RealDisk):

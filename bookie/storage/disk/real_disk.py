@@ -16,6 +16,7 @@ from typing import TypeVar
 
 import trio
 
+from bookie.storage.disk.lock_file import lock_file
 from bookie.storage.disk.reads import (
     AROUND_BYTES,
     DIRECT_BYTES_MIN,
@@ -289,29 +290,6 @@ class RealFile:
         if self._thread is not None:
             self._thread.end()
         os.close(fd)
-
-
-def lock_file(fd: int, operation: int, path: str) -> None:
-    """Locks a file that is open, or closes it. The BlockingIOError names the process that holds the
-    lock."""
-    try:
-        fcntl.flock(fd, operation | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        holder = _holder_of(fd)
-        os.close(fd)
-        raise BlockingIOError(error.errno, holder, path) from None
-    except BaseException:
-        os.close(fd)
-        raise
-
-
-def _holder_of(fd: int) -> str:
-    """Returns text that names the process that holds a lock file, which wrote its id into it."""
-    try:
-        pid = os.pread(fd, 20, 0).strip()
-    except OSError:
-        pid = b""
-    return f"pid {pid.decode()}" if pid.isdigit() else "its process id is unknown"
 
 
 class RealDisk:

@@ -1,4 +1,4 @@
-"""The files that a standalone cluster writes: every path is read from them unchanged, or is refused."""
+"""The files that a standalone cluster writes: every path is read unchanged, or is refused."""
 
 from __future__ import annotations
 
