@@ -20,6 +20,7 @@ from typing import Annotated
 import trio
 from cyclopts import Parameter
 
+from ledger.cli.output import UsageError
 from ledger.cli.standard_streams import STDIN, STDIN_NAME, StandardStreamFailed
 from ledger.errors import InvalidArgument
 
@@ -115,7 +116,7 @@ def opened(source: Path | None) -> Iterator[Input]:
     except FileNotFoundError:
         if not str(path).startswith("-"):
             raise
-        raise InvalidArgument(f"{path}: there is no such option, and no such file") from None
+        raise UsageError(f"{path}: there is no such option, and no such file") from None
     try:
         found = Input(descriptor, path)
         try:

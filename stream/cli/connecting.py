@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from ledger.cli.contexts import did_you_mean
 from ledger.cli.output import ClusterOption
 from ledger.client import LedgerClient
-from stream.cli.arguments import StreamName
+from stream.cli.arguments import StreamName, StreamNames
+from stream.core.stream_patterns import StreamPatterns
 from stream.errors import NoSuchNamespace, NoSuchStream
 from stream.namespace import Namespace, list_namespaces
 
 
 @asynccontextmanager
-async def connect(cluster: ClusterOption, name: StreamName | str) -> AsyncIterator[Namespace]:
-    """Connects to a namespace, or to that of a stream.
+async def connect(
+    cluster: ClusterOption, name: StreamName | StreamNames | str
+) -> AsyncIterator[Namespace]:
+    """Connects to a namespace, or to that of one or several streams.
 
     A NoSuchNamespace or NoSuchStream from inside is raised again with the similar name that exists,
     if there is one. Raises UsageError, MetadataUnavailable.
     """
-    stream = None if isinstance(name, str) else name.stream
     wanted = name if isinstance(name, str) else name.namespace
+    streams: Sequence[str] = ()
+    if isinstance(name, StreamName):
+        streams = (name.stream,)
+    elif isinstance(name, StreamNames):
+        streams = StreamPatterns(name.streams).names
     async with Namespace.connect(cluster.uri, wanted) as namespace:
         try:
             yield namespace
         except NoSuchNamespace as error:
             raise await explained_namespace(namespace.client, wanted, error) from None
         except NoSuchStream as error:
-            raise await _explained_stream(namespace, stream, error) from None
+            raise await _explained_stream(namespace, streams, error) from None
 
 
 async def explained_namespace(
@@ -40,16 +47,13 @@ async def explained_namespace(
 
 
 async def _explained_stream(
-    namespace: Namespace, stream: str | None, error: NoSuchStream
+    namespace: Namespace, streams: Sequence[str], error: NoSuchStream
 ) -> NoSuchStream | NoSuchNamespace:
     try:
         known = await namespace.list_streams()
     except NoSuchNamespace as missing:
         return await explained_namespace(namespace.client, namespace.name, missing)
-    plain = None if stream is None else stream.partition("#")[0]
-    if plain is None or plain in known:
-        return error
-    similar = did_you_mean(plain, known)
-    if not similar:
-        return error
-    return NoSuchStream(f"no stream {plain!r} in namespace {namespace.name!r}{similar}")
+    for plain in (stream.partition("#")[0] for stream in streams):
+        if plain not in known and (similar := did_you_mean(plain, known)):
+            return NoSuchStream(f"no stream {plain!r} in namespace {namespace.name!r}{similar}")
+    return error

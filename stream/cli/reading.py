@@ -16,9 +16,10 @@ from typing import Annotated, Literal
 import trio
 from cyclopts import Parameter
 
-from ledger.cli.output import ClusterOption, remark, write_output
+from ledger.cli.output import ClusterOption, remark, usage, write_output
 from ledger.errors import InvalidArgument
 from stream.cli.arguments import StreamNames, parse_streams
+from stream.cli.connecting import connect
 from stream.cli.record_text import RecordText, Shown, json_line, record_text
 from stream.cli.selection import Selection, SelectOption, StartOption
 from stream.core.entry.records import Record, RecordBatch
@@ -67,6 +68,7 @@ class ShowOption:
     """The same as `-o json`."""
 
     @property
+    @usage()
     def _shown(self) -> Shown:
         if self.json and self.output not in (None, "json"):
             raise InvalidArgument(f"--json and -o {self.output} differ: give one of them")
@@ -77,6 +79,7 @@ class ShowOption:
         """Whether values are printed, nothing else, and as they are stored."""
         return self._shown == "value" and self.format is None
 
+    @usage()
     def text(self) -> RecordText | None:
         """Returns what prints a record; None: JSON. Raises InvalidArgument."""
         shown = self._shown
@@ -118,7 +121,7 @@ async def read(
     """
     first, names = start.first(EARLIEST), parse_streams([stream, *more])
     printer = _Printer(names.namespace, select.selection(), show)
-    async with Namespace.connect(cluster.uri, names.namespace) as namespace:
+    async with connect(cluster, names) as namespace:
         await _print(namespace, names, first, printer, merge, follow=False)
 
 
@@ -143,7 +146,7 @@ async def tail(
     """
     first, names = start.first(LATEST), parse_streams([stream, *more])
     printer = _Printer(names.namespace, select.selection(), show)
-    async with Namespace.connect(cluster.uri, names.namespace) as namespace:
+    async with connect(cluster, names) as namespace:
         await _print(namespace, names, first, printer, merge, follow=True)
 
 

@@ -13,10 +13,11 @@ from typing import Annotated
 from cyclopts import Parameter, validators
 
 from ledger.cli.lines import FileOrStdin, opened
-from ledger.cli.output import ClusterOption, OutputOption, remark
+from ledger.cli.output import ClusterOption, OutputOption, UsageError, remark, usage
 from ledger.errors import InvalidArgument
 from stream.cli.appending import Appending, Printed, append_records
 from stream.cli.arguments import StreamName, parse_event_time, parse_stream
+from stream.cli.connecting import connect
 from stream.cli.inputs import InputFormat, RecordInput, RecordTemplate, parse_header
 from stream.core.names import parse_partition
 from stream.namespace import Namespace
@@ -48,6 +49,7 @@ class RecordOption:
     """The event time of all these records: 2026-01-31T12:00:00Z, 5m (ago), now, or milliseconds
     since 1970."""
 
+    @usage()
     def template(self) -> RecordTemplate:
         """Raises InvalidArgument."""
         if self.key is not None and self.key_separator is not None:
@@ -100,14 +102,14 @@ async def append(
         it. `stream verify --receipt` compares it with what the bookies have.
     """
     if surplus:
-        raise InvalidArgument(
+        raise UsageError(
             f"append reads one file, not {surplus[0]!r} as well; what follows -- is no option"
         )
     template, name = records.template(), parse_stream(stream)
     printed: Printed = "receipts" if receipts else "acks" if acks else "nothing"
     state = Appending(name, printed, is_json=output.json)
     with state.reported(), opened(file) as source:
-        async with Namespace.connect(cluster.uri, name.namespace) as namespace:
+        async with connect(cluster, name) as namespace:
             # What has records, or is a partition, must exist.
             if not expected_sequence and parse_partition(name.stream) is None:
                 await _make_if_missing(namespace, name)

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from cyclopts import Parameter, validators
 
+from ledger.cli.output import usage
 from ledger.errors import InvalidArgument
 from stream.cli.arguments import parse_from
 from stream.core.entry.records import Record, RecordBatch
@@ -39,6 +40,7 @@ class StartOption:
     last: Annotated[int | None, Parameter(name=["-n", "--last"], validator=_NUMBER)] = None
     """Only the last N records; `--grep` and `--key` select from them."""
 
+    @usage()
     def first(self, default: Start) -> Start:
         """Returns where to begin. Raises InvalidArgument."""
         given = [self.start, self.since, self.last]
@@ -66,6 +68,7 @@ class SelectOption:
     count: Annotated[int | None, Parameter(validator=_NUMBER)] = None
     """Stop after N records."""
 
+    @usage()
     def selection(self) -> Selection:
         """Raises InvalidArgument."""
         return Selection(
