@@ -61,8 +61,8 @@ def examples(*lines: str) -> str:
     return "\n".join(["Examples:", *(f"  {line}" for line in lines)])
 
 
-_address_source: list[str] = []
-"""What named the cluster of this process, for its errors."""
+_address_used: list[str] = []
+"""The address of the cluster of this process, and what named it: for errors about it."""
 
 
 @Parameter(name="*")
@@ -82,7 +82,7 @@ class ClusterOption:
             ClusterAddress.parse(address)
         except InvalidArgument as error:
             raise UsageError(f"{error} (the address is from {source})") from None
-        _address_source.append(source)
+        _address_used[:] = [address, source]
         return address
 
     @usage()
@@ -265,6 +265,9 @@ def _text_of(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     text = " ".join(str(error).split()) or type(error).__name__
-    if isinstance(error, MetadataUnavailable) and _address_source:
-        text += f" (the address is from {_address_source[-1]})"
+    if _address_used:
+        address, source = _address_used
+        is_named = address.removeprefix("sqlite://") in text
+        if isinstance(error, MetadataUnavailable) or is_named:
+            text += f" (the address is from {source})"
     return text
