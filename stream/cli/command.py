@@ -50,14 +50,15 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "status": ("ledgerstream status", "ledgerstream status --lag-max 10m --json"),
     "append": (
         "ledgerstream append demo/clicks clicks.txt",
-        "ledgerstream append demo/clicks - --key-separator : --acks",
+        "ledgerstream append demo/clicks - --key-separator : --header source=web",
+        "ledgerstream read demo/a --json | ledgerstream append demo/b --format json",
     ),
     "read": (
         "ledgerstream read demo/clicks --from earliest --json",
-        "ledgerstream read demo/clicks -n 10",
+        "ledgerstream read demo/clicks --since 1h --grep error -f '%t %k %v\\n'",
     ),
     "tail": (
-        "ledgerstream tail demo/clicks --from earliest",
+        "ledgerstream tail demo/clicks -n 10 -f '%k=%v\\n'",
         'ledgerstream tail "demo/clicks-*" --count 100',
     ),
     "canary": ("ledgerstream canary demo/canary --interval-s 30",),

@@ -115,10 +115,10 @@ def test_json_is_utf_8_and_tables_are_printed_whatever_the_locale_is(
 @pytest.mark.parametrize(
     ("arguments", "code", "shown"),
     [
-        (("read", b"streams/\xff"), 1, rb"stream name '\xff'"),
-        (("read", STREAM, "--from", b"cursor:\xff"), 1, rb"cursor name '\xff'"),
+        (("read", b"streams/\xff"), 2, rb"stream name '\xff'"),
+        (("read", STREAM, "--from", b"cursor:\xff"), 2, rb"cursor name '\xff'"),
         (("append", STREAM, b"/none/\xff"), 1, rb"/none/\xff: No such file"),
-        (("append", STREAM, "--header", b"\xff=x"), 1, rb"'\xff=x': the name is not UTF-8"),
+        (("append", STREAM, "--header", b"\xff=x"), 2, rb"'\xff=x': the name is not UTF-8"),
         (("stream", "list", "--cluster", b"sqlite:////none/\xff.db"), 1, rb"/none/\xff.db"),
         ((b"\xff",), 2, rb"\xff"),
         (("read", STREAM, b"--\xff"), 2, rb"--\xff"),
