@@ -12,12 +12,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import trio
 from cyclopts import App, Parameter, validators
 
-from bookie.standalone.cluster import BOOKIES_MAX, StandaloneLayout, run_local_cluster
+from bookie.standalone.cluster import BOOKIES_MAX
 from ledger.cli.output import (
     CLUSTER_VARIABLE,
     AtLeastZero,
@@ -28,9 +27,10 @@ from ledger.cli.output import (
     print_json,
     remark,
 )
-from ledger.cli.standard_streams import announce
-from ledger.errors import LedgerError
 from ledgerstream_entry import require_extra
+
+if TYPE_CHECKING:
+    import trio
 
 app = App(
     name="bookie",
@@ -81,6 +81,12 @@ async def standalone(
     janitor_interval_s
         Interval at which retention is applied; 0 leaves it to you (`ledgerstream janitor`).
     """
+
+    import trio
+
+    from bookie.standalone.cluster import StandaloneLayout, run_local_cluster
+    from ledger.cli.standard_streams import announce
+
     require_extra("bookie")
     layout = StandaloneLayout.open(directory, bookies, metadata)
 
@@ -110,6 +116,9 @@ async def standalone(
 def _signals() -> Iterator[tuple[AsyncIterator[int], AsyncIterator[int]]]:
     """Receives the signals that end the cluster, and those that have its logs opened again. On a
     terminal SIGHUP is one of the first kind: the terminal has gone away."""
+
+    import trio
+
     ending = (signal.SIGINT, signal.SIGTERM)
     if sys.stderr.isatty():
         sending, nothing = trio.open_memory_channel[int](0)
@@ -203,8 +212,10 @@ async def show_bookie(
     bookie
         Id of the bookie; without it, all registered bookies that answer are shown.
     """
+
     from ledger.cli.http_client import ask
     from ledger.client import LedgerClient
+    from ledger.errors import LedgerError
 
     async with LedgerClient.connect(cluster.uri) as client:
         if bookie is None:

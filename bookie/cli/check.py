@@ -8,28 +8,13 @@ from collections.abc import AsyncIterable, Iterable
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import trio
-
-from bookie.cli.inspect import (
-    Line,
-    entry_log_lines,
-    index_lines,
-    journal_lines,
-    ledger_lines,
-)
-from bookie.config import BookieConfig, load_bookie_config
-from bookie.core.integrity import CheckReport
-from bookie.core.journal import file_id_of
-from bookie.startup.offline import check_cookies, check_unsynced, refuse_foreign, stopped_bookie
-from bookie.startup.power_loss import boot_id
-from bookie.storage.check.bookie import check_bookie
-from bookie.storage.check.index_rebuild import IndexRebuild
-from bookie.storage.disk.read_only_disk import ReadOnlyDisk
-from bookie.storage.disk.real_disk import RealDisk
-from bookie.storage.index.rocksdb import RocksStores
 from ledger.cli.output import EXIT_ERROR, OutputOption, print_json, remark
-from ledger.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from bookie.cli.inspect import Line
+    from bookie.config import BookieConfig
 
 _MIB = 1 << 20
 _PROGRESS_S = 2.0
@@ -39,6 +24,8 @@ class Progress:
     """Prints progress on stderr from time to time, if that is a terminal."""
 
     def __init__(self, what: str, *, is_shown: bool) -> None:
+        import trio
+
         self._what = what
         self._is_shown = is_shown
         self._nbytes = 0
@@ -46,6 +33,9 @@ class Progress:
 
     def read(self, nbytes: int) -> None:
         """Counts bytes that were read."""
+
+        import trio
+
         self._nbytes += nbytes
         now = trio.current_time()
         if self._is_shown and now - self._printed_at >= _PROGRESS_S:
@@ -55,11 +45,22 @@ class Progress:
 
 def settings_of(config: Path) -> BookieConfig:
     """Loads the settings of the bookie. Raises InvalidArgument."""
+
+    from bookie.config import load_bookie_config
+
     return load_bookie_config(config, os.environ, {})
 
 
 async def check(config: Path, output: OutputOption) -> int:
     """Checks a bookie; returns the exit code: 0 if it is undamaged."""
+
+    from bookie.core.integrity import CheckReport
+    from bookie.startup.offline import check_cookies, check_unsynced, stopped_bookie
+    from bookie.startup.power_loss import boot_id
+    from bookie.storage.check.bookie import check_bookie
+    from bookie.storage.disk.read_only_disk import ReadOnlyDisk
+    from bookie.storage.index.rocksdb import RocksStores
+
     settings = settings_of(config)
     report = CheckReport()
     disk = ReadOnlyDisk()
@@ -90,6 +91,13 @@ async def check(config: Path, output: OutputOption) -> int:
 
 async def rebuild_index(config: Path, directory: str | None, output: OutputOption) -> int:
     """Rebuilds an index; returns the exit code: 0 if it has all entries of the entry logs."""
+
+    from bookie.startup.offline import refuse_foreign, stopped_bookie
+    from bookie.storage.check.index_rebuild import IndexRebuild
+    from bookie.storage.disk.real_disk import RealDisk
+    from bookie.storage.index.rocksdb import RocksStores
+    from ledger.errors import InvalidArgument
+
     settings = settings_of(config)
     directories = settings.ledger_directories
     if directory is not None:
@@ -168,6 +176,14 @@ class _Shown:
 async def inspect_journal(path: Path, lines_max: int, output: OutputOption) -> int:
     """Prints a file, or all files of a directory in order. Returns the exit code: 0 if no printed
     line reports a problem."""
+
+    import trio
+
+    from bookie.cli.inspect import journal_lines
+    from bookie.core.journal import file_id_of
+    from bookie.storage.disk.read_only_disk import ReadOnlyDisk
+    from ledger.errors import InvalidArgument
+
     disk = ReadOnlyDisk()
     await _check_is_there(path)
     files = [str(path)]
@@ -189,6 +205,10 @@ async def inspect_journal(path: Path, lines_max: int, output: OutputOption) -> i
 
 async def inspect_entry_log(path: Path, lines_max: int, output: OutputOption) -> int:
     """Prints an entry log; returns the exit code: 0 if no printed line reports a problem."""
+
+    from bookie.cli.inspect import entry_log_lines
+    from bookie.storage.disk.read_only_disk import ReadOnlyDisk
+
     await _check_is_there(path)
     shown = _Shown(lines_max, output)
     await shown.show_all(entry_log_lines(ReadOnlyDisk(), str(path)))
@@ -196,6 +216,10 @@ async def inspect_entry_log(path: Path, lines_max: int, output: OutputOption) ->
 
 
 async def _check_is_there(path: Path) -> None:
+    import trio
+
+    from ledger.errors import InvalidArgument
+
     if not await trio.Path(path).exists():
         raise InvalidArgument(f"{path} does not exist")
 
@@ -203,6 +227,12 @@ async def _check_is_there(path: Path) -> None:
 def inspect_index(path: Path, ledger_id: int | None, lines_max: int, output: OutputOption) -> None:
     """Prints the index of a ledger directory, or its records of one ledger. Raises InvalidArgument
     if it has none of that ledger."""
+
+    from bookie.cli.inspect import index_lines, ledger_lines
+    from bookie.storage.disk.read_only_disk import ReadOnlyDisk
+    from bookie.storage.index.rocksdb import RocksStores
+    from ledger.errors import InvalidArgument
+
     with closing(RocksStores(ReadOnlyDisk()).open_to_read(f"{path}/index")) as pairs:
         lines = index_lines(pairs) if ledger_id is None else ledger_lines(pairs, ledger_id)
         shown = _Shown(lines_max, output)

@@ -10,20 +10,12 @@ import os
 import struct
 from collections.abc import AsyncIterator, Iterator
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from bookie.core.integrity import check_entries
-from bookie.core.journal import BLOCK_BYTES, JournalCorrupt, decode_file_header, file_id_of
-from bookie.core.journal_frames import ExplicitLacFrame, FenceFrame, decode_frame, iterate_frames
-from bookie.core.journal_scan import FileScanner
-from bookie.storage.disk.disk import Disk
-from bookie.storage.entry_log.entry_logs import STRAY_SUFFIX, log_id_of, stray_id_of
-from bookie.storage.entry_log.scan import LogScanner
-from bookie.storage.index.index import Index, PlacedRun
-from bookie.storage.index.key_value import KeyValue
-from bookie.storage.integrity_state import read_integrity_state
-from ledger.errors import BookieIoError, InvalidArgument
-from ledger.wire.v2 import ADD_ENTRY_AT
+if TYPE_CHECKING:
+    from bookie.storage.disk.disk import Disk
+    from bookie.storage.index.index import Index, PlacedRun
+    from bookie.storage.index.key_value import KeyValue
 
 Line = dict[str, Any]
 _ADD_IDS = struct.Struct(">qqq").unpack_from
@@ -32,6 +24,12 @@ _ADD_IDS = struct.Struct(">qqq").unpack_from
 async def journal_lines(disk: Disk, path: str) -> AsyncIterator[Line]:
     """Yields a line for the file, for each group and frame, and for each `problem`. Raises
     InvalidArgument if its name is not one of a journal file; OSError."""
+
+    from bookie.core.journal import BLOCK_BYTES, JournalCorrupt, decode_file_header, file_id_of
+    from bookie.core.journal_frames import iterate_frames
+    from bookie.core.journal_scan import FileScanner
+    from ledger.errors import InvalidArgument
+
     name = os.path.basename(path)
     file_id = file_id_of(name)
     if file_id is None:
@@ -69,6 +67,9 @@ async def journal_lines(disk: Disk, path: str) -> AsyncIterator[Line]:
 
 
 def _frame_line(frame: memoryview) -> Line:
+    from bookie.core.journal_frames import ExplicitLacFrame, FenceFrame, decode_frame
+    from ledger.wire.v2 import ADD_ENTRY_AT
+
     own = decode_frame(frame)
     match own:
         case FenceFrame():
@@ -83,6 +84,12 @@ def _frame_line(frame: memoryview) -> Line:
 async def entry_log_lines(disk: Disk, path: str) -> AsyncIterator[Line]:
     """Yields a line for each record and for the end, with a `problem` if there is one. Raises
     InvalidArgument for another name, OSError."""
+
+    from bookie.core.integrity import check_entries
+    from bookie.storage.entry_log.entry_logs import STRAY_SUFFIX, log_id_of, stray_id_of
+    from bookie.storage.entry_log.scan import LogScanner
+    from ledger.errors import BookieIoError, InvalidArgument
+
     name = os.path.basename(path)
     log_id = stray_id_of(name) if name.endswith(STRAY_SUFFIX) else log_id_of(name)
     if log_id is None:
@@ -131,6 +138,10 @@ def _run_line(run: PlacedRun) -> Line:
 
 def index_lines(pairs: KeyValue) -> Iterator[Line]:
     """Yields lines for the index as a whole, its entry logs and ledgers. Raises BookieIoError."""
+
+    from bookie.storage.index.index import Index
+    from bookie.storage.integrity_state import read_integrity_state
+
     index = Index(pairs)
     state = read_integrity_state(pairs)
     yield {
@@ -153,6 +164,9 @@ def index_lines(pairs: KeyValue) -> Iterator[Line]:
 
 def ledger_lines(pairs: KeyValue, ledger_id: int) -> Iterator[Line]:
     """Yields the state and the runs of a ledger, if it is known. Raises BookieIoError."""
+
+    from bookie.storage.index.index import Index
+
     index = Index(pairs)
     if index.tombstone(ledger_id) is not None:
         yield {"kind": "tombstone", "ledger": ledger_id}

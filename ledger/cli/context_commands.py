@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
-from ledger.cli.contexts import Contexts, read_contexts, write_contexts
 from ledger.cli.output import ClusterOption, OutputOption, UsageError, examples, remark, usage
-from ledger.metastore.address import ClusterAddress
+
+if TYPE_CHECKING:
+    from ledger.cli.contexts import Contexts
 
 app = App(
     name="context",
@@ -49,6 +50,10 @@ def add(
     replace
         Replace an address that is saved under this name.
     """
+
+    from ledger.cli.contexts import read_contexts, write_contexts
+    from ledger.metastore.address import ClusterAddress
+
     if not name.strip() or not name.isprintable() or name.startswith("-"):
         raise UsageError(f"context name {name!r}: use printable characters, with no '-' in front")
     ClusterAddress.parse(uri)
@@ -79,6 +84,9 @@ def use_context(name: str, /, *, output: OutputOption = _OUTPUT) -> None:
     name
         A saved context.
     """
+
+    from ledger.cli.contexts import read_contexts, write_contexts
+
     contexts = read_contexts().using(name)
     write_contexts(contexts)
     output.report(_row(contexts, name), f"context {name} is selected: {contexts.address(name)}")
@@ -87,6 +95,9 @@ def use_context(name: str, /, *, output: OutputOption = _OUTPUT) -> None:
 @app.command(name="list", help_epilogue=examples("ledgerstream context list"))
 def list_contexts(*, output: OutputOption = _OUTPUT) -> None:
     """List the saved contexts."""
+
+    from ledger.cli.contexts import read_contexts
+
     contexts = read_contexts()
     output.show_list(
         [_row(contexts, name) for name in sorted(contexts.clusters)],
@@ -105,6 +116,9 @@ def remove(name: str, /, *, output: OutputOption = _OUTPUT) -> None:
     name
         A saved context.
     """
+
+    from ledger.cli.contexts import read_contexts, write_contexts
+
     contexts = read_contexts()
     write_contexts(contexts.without(name))
     output.report({"context": name, "removed": True}, f"context {name} is removed")
@@ -122,6 +136,9 @@ def show(name: str | None = None, /, *, output: OutputOption = _OUTPUT) -> None:
     name
         A saved context; without it, the cluster in use.
     """
+
+    from ledger.cli.contexts import read_contexts
+
     if name is None:
         address, source = ClusterOption().address_and_source()
         output.show({"cluster": address, "from": source}, title="the cluster in use")

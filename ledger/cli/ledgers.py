@@ -10,12 +10,11 @@ import os
 import sys
 from collections.abc import AsyncIterator
 from contextlib import aclosing
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-import trio
 from cyclopts import App
 
-from ledger.cli.lines import FileOrStdin, line_batches, opened
+from ledger.cli.lines import FileOrStdin
 from ledger.cli.output import (
     AtLeastOne,
     AtLeastZero,
@@ -29,15 +28,12 @@ from ledger.cli.output import (
     usage,
     write_output,
 )
-from ledger.cli.standard_streams import StandardStreamFailed
-from ledger.client import LedgerClient
-from ledger.core.entry import DigestType, Entry
-from ledger.core.metadata import LedgerMetadata
-from ledger.core.quorum import check_sizes
-from ledger.errors import InvalidArgument, NoSuchLedger
-from ledger.reading.reader import LedgerReader
-from ledger.writing.frames import ENTRY_PAYLOAD_BYTES_MAX
-from ledger.writing.writer import LedgerWriter
+
+if TYPE_CHECKING:
+    from ledger.core.entry import DigestType, Entry
+    from ledger.core.metadata import LedgerMetadata
+    from ledger.reading.reader import LedgerReader
+    from ledger.writing.writer import LedgerWriter
 
 app = App(
     name="ledger",
@@ -71,6 +67,10 @@ async def list_ledgers(
     *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """List all ledgers."""
+
+    from ledger.client import LedgerClient
+    from ledger.errors import NoSuchLedger
+
     async with LedgerClient.connect(cluster.uri) as client:
         facts = []
         for ledger_id in await client.list_ledgers():
@@ -86,6 +86,9 @@ async def show(
     ledger_id: AtLeastZero, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """Show a ledger: state, quorums, and which bookies hold which entries."""
+
+    from ledger.client import LedgerClient
+
     async with LedgerClient.connect(cluster.uri) as client:
         metadata = await client.ledger_metadata(ledger_id)
     fragments = [
@@ -116,6 +119,11 @@ async def create(
     output: OutputOption = _OUTPUT,
 ) -> None:
     """Create an empty ledger and print its id; `ledger append` writes it."""
+
+    from ledger.client import LedgerClient
+    from ledger.core.entry import DigestType
+    from ledger.core.quorum import check_sizes
+
     with usage():
         check_sizes(ensemble, write_quorum, ack_quorum)
     async with LedgerClient.connect(cluster.uri) as client:
@@ -142,6 +150,13 @@ async def append(
     output: OutputOption = _OUTPUT,
 ) -> None:
     """Write a created ledger, one entry per line of FILE or stdin, and close it."""
+
+    import trio
+
+    from ledger.cli.lines import line_batches, opened
+    from ledger.client import LedgerClient
+    from ledger.writing.frames import ENTRY_PAYLOAD_BYTES_MAX
+
     started_s = trio.current_time()
     with opened(file) as source:
         async with (
@@ -165,6 +180,10 @@ async def append(
 async def _append_all(writer: LedgerWriter, batches: AsyncIterator[list[bytes]]) -> None:
     """Appends all lines. After an error in the input those before it are durable, which is
     reported."""
+
+    from ledger.cli.standard_streams import StandardStreamFailed
+    from ledger.errors import InvalidArgument
+
     try:
         async for lines in batches:
             for line in lines:
@@ -179,6 +198,8 @@ async def _append_all(writer: LedgerWriter, batches: AsyncIterator[list[bytes]])
 
 
 def _digest_type(name: DigestName | None) -> DigestType | None:
+    from ledger.core.entry import DigestType
+
     return None if name is None else DigestType[name.upper()]
 
 
@@ -219,6 +240,9 @@ async def read(
     digest
         For a ledger whose metadata is too old to name one.
     """
+
+    from ledger.client import LedgerClient
+
     async with (
         LedgerClient.connect(cluster.uri) as client,
         client.open_ledger(
@@ -254,6 +278,9 @@ async def recover(
     digest
         For a ledger whose metadata is too old to name one.
     """
+
+    from ledger.client import LedgerClient
+
     async with (
         LedgerClient.connect(cluster.uri) as client,
         client.open_ledger(
@@ -268,6 +295,9 @@ async def delete(
     ledger_id: AtLeastZero, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """Delete a ledger. Bookies reclaim the space with their next garbage collection."""
+
+    from ledger.client import LedgerClient
+
     async with LedgerClient.connect(cluster.uri) as client:
         await client.delete_ledger(ledger_id)
     if output.json:

@@ -17,12 +17,9 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Annotated
 
-import trio
 from cyclopts import Parameter
 
 from ledger.cli.output import UsageError
-from ledger.cli.standard_streams import STDIN, STDIN_NAME, StandardStreamFailed
-from ledger.errors import InvalidArgument
 
 FileOrStdin = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]
 """An argument that may be "-". A mistyped option is taken for a file, too: see `opened`."""
@@ -59,6 +56,9 @@ class LineSplitter:
 
     def check(self) -> None:
         """Raises InvalidArgument if the line behind those returned is over the limit."""
+
+        from ledger.errors import InvalidArgument
+
         if self._is_too_long:
             raise InvalidArgument(
                 f"line {self._lines + 1} is longer than {self._line_bytes_max} bytes, the most "
@@ -81,6 +81,9 @@ class Input:
 
     def failure(self, error: OSError) -> Exception:
         """Returns an error that names the file, or stdin."""
+
+        from ledger.cli.standard_streams import STDIN_NAME, StandardStreamFailed
+
         if self.path is None:
             return StandardStreamFailed(STDIN_NAME, error)
         return OSError(error.errno, error.strerror, str(self.path))
@@ -95,6 +98,9 @@ class Input:
 
     async def read(self) -> bytes:
         """Returns the next bytes, b"" at the end."""
+
+        import trio
+
         try:
             return await trio.to_thread.run_sync(
                 os.read, self.descriptor, _CHUNK_BYTES, abandon_on_cancel=True
@@ -109,6 +115,9 @@ def opened(source: Path | None) -> Iterator[Input]:
 
     Raises an error that names what cannot be read.
     """
+
+    from ledger.cli.standard_streams import STDIN
+
     is_stdin = source is None or str(source) == "-"
     path = None if is_stdin else source
     try:

@@ -9,10 +9,6 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from ledger.cli.output import ClusterOption, OutputOption, UsageError, examples, time_of
-from ledger.errors import InvalidArgument
-from ledger.metastore import ClusterAddress, open_store
-from ledger.metastore.backup import decode_backup, export_lines, import_backup
-from ledger.metastore.restores import RestoreLog
 
 app = App(
     name="metadata",
@@ -35,6 +31,10 @@ async def export(file: Path | None = None, /, *, cluster: ClusterOption = _CLUST
     file
         File to write, which must not exist; standard output without it.
     """
+
+    from ledger.metastore import ClusterAddress, open_store
+    from ledger.metastore.backup import export_lines
+
     address = ClusterAddress.parse(cluster.uri)
     async with open_store(address) as store:
         if file is None:
@@ -62,6 +62,10 @@ async def import_(file: Path, /, *, cluster: ClusterOption = _CLUSTER) -> None:
     file
         What `metadata export` wrote.
     """
+
+    from ledger.metastore import ClusterAddress, open_store
+    from ledger.metastore.backup import decode_backup, import_backup
+
     with file.open(encoding="utf-8", errors="surrogateescape") as lines:
         backup = decode_backup(lines)
     address = ClusterAddress.parse(cluster.uri)
@@ -76,6 +80,10 @@ async def restores(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = 
 
     Bookies keep ledgers in these ranges of ids that the metadata does not list.
     """
+
+    from ledger.metastore import open_store
+    from ledger.metastore.restores import RestoreLog
+
     async with open_store(cluster.uri) as store:
         found = await RestoreLog(store).read()
     rows = [
@@ -109,6 +117,11 @@ async def release(
     yes
         Do it: the records in these ledgers are gone for good.
     """
+
+    from ledger.errors import InvalidArgument
+    from ledger.metastore import open_store
+    from ledger.metastore.restores import RestoreLog
+
     async with open_store(cluster.uri) as store:
         log = RestoreLog(store)
         found = await log.read()

@@ -12,14 +12,13 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-import trio
-
-from ledger.cli.lines import size_of
 from ledger.cli.output import causes_of, print_json, remark, write_output
-from ledger.cli.standard_streams import OutputClosed, StandardStreamFailed
+from ledger.cli.standard_streams import StandardStreamFailed
 from ledger.errors import InvalidArgument
-from stream.core.position import Position
 from stream.errors import SequenceMismatch
+
+if TYPE_CHECKING:
+    from stream.core.position import Position
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,6 +72,9 @@ class Appending:
     @contextmanager
     def reported(self) -> Iterator[None]:
         """Reports what is durable if the block ends early, whatever the reason is."""
+
+        from ledger.cli.standard_streams import OutputClosed
+
         try:
             yield
         except BaseException as error:
@@ -148,6 +150,11 @@ async def append_records(
     one must get this sequence number, and the others those behind it. An error of the input is
     raised when the records before it are durable.
     """
+
+    import trio
+
+    from ledger.cli.lines import size_of
+
     is_single = state.printed == "receipts" or expected_sequence is not None
     async with _writer(namespace, state.name, is_single=is_single) as writer:
         started_s = trio.current_time()
@@ -193,6 +200,9 @@ class _Appender:
     async def take(self, lines: list[bytes], taken: _Taken) -> None:
         """Appends the records of some lines. Raises InvalidArgument with the number of the line.
         Hot."""
+
+        import trio
+
         writer, parse, number = self._writer, self._parse, self._lines
         append_nowait = writer.append_nowait if self._expected is None else self._append_expected
         self._lines += len(lines)
@@ -229,6 +239,9 @@ class _Appender:
 
 async def _append_all(appender: _Appender, advance: Callable[[int, int], None]) -> None:
     """Appends in one task and waits for confirmations in another; a channel bounds the distance."""
+
+    import trio
+
     send, receive = trio.open_memory_channel[_Taken](_BATCHES_AHEAD_MAX)
     failure: Exception | None = None
 
@@ -259,6 +272,9 @@ async def _append_all(appender: _Appender, advance: Callable[[int, int], None]) 
 
 async def _confirm(taken: _Taken, state: Appending) -> None:
     """Waits until the records are durable, and prints what was requested."""
+
+    from stream.core.position import Position
+
     assert taken.first is not None, "something was taken"
     first = await taken.first.wait()
     for ticket in taken.lasts.values():

@@ -8,23 +8,12 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ledger.cli.output import usage
-from ledger.core.times import parse_time_ms
-from ledger.errors import InvalidArgument
-from ledger.units import parse_duration_ms
-from stream.core.names import check_name
-from stream.core.position import (
-    FromCursor,
-    FromEnd,
-    FromEventTime,
-    FromSequence,
-    FromTime,
-    Start,
-    parse_start,
-)
-from stream.core.stream_patterns import StreamPatterns
+
+if TYPE_CHECKING:
+    from stream.core.position import Start
 
 
 class StreamName(NamedTuple):
@@ -38,6 +27,10 @@ class StreamName(NamedTuple):
 @usage()
 def parse_stream(text: str) -> StreamName:
     """Parses "demo/clicks" to namespace and stream."""
+
+    from ledger.errors import InvalidArgument
+    from stream.core.names import check_name
+
     namespace, slash, stream = text.partition("/")
     if not slash:
         raise InvalidArgument(f"stream {text!r}: write NAMESPACE/STREAM, like demo/{text}")
@@ -54,6 +47,11 @@ class StreamNames(NamedTuple):
 @usage()
 def parse_streams(words: Sequence[str]) -> StreamNames:
     """Parses "demo/clicks", "demo/views-*" to a namespace, and names and patterns in it."""
+
+    from ledger.errors import InvalidArgument
+    from stream.core.names import check_name
+    from stream.core.stream_patterns import StreamPatterns
+
     names = [word.partition("/") for word in words]
     for word, (_, slash, stream) in zip(words, names, strict=True):
         if not slash or not stream:
@@ -73,6 +71,18 @@ def parse_streams(words: Sequence[str]) -> StreamNames:
 def parse_from(text: str, option: str = "--from") -> Start:
     """Parses earliest, latest, position, seq:N, end:N, time:TIME, event-time:TIME, cursor:NAME, or
     a time of appending (see `parse_time`) alone."""
+
+    from ledger.errors import InvalidArgument
+    from stream.core.names import check_name
+    from stream.core.position import (
+        FromCursor,
+        FromEnd,
+        FromEventTime,
+        FromSequence,
+        FromTime,
+        parse_start,
+    )
+
     kind, colon, rest = text.partition(":")
     if colon and kind in ("seq", "end"):
         if not (rest.isascii() and rest.isdigit()):
@@ -103,6 +113,11 @@ def parse_from(text: str, option: str = "--from") -> Start:
 def parse_time(text: str, option: str) -> int:
     """Parses 2026-01-31T12:00:00Z, now, 1h or -1h (an hour ago) or +1h (from now), to milliseconds
     since 1970. Raises InvalidArgument, which begins with `option`."""
+
+    from ledger.core.times import parse_time_ms
+    from ledger.errors import InvalidArgument
+    from ledger.units import parse_duration_ms
+
     word = text.strip()
     if word == "now":
         return _now_ms()
@@ -122,6 +137,9 @@ def parse_time(text: str, option: str) -> int:
 
 def parse_event_time(text: str) -> int:
     """Parses what `parse_time` does, and milliseconds since 1970."""
+
+    from ledger.errors import InvalidArgument
+
     try:
         milliseconds = int(text) if _NUMBER.fullmatch(text) else parse_time(text, "")
     except InvalidArgument:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ledger.cli.output import (
     AtLeastOne,
     AtLeastZero,
@@ -12,10 +14,9 @@ from ledger.cli.output import (
     remark,
 )
 from ledger.core.copies import CopyVerdict
-from stream.canary import Canary, CanaryOptions, CanaryRound
-from stream.cli.arguments import parse_stream
-from stream.cli.connecting import connect
-from stream.cli.verify import EXIT_CODES
+
+if TYPE_CHECKING:
+    from stream.canary import CanaryRound
 
 _CLUSTER = ClusterOption()
 _SEVERITY = {
@@ -61,6 +62,12 @@ async def canary(
     stop_on_violation
         Stop when a guarantee was broken.
     """
+
+    from stream.canary import Canary, CanaryOptions
+    from stream.cli.arguments import parse_stream
+    from stream.cli.connecting import connect
+    from stream.cli.verify import EXIT_CODES
+
     name = parse_stream(stream)
     options = CanaryOptions(
         interval_s=interval_s,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
-from ledger.cli.contexts import did_you_mean
 from ledger.cli.output import ClusterOption
-from ledger.client import LedgerClient
-from stream.cli.arguments import StreamName, StreamNames
-from stream.core.stream_patterns import StreamPatterns
-from stream.errors import NoSuchNamespace, NoSuchStream
-from stream.namespace import Namespace, list_namespaces
+
+if TYPE_CHECKING:
+    from ledger.client import LedgerClient
+    from stream.cli.arguments import StreamName, StreamNames
+    from stream.errors import NoSuchNamespace, NoSuchStream
+    from stream.namespace import Namespace
 
 
 @asynccontextmanager
@@ -23,6 +24,12 @@ async def connect(
     A NoSuchNamespace or NoSuchStream from inside is raised again with the similar name that exists,
     if there is one. Raises UsageError, MetadataUnavailable.
     """
+
+    from stream.cli.arguments import StreamName, StreamNames
+    from stream.core.stream_patterns import StreamPatterns
+    from stream.errors import NoSuchNamespace, NoSuchStream
+    from stream.namespace import Namespace
+
     wanted = name if isinstance(name, str) else name.namespace
     streams: Sequence[str] = ()
     if isinstance(name, StreamName):
@@ -42,6 +49,11 @@ async def explained_namespace(
     client: LedgerClient, name: str, error: NoSuchNamespace
 ) -> NoSuchNamespace:
     """Returns the error with the name of a similar namespace, if there is one."""
+
+    from ledger.cli.contexts import did_you_mean
+    from stream.errors import NoSuchNamespace
+    from stream.namespace import list_namespaces
+
     similar = did_you_mean(name, await list_namespaces(client))
     return NoSuchNamespace(f"no namespace {name!r}{similar}") if similar else error
 
@@ -49,6 +61,9 @@ async def explained_namespace(
 async def _explained_stream(
     namespace: Namespace, streams: Sequence[str], error: NoSuchStream
 ) -> NoSuchStream | NoSuchNamespace:
+    from ledger.cli.contexts import did_you_mean
+    from stream.errors import NoSuchNamespace, NoSuchStream
+
     try:
         known = await namespace.list_streams()
     except NoSuchNamespace as missing:

@@ -5,18 +5,16 @@ On a partitioned stream the commands apply to the cursors of all its partitions.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 
-from ledger.cli.contexts import did_you_mean
 from ledger.cli.output import ClusterOption, OutputOption, UsageError, examples, time_of
-from stream.cli.arguments import StreamName, parse_from, parse_stream
-from stream.cli.connecting import connect
-from stream.core.metadata.cursors import CursorMetadata
-from stream.core.position import Position
-from stream.errors import NoSuchCursor
-from stream.namespace import Namespace
+
+if TYPE_CHECKING:
+    from stream.cli.arguments import StreamName
+    from stream.core.metadata.cursors import CursorMetadata
+    from stream.namespace import Namespace
 
 app = App(
     name="cursor",
@@ -48,6 +46,10 @@ async def list_cursors(
     stream: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """List the cursors of a stream, including those of consumer groups, with their lag."""
+
+    from stream.cli.arguments import parse_stream
+    from stream.cli.connecting import connect
+
     name = parse_stream(stream)
     async with connect(cluster, name) as namespace:
         facts = [
@@ -60,6 +62,10 @@ async def list_cursors(
 
 async def _found(namespace: Namespace, name: StreamName, cursor: str) -> list[dict[str, Any]]:
     """Returns the facts of the cursor in each partition that has it. Raises NoSuchCursor."""
+
+    from ledger.cli.contexts import did_you_mean
+    from stream.errors import NoSuchCursor
+
     known = [
         each
         for partition in await namespace.partitions(name.stream)
@@ -92,6 +98,10 @@ async def show(
     output: OutputOption = _OUTPUT,
 ) -> None:
     """Show a cursor: its position, its holder, and its lag."""
+
+    from stream.cli.arguments import parse_stream
+    from stream.cli.connecting import connect
+
     name = parse_stream(stream)
     async with connect(cluster, name) as namespace:
         _show(await _found(namespace, name, cursor), cursor, output)
@@ -122,6 +132,11 @@ async def set_cursor(
     to
         earliest, latest, a position, seq:N, end:N, time:ISO, event-time:ISO or cursor:NAME.
     """
+
+    from stream.cli.arguments import parse_from, parse_stream
+    from stream.cli.connecting import connect
+    from stream.core.position import Position
+
     name, start = parse_stream(stream), parse_from(to, "position")
     async with connect(cluster, name) as namespace:
         partitions = await namespace.partitions(name.stream)
@@ -145,6 +160,10 @@ async def delete(
     output: OutputOption = _OUTPUT,
 ) -> None:
     """Delete a cursor. Retention no longer waits for it; a client that uses it is notified."""
+
+    from stream.cli.arguments import parse_stream
+    from stream.cli.connecting import connect
+
     name = parse_stream(stream)
     async with connect(cluster, name) as namespace:
         for facts in await _found(namespace, name, cursor):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from cyclopts import App
 
-from ledger.cli.contexts import did_you_mean
 from ledger.cli.output import ClusterOption, OutputOption, examples, print_json
-from stream.cli.arguments import StreamName, parse_stream
-from stream.cli.connecting import connect
-from stream.errors import NoSuchGroup
+
+if TYPE_CHECKING:
+    from stream.cli.arguments import StreamName
 
 app = App(
     name="group",
@@ -28,6 +28,10 @@ async def list_groups(
     stream: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """List the consumer groups of a stream."""
+
+    from stream.cli.arguments import parse_stream
+    from stream.cli.connecting import connect
+
     name = parse_stream(stream)
     facts = []
     async with connect(cluster, name) as namespace:
@@ -52,6 +56,10 @@ async def show(
     stream: str, group: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """Show a consumer group: its members, and for each partition its holder and lag."""
+
+    from stream.cli.arguments import parse_stream
+    from stream.cli.connecting import connect
+
     name = parse_stream(stream)
     async with connect(cluster, name) as namespace:
         with _explained(name, await namespace.groups(name.stream), group):
@@ -87,6 +95,10 @@ async def delete(
     stream: str, group: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """Delete a consumer group without members, and its positions."""
+
+    from stream.cli.arguments import parse_stream
+    from stream.cli.connecting import connect
+
     name = parse_stream(stream)
     async with connect(cluster, name) as namespace:
         with _explained(name, await namespace.groups(name.stream), group):
@@ -100,6 +112,10 @@ async def delete(
 @contextmanager
 def _explained(name: StreamName, known: Collection[str], group: str) -> Iterator[None]:
     """Makes NoSuchGroup name a similar group, and the command that lists them."""
+
+    from ledger.cli.contexts import did_you_mean
+    from stream.errors import NoSuchGroup
+
     try:
         yield
     except NoSuchGroup:

@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from ledger.units import duration_text, size_text
-
 DISK_FULL_RATIO = 0.95
 """As `disk_usage_threshold` of a bookie by default, which is read-only beyond it."""
 
@@ -155,6 +153,8 @@ def _of_bookies(bookies: Sequence[BookieHealth]) -> list[Reason]:
 
 
 def _of_disks(bookies: Sequence[BookieHealth]) -> list[Reason]:
+    from ledger.units import size_text
+
     found = []
     for one in bookies:
         if one.total_bytes and one.free_bytes is not None:
@@ -186,6 +186,8 @@ def _of_namespaces(namespaces: Sequence[NamespaceHealth], up: int) -> list[Reaso
 
 
 def _lag(cursor: CursorHealth) -> str:
+    from ledger.units import duration_text
+
     return f"{duration_text(int(cursor.lag_seconds * 1000))} ({cursor.lag_records:,} records)"
 
 

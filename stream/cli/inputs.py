@@ -11,12 +11,13 @@ import json
 import os
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from ledger.cli.lines import Input, line_batches
-from ledger.core.times import parse_time_ms
-from ledger.errors import InvalidArgument
+from ledger.cli.lines import Input
 from stream.core.entry.format import RECORD_BYTES_MAX
+
+if TYPE_CHECKING:
+    from ledger.errors import InvalidArgument
 
 InputFormat = Literal["lines", "json", "raw"]
 Headers = tuple[tuple[str, bytes], ...]
@@ -70,6 +71,9 @@ class RecordInput:
 
     def batches(self) -> AsyncGenerator[list[bytes], None]:
         """Returns the lines, those of one read together; a raw input is one line."""
+
+        from ledger.cli.lines import line_batches
+
         if self.format == "raw":
             return _whole(self.source)
         is_json = self.format == "json"
@@ -89,10 +93,15 @@ class RecordInput:
 
     def located(self, number: int, error: Exception) -> InvalidArgument:
         """Returns the error of the line with this number, counted from 1."""
+
+        from ledger.errors import InvalidArgument
+
         return InvalidArgument(str(error) if self.format == "raw" else f"line {number}: {error}")
 
 
 async def _whole(source: Input) -> AsyncGenerator[list[bytes], None]:
+    from ledger.errors import InvalidArgument
+
     chunks: list[bytes] = []
     nbytes = 0
     while chunk := await source.read():
@@ -111,6 +120,9 @@ def parse_json_record(line: bytes) -> NewRecord | None:
 
     Raises InvalidArgument.
     """
+
+    from ledger.errors import InvalidArgument
+
     if not line.strip():
         return None
     try:
@@ -137,6 +149,8 @@ def parse_json_record(line: bytes) -> NewRecord | None:
 
 
 def _bytes_of(what: str, found: object) -> bytes:
+    from ledger.errors import InvalidArgument
+
     try:
         if isinstance(found, str):
             return found.encode()
@@ -149,6 +163,9 @@ def _bytes_of(what: str, found: object) -> bytes:
 
 
 def _event_time_ms(found: object) -> int | None:
+    from ledger.core.times import parse_time_ms
+    from ledger.errors import InvalidArgument
+
     if found is None or (isinstance(found, int) and not isinstance(found, bool)):
         return found
     try:
@@ -161,6 +178,8 @@ def _event_time_ms(found: object) -> int | None:
 
 
 def _headers(found: object) -> Headers:
+    from ledger.errors import InvalidArgument
+
     pairs = list(found.items()) if isinstance(found, dict) else found
     if not isinstance(pairs, list) or not all(
         isinstance(pair, list | tuple) and len(pair) == 2 and isinstance(pair[0], str)
@@ -171,6 +190,8 @@ def _headers(found: object) -> Headers:
 
 
 def _name(name: str) -> str:
+    from ledger.errors import InvalidArgument
+
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -180,6 +201,9 @@ def _name(name: str) -> str:
 
 def parse_header(text: str) -> tuple[str, bytes]:
     """Parses NAME=VALUE of the command line: the value may be any bytes. Raises InvalidArgument."""
+
+    from ledger.errors import InvalidArgument
+
     name, equals, value = os.fsencode(text).partition(b"=")
     if not equals or not name:
         raise InvalidArgument(f"--header {text!r}: write NAME=VALUE")

@@ -8,20 +8,17 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import trio
 from cyclopts import Parameter
 
 from ledger.cli.output import ClusterOption, OutputOption, SecondsOrZero
-from ledger.cli.standard_streams import announce
-from ledger.cli.supervised import wait_starter_gone
-from ledger.client import LedgerClient
-from ledger.errors import LedgerError, MetadataUnavailable
-from ledger.runtime.logs import open_log
-from stream.errors import NoSuchNamespace
-from stream.namespace import list_namespaces
-from stream.retention.janitor import SINK_ORPHAN_AGE_MS, Janitor, SweepReport
+from stream.retention.janitor import SINK_ORPHAN_AGE_MS
+
+if TYPE_CHECKING:
+    from ledger.client import LedgerClient
+    from stream.retention.janitor import Janitor, SweepReport
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
@@ -56,6 +53,11 @@ async def janitor(
         Sweep although the clock of this machine differs from others by more than a day. Only for
         a clock that is right.
     """
+
+    from ledger.cli.standard_streams import announce
+    from ledger.client import LedgerClient
+    from ledger.runtime.logs import open_log
+
     reopen_log = open_log(os.environ, level="warning")
     age_ms = int(sink_orphan_hours * 3_600_000)
     async with LedgerClient.connect(cluster.uri) as client:
@@ -85,6 +87,8 @@ async def _reopen_on_hangup(
 
 
 async def _end_with_starter(scope: trio.CancelScope) -> None:
+    from ledger.cli.supervised import wait_starter_gone
+
     await wait_starter_gone()
     scope.cancel()
 
@@ -92,6 +96,8 @@ async def _end_with_starter(scope: trio.CancelScope) -> None:
 async def _sweep_for_ever(
     client: LedgerClient, interval_s: float, sink_orphan_age_ms: int, trust_clock: bool
 ) -> None:
+    from ledger.errors import LedgerError
+
     janitors: dict[str, Janitor] = {}
     while True:
         try:
@@ -116,6 +122,12 @@ async def sweep(
     its business. It is kept up to date. A namespace that cannot be read is a failure of its own
     report. Raises MetadataUnavailable.
     """
+
+    from ledger.errors import LedgerError, MetadataUnavailable
+    from stream.errors import NoSuchNamespace
+    from stream.namespace import list_namespaces
+    from stream.retention.janitor import Janitor, SweepReport
+
     known = {} if janitors is None else janitors
     names = await list_namespaces(client)
     for gone in [name for name in known if name not in names]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
@@ -15,14 +15,12 @@ from ledger.cli.output import (
     remark,
     usage,
 )
-from ledger.client import LedgerClient
-from stream.cli.connecting import connect, explained_namespace
-from stream.cli.retention import consequence_facts
-from stream.cli.settings import PolicyOptions, policy_facts
-from stream.core.metadata.namespaces import NamespaceMetadata
-from stream.errors import NoSuchNamespace
-from stream.namespace import Namespace, create_namespace, delete_namespace, list_namespaces
-from stream.retention.policies import consequences
+from stream.cli.settings import PolicyOptions
+
+if TYPE_CHECKING:
+    from ledger.client import LedgerClient
+    from stream.core.metadata.namespaces import NamespaceMetadata
+    from stream.namespace import Namespace
 
 app = App(
     name="namespace",
@@ -37,6 +35,8 @@ _Flag = Annotated[bool, Parameter(negative="")]
 
 
 def _show(policy: NamespaceMetadata, output: OutputOption) -> None:
+    from stream.cli.settings import policy_facts
+
     facts = policy_facts(policy, is_for_people=not output.json)
     output.show(facts, title=f"namespace {policy.name}")
 
@@ -59,6 +59,10 @@ async def create(
 
     Times are milliseconds, or like 90s, 12h, 7d; sizes are bytes, or like 500MB, 10GiB.
     """
+
+    from ledger.client import LedgerClient
+    from stream.namespace import create_namespace
+
     async with LedgerClient.connect(cluster.uri) as client:
         with usage():
             created = await create_namespace(client, name, **policy.given())
@@ -69,6 +73,10 @@ async def create(
 @app.command(name="list", help_epilogue=examples("ledgerstream namespace list"))
 async def list_all(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT) -> None:
     """List all namespaces."""
+
+    from ledger.client import LedgerClient
+    from stream.namespace import Namespace, list_namespaces
+
     async with LedgerClient.connect(cluster.uri) as client:
         listed = [
             {"namespace": name, "streams": len(await Namespace(client, name).list_streams())}
@@ -82,6 +90,9 @@ async def show(
     name: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """Show a namespace's policy."""
+
+    from stream.cli.connecting import connect
+
     async with connect(cluster, name) as namespace:
         _show(await namespace.policy(), output)
 
@@ -112,6 +123,9 @@ async def set_policy(
     yes
         Continue although the new policy drops or deletes data now. Without it that is an error.
     """
+
+    from stream.cli.connecting import connect
+
     given = policy.given()
     if not given:
         raise UsageError("nothing to set; `ledgerstream namespace set --help` lists it all")
@@ -146,6 +160,10 @@ async def _show_consequences(
     wanted: NamespaceMetadata,
     output: OutputOption,
 ) -> None:
+    from stream.cli.retention import consequence_facts
+    from stream.cli.settings import policy_facts
+    from stream.retention.policies import consequences
+
     found = await consequences(namespace.client, present, wanted)
     losses = [change for change in found if change.is_loss]
     rows = [consequence_facts(change, is_for_people=not output.json) for change in losses]
@@ -181,6 +199,12 @@ async def delete(
     purge
         Delete what is in its trash for good first. Without it that is an error.
     """
+
+    from ledger.client import LedgerClient
+    from stream.cli.connecting import explained_namespace
+    from stream.errors import NoSuchNamespace
+    from stream.namespace import delete_namespace
+
     async with LedgerClient.connect(cluster.uri) as client:
         try:
             await delete_namespace(client, name, purge=purge)

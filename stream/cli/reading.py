@@ -11,22 +11,23 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import trio
 from cyclopts import Parameter
 
 from ledger.cli.output import ClusterOption, remark, usage, write_output
-from ledger.errors import InvalidArgument
-from stream.cli.arguments import StreamNames, parse_streams
-from stream.cli.connecting import connect
-from stream.cli.record_text import RecordText, Shown, json_line, record_text
-from stream.cli.selection import Selection, SelectOption, StartOption
-from stream.core.entry.records import Record, RecordBatch
-from stream.core.position import EARLIEST, LATEST, FromEnd, Start
-from stream.core.stream_patterns import StreamPatterns
-from stream.namespace import Namespace
-from stream.reading.merged_feeds import find_streams
+from stream.cli.record_text import Shown
+from stream.cli.selection import SelectOption, StartOption
+
+if TYPE_CHECKING:
+    import trio
+
+    from stream.cli.arguments import StreamNames
+    from stream.cli.record_text import RecordText
+    from stream.cli.selection import Selection
+    from stream.core.entry.records import Record, RecordBatch
+    from stream.core.position import Start
+    from stream.namespace import Namespace
 
 _IDLE_TIMEOUT_MS = 500
 _AT_ONCE_MAX = 16
@@ -70,6 +71,8 @@ class ShowOption:
     @property
     @usage()
     def _shown(self) -> Shown:
+        from ledger.errors import InvalidArgument
+
         if self.json and self.output not in (None, "json"):
             raise InvalidArgument(f"--json and -o {self.output} differ: give one of them")
         return "json" if self.json else self.output or "value"
@@ -82,6 +85,10 @@ class ShowOption:
     @usage()
     def text(self) -> RecordText | None:
         """Returns what prints a record; None: JSON. Raises InvalidArgument."""
+
+        from ledger.errors import InvalidArgument
+        from stream.cli.record_text import record_text
+
         shown = self._shown
         if shown != "json":
             return record_text(shown, self.format)
@@ -119,6 +126,11 @@ async def read(
     more
         More streams or patterns, in the same namespace.
     """
+
+    from stream.cli.arguments import parse_streams
+    from stream.cli.connecting import connect
+    from stream.core.position import EARLIEST
+
     first, names = start.first(EARLIEST), parse_streams([stream, *more])
     printer = _Printer(names.namespace, select.selection(), show)
     async with connect(cluster, names) as namespace:
@@ -144,6 +156,11 @@ async def tail(
     more
         More streams or patterns, in the same namespace.
     """
+
+    from stream.cli.arguments import parse_streams
+    from stream.cli.connecting import connect
+    from stream.core.position import LATEST
+
     first, names = start.first(LATEST), parse_streams([stream, *more])
     printer = _Printer(names.namespace, select.selection(), show)
     async with connect(cluster, names) as namespace:
@@ -159,6 +176,10 @@ async def _print(
     *,
     follow: bool,
 ) -> None:
+    from stream.core.position import FromEnd
+    from stream.core.stream_patterns import StreamPatterns
+    from stream.reading.merged_feeds import find_streams
+
     streams = await find_streams(namespace.scope, StreamPatterns(names.streams))
     if not streams:
         _report_no_match(names, follow=follow)
@@ -184,6 +205,9 @@ async def _print(
 
 def _report_no_match(names: StreamNames, *, follow: bool) -> None:
     """Raises InvalidArgument, but if streams are followed that may be created later."""
+
+    from ledger.errors import InvalidArgument
+
     patterns = ", ".join(f"{names.namespace}/{name}" for name in names.streams)
     if not follow:
         raise InvalidArgument(
@@ -247,6 +271,9 @@ async def _last_of(
     namespace: Namespace, streams: list[str], records: int
 ) -> dict[str, list[Record]]:
     """Returns the last records of each stream."""
+
+    import trio
+
     found: dict[str, list[Record]] = {name: [] for name in streams}
     limiter = trio.CapacityLimiter(_AT_ONCE_MAX)
 
@@ -279,6 +306,9 @@ class _Printer:
     def following(self, *, follow: bool) -> trio.CancelScope:
         """Returns a scope that ends when no selected record will be appended any more. What was
         appended before may not have been read then."""
+
+        import trio
+
         until_ms = self.selection.until_ms
         if not follow or until_ms is None:
             return trio.CancelScope()
@@ -295,6 +325,9 @@ class _Printer:
 
     def show_records(self, records: list[Record], stream: str) -> bool:
         """Writes those that are selected; returns whether more are wanted."""
+
+        from stream.cli.record_text import json_line
+
         selected = self.selection.of(records)[: max(0, self._left)]
         if selected:
             name = f"{self._namespace}/{stream}"

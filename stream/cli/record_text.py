@@ -15,7 +15,6 @@ from typing import Literal
 
 from ledger.cli.output import text_or_base64
 from ledger.core.times import time_text
-from ledger.errors import InvalidArgument
 from stream.core.entry.records import Record
 
 Shown = Literal["value", "json", "base64"]
@@ -117,6 +116,8 @@ def _constant(text: bytes) -> RecordText:
 
 
 def _field(letter: str, encode: _Encode) -> RecordText:
+    from ledger.errors import InvalidArgument
+
     if letter in _BYTES:
         content = _BYTES[letter][1]
         return lambda record, stream: content(record, encode)
@@ -133,6 +134,9 @@ def _field(letter: str, encode: _Encode) -> RecordText:
 
 def _escaped(rest: Iterator[str]) -> bytes:
     """Returns the byte of an escape; `rest` is what follows the backslash."""
+
+    from ledger.errors import InvalidArgument
+
     letter = next(rest, "")
     if letter in _ESCAPES:
         return _ESCAPES[letter]

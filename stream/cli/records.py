@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter, validators
 
-from ledger.cli.lines import FileOrStdin, opened
+from ledger.cli.lines import FileOrStdin
 from ledger.cli.output import ClusterOption, OutputOption, UsageError, remark, usage
-from ledger.errors import InvalidArgument
-from stream.cli.appending import Appending, Printed, append_records
-from stream.cli.arguments import StreamName, parse_event_time, parse_stream
-from stream.cli.connecting import connect
-from stream.cli.inputs import InputFormat, RecordInput, RecordTemplate, parse_header
-from stream.core.names import parse_partition
-from stream.namespace import Namespace
+from stream.cli.inputs import InputFormat
+
+if TYPE_CHECKING:
+    from stream.cli.appending import Printed
+    from stream.cli.arguments import StreamName
+    from stream.cli.inputs import RecordTemplate
+    from stream.namespace import Namespace
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
@@ -52,6 +52,11 @@ class RecordOption:
     @usage()
     def template(self) -> RecordTemplate:
         """Raises InvalidArgument."""
+
+        from ledger.errors import InvalidArgument
+        from stream.cli.arguments import parse_event_time
+        from stream.cli.inputs import RecordTemplate, parse_header
+
         if self.key is not None and self.key_separator is not None:
             raise InvalidArgument("--key and --key-separator both give the key: use one of them")
         if self.key_separator == "":
@@ -101,6 +106,14 @@ async def append(
         Print a receipt for each record once it is durable: JSON that says which bookies fsynced
         it. `stream verify --receipt` compares it with what the bookies have.
     """
+
+    from ledger.cli.lines import opened
+    from stream.cli.appending import Appending, append_records
+    from stream.cli.arguments import parse_stream
+    from stream.cli.connecting import connect
+    from stream.cli.inputs import RecordInput
+    from stream.core.names import parse_partition
+
     if surplus:
         raise UsageError(
             f"append reads one file, not {surplus[0]!r} as well; what follows -- is no option"

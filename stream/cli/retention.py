@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
 from ledger.cli.output import ClusterOption, OutputOption, examples, print_json, remark, time_of
-from ledger.units import duration_text, size_text
-from stream.cli.arguments import StreamName, parse_stream
-from stream.cli.connecting import connect
-from stream.core.retention import RetentionPlan, SegmentPlan, Verdict
-from stream.retention.policies import Consequence, plans_of
+
+if TYPE_CHECKING:
+    from stream.core.retention import RetentionPlan, SegmentPlan
+    from stream.retention.policies import Consequence
 
 app = App(
     name="retention",
@@ -51,6 +50,11 @@ async def explain(
         A line for each segment, also if they are many. Without it, those with the same fate share
         a line then.
     """
+
+    from stream.cli.arguments import StreamName, parse_stream
+    from stream.cli.connecting import connect
+    from stream.retention.policies import plans_of
+
     if "/" not in stream:
         async with connect(cluster, stream) as namespace:
             plans = await namespace.what_if()
@@ -140,6 +144,8 @@ def _run_row(run: Sequence[SegmentPlan]) -> dict[str, Any]:
 
 
 def _what(segment: SegmentPlan) -> str:
+    from stream.core.retention import Verdict
+
     match segment.verdict:
         case Verdict.KEEP:
             return "kept, then dropped" if segment.due_ms is not None else "kept"
@@ -152,10 +158,14 @@ def _what(segment: SegmentPlan) -> str:
 
 
 def _is_now(segment: SegmentPlan) -> bool:
+    from stream.core.retention import Verdict
+
     return segment.verdict in (Verdict.DROP, Verdict.PURGE)
 
 
 def _in_short(plan: RetentionPlan) -> str:
+    from ledger.units import duration_text
+
     words = [f"the next sweep drops {amount(plan.dropped)} and deletes {amount(plan.purged)}"]
     if plan.dropped:
         words.append(f"the stream then begins at {plan.begin}")
@@ -166,6 +176,9 @@ def _in_short(plan: RetentionPlan) -> str:
 
 def amount(segments: Sequence[SegmentPlan]) -> str:
     """Returns text like "3 segments (1,234 records, 5.00 MiB)", or "nothing"."""
+
+    from ledger.units import size_text
+
     if not segments:
         return "nothing"
     records = sum(segment.records for segment in segments)
@@ -175,6 +188,8 @@ def amount(segments: Sequence[SegmentPlan]) -> str:
 
 
 def _summary(plan: RetentionPlan, *, is_for_people: bool) -> dict[str, Any]:
+    from stream.core.retention import Verdict
+
     by_verdict = {
         verdict: [segment for segment in plan.segments if segment.verdict is verdict]
         for verdict in Verdict

@@ -6,22 +6,15 @@ import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter, validators
 
 from ledger.cli.output import usage
-from ledger.errors import InvalidArgument
-from stream.cli.arguments import parse_from
-from stream.core.entry.records import Record, RecordBatch
-from stream.core.position import (
-    FromEnd,
-    FromEventTime,
-    FromSequence,
-    FromTime,
-    Position,
-    Start,
-)
+from stream.core.position import Start
+
+if TYPE_CHECKING:
+    from stream.core.entry.records import Record, RecordBatch
 
 _NUMBER = validators.Number(gte=0)
 _Text = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
@@ -43,6 +36,11 @@ class StartOption:
     @usage()
     def first(self, default: Start) -> Start:
         """Returns where to begin. Raises InvalidArgument."""
+
+        from ledger.errors import InvalidArgument
+        from stream.cli.arguments import parse_from
+        from stream.core.position import FromEnd, FromTime
+
         given = [self.start, self.since, self.last]
         if sum(one is not None for one in given) > 1:
             raise InvalidArgument("--from, --since and -n all say where to begin: give one of them")
@@ -80,6 +78,10 @@ class SelectOption:
 
 
 def _since(text: str) -> int:
+    from ledger.errors import InvalidArgument
+    from stream.cli.arguments import parse_from
+    from stream.core.position import FromTime
+
     start = parse_from(text, "--since")
     if not isinstance(start, FromTime):
         raise InvalidArgument(f"--since {text!r}: give a time, like 1h (ago) or 2026-01-31")
@@ -87,6 +89,10 @@ def _since(text: str) -> int:
 
 
 def _until(text: str) -> Start:
+    from ledger.errors import InvalidArgument
+    from stream.cli.arguments import parse_from
+    from stream.core.position import FromEventTime, FromSequence, FromTime, Position
+
     end = parse_from(text, "--until")
     if not isinstance(end, FromTime | FromEventTime | FromSequence | Position):
         raise InvalidArgument(
@@ -97,6 +103,8 @@ def _until(text: str) -> Start:
 
 
 def _pattern(text: str) -> re.Pattern[str]:
+    from ledger.errors import InvalidArgument
+
     try:
         return re.compile(_decoded(os.fsencode(text)))
     except re.error as error:
@@ -124,6 +132,9 @@ class Selection:
     @property
     def until_ms(self) -> int | None:
         """The append time before which records are selected, if there is one."""
+
+        from stream.core.position import FromTime
+
         return self.until.append_time_ms if isinstance(self.until, FromTime) else None
 
     def of(self, records: Iterable[Record]) -> list[Record]:
@@ -139,6 +150,9 @@ class Selection:
 
     def is_over(self, batch: RecordBatch) -> bool:
         """Whether neither the batch nor what is behind it in its stream is selected."""
+
+        from stream.core.position import FromSequence, FromTime, Position
+
         match self.until:
             case FromTime(append_time_ms=time_ms):
                 return batch.append_time_ms >= time_ms
@@ -150,6 +164,8 @@ class Selection:
 
 
 def _is_before(record: Record, end: Start) -> bool:
+    from stream.core.position import FromEventTime, FromSequence, FromTime, Position
+
     match end:
         case FromTime(append_time_ms=time_ms):
             return record.append_time_ms < time_ms

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from cyclopts import Parameter
 
 from ledger.cli.output import UsageError, time_of
-from ledger.errors import InvalidArgument
-from ledger.units import duration_text, parse_duration_ms, parse_size_bytes, size_text
-from stream.core.metadata.namespaces import NamespaceMetadata
-from stream.retention.policies import NamespaceSettings
+from ledger.units import duration_text, size_text
+
+if TYPE_CHECKING:
+    from stream.core.metadata.namespaces import NamespaceMetadata
+    from stream.retention.policies import NamespaceSettings
 
 _NO_LIMIT = ("ever", "none")
 
@@ -60,6 +61,10 @@ class PolicyOptions:
 
     def given(self) -> NamespaceSettings:
         """The settings that were given. Raises InvalidArgument naming the option."""
+
+        from ledger.errors import InvalidArgument
+        from stream.retention.policies import NamespaceSettings
+
         settings: dict[str, Any] = {}
         for option, word in asdict(self).items():
             if word is not None:
@@ -71,6 +76,8 @@ class PolicyOptions:
 
 
 def _parsed(option: str, word: Any) -> Any:
+    from ledger.units import parse_duration_ms, parse_size_bytes
+
     is_none = isinstance(word, str) and word.strip().lower() in _NO_LIMIT
     match option:
         case "retention_cursors":
@@ -93,6 +100,8 @@ def _names(word: str) -> tuple[str, ...]:
 
 
 def _whole(word: str) -> int:
+    from ledger.errors import InvalidArgument
+
     if not (word.isascii() and word.isdigit() and len(word) <= 12):
         raise InvalidArgument(f"{word[:40]!r}: write a whole number, or none")
     return int(word)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cyclopts import App
 
@@ -15,11 +15,9 @@ from ledger.cli.output import (
     time_of,
     usage,
 )
-from ledger.client import LedgerClient
-from ledger.units import parse_duration_ms
-from stream.core.sinks import SinkMetadata
-from stream.retention.clock_check import trusted_now_ms
-from stream.store.sinks import find_sink, forget_sink, list_sinks, read_sink
+
+if TYPE_CHECKING:
+    from stream.core.sinks import SinkMetadata
 
 app = App(name="sink", help="List, show, forget.", help_epilogue=examples("ledgerstream sink list"))
 
@@ -41,6 +39,10 @@ def _facts(sink: SinkMetadata) -> dict[str, Any]:
 @app.command(name="list", help_epilogue=examples("ledgerstream sink list"))
 async def list_all(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT) -> None:
     """List the sinks of the cluster with the batch each committed last."""
+
+    from ledger.client import LedgerClient
+    from stream.store.sinks import find_sink, list_sinks
+
     async with LedgerClient.connect(cluster.uri) as client:
         found = [await find_sink(client.store, each) for each in await list_sinks(client.store)]
     facts = [_facts(sink) for sink in found if sink is not None]
@@ -52,6 +54,10 @@ async def show(
     sink: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """Show the last committed batch of a sink, and its streams."""
+
+    from ledger.client import LedgerClient
+    from stream.store.sinks import read_sink
+
     async with LedgerClient.connect(cluster.uri) as client:
         found = await read_sink(client.store, sink)
     rows = [
@@ -94,6 +100,12 @@ async def forget(
     older_than
         Instead of one sink: all that have committed nothing for this time, like 90d.
     """
+
+    from ledger.client import LedgerClient
+    from ledger.units import parse_duration_ms
+    from stream.retention.clock_check import trusted_now_ms
+    from stream.store.sinks import find_sink, forget_sink, list_sinks
+
     if (sink is None) == (older_than is None):
         raise UsageError("name a sink, or say --older-than how long for all such sinks")
     forgotten = []

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import trio
-
-from ledger.cli.http_client import ask
 from ledger.cli.output import AtLeastZero, ClusterOption, OutputOption, print_json, usage
-from ledger.client import LedgerClient
-from ledger.connection.pool import BookieSpace
-from ledger.core.metadata import LedgerMetadata
-from ledger.errors import LedgerError, MetadataUnavailable, NoSuchLedger
-from ledger.metastore.bookies import BookieInfo
-from ledger.units import parse_duration_ms
-from stream.cli.health import (
-    WORDS,
-    BookieHealth,
-    CursorHealth,
-    NamespaceHealth,
-    Observed,
-    Reason,
-    reasons_of,
-    verdict_of,
-)
-from stream.errors import NoSuchNamespace, NoSuchStream
-from stream.namespace import Namespace, list_namespaces
+
+if TYPE_CHECKING:
+    from ledger.client import LedgerClient
+    from ledger.core.metadata import LedgerMetadata
+    from ledger.errors import MetadataUnavailable
+    from ledger.metastore.bookies import BookieInfo
+    from stream.cli.health import Observed, Reason
+    from stream.namespace import Namespace
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
@@ -61,6 +48,12 @@ async def status(
     streams_max
         Examine the cursors of up to N streams.
     """
+
+    from ledger.client import LedgerClient
+    from ledger.errors import MetadataUnavailable
+    from ledger.units import parse_duration_ms
+    from stream.cli.health import Observed, reasons_of, verdict_of
+
     with usage():
         lag_ms_max = None if lag_max is None else parse_duration_ms(lag_max)
     uri = cluster.uri
@@ -85,6 +78,8 @@ def _first(group: BaseExceptionGroup[MetadataUnavailable]) -> BaseException:
 async def _observe(
     client: LedgerClient, observed: Observed, *, ledgers_max: int, streams_max: int
 ) -> None:
+    from ledger.errors import NoSuchLedger
+
     await _observe_bookies(client, observed)
     registered = {one.bookie for one in observed.bookies if one.state != "down"}
     ids = await client.list_ledgers()
@@ -121,6 +116,9 @@ def _can_be_read(metadata: LedgerMetadata, registered: set[str]) -> bool:
 
 
 async def _observe_bookies(client: LedgerClient, observed: Observed) -> None:
+    from ledger.connection.pool import BookieSpace
+    from stream.cli.health import BookieHealth
+
     writable, readable = await client.bookies.available(), await client.bookies.read_only()
     states = dict.fromkeys(await client.bookies.all(), "down")
     states |= dict.fromkeys(readable, "read only") | dict.fromkeys(writable, "up")
@@ -148,6 +146,9 @@ async def _observe_bookies(client: LedgerClient, observed: Observed) -> None:
 
 
 async def _ledgers_in_repair(bookie: str, info: BookieInfo, observed: Observed) -> int | None:
+    from ledger.cli.http_client import ask
+    from ledger.errors import LedgerError
+
     try:
         report = await ask(bookie, info, _REPORT_PATH)
         return sum(int(one["ledgers_in_limbo"]) for one in report["ledger_directories"])
@@ -160,6 +161,11 @@ async def _ledgers_in_repair(bookie: str, info: BookieInfo, observed: Observed) 
 
 async def _observe_streams(client: LedgerClient, observed: Observed, streams_max: int) -> None:
     """Observes namespaces, and the lag of every cursor, those of consumer groups among them."""
+
+    from stream.cli.health import NamespaceHealth
+    from stream.errors import NoSuchNamespace
+    from stream.namespace import Namespace, list_namespaces
+
     left = streams_max
     for name in await list_namespaces(client):
         namespace = Namespace(client, name)
@@ -186,6 +192,10 @@ async def _observe_streams(client: LedgerClient, observed: Observed, streams_max
 
 
 async def _observe_cursors(namespace: Namespace, stream: str, observed: Observed) -> None:
+    from ledger.errors import LedgerError, MetadataUnavailable, NoSuchLedger
+    from stream.cli.health import CursorHealth
+    from stream.errors import NoSuchStream
+
     try:
         for partition in await namespace.partitions(stream):
             for cursor in await namespace.cursors(partition):
@@ -209,6 +219,8 @@ async def _observe_cursors(namespace: Namespace, stream: str, observed: Observed
 
 
 async def _for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) -> None:
+    import trio
+
     waiting = iter(items)
 
     async def take_turns() -> None:
@@ -221,6 +233,8 @@ async def _for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) ->
 
 
 def _show(observed: Observed, reasons: list[Reason], output: OutputOption) -> None:
+    from stream.cli.health import WORDS, verdict_of
+
     verdict = verdict_of(reasons)
     streams = sum(one.streams for one in observed.namespaces)
     facts: dict[str, Any] = {

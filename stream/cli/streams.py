@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import trio
 from cyclopts import App, Parameter
 
 from ledger.cli.output import (
@@ -19,18 +18,12 @@ from ledger.cli.output import (
     usage,
     write_output,
 )
-from ledger.errors import InvalidArgument
-from ledger.units import duration_text
-from stream.cli.arguments import StreamName, parse_from, parse_stream
-from stream.cli.connecting import connect
-from stream.cli.retention import warn
-from stream.core.metadata.streams import Segment, StreamInfo, StreamMetadata
-from stream.core.position import FromTime, Position
-from stream.errors import IsPartitioned, NoSuchStream
-from stream.namespace import Namespace, list_namespaces
-from stream.partitions.partitions import PartitionedInfo
-from stream.retention.policies import plans_of
-from stream.store.partitions import PARTITIONS_CONCURRENT_MAX
+
+if TYPE_CHECKING:
+    from stream.cli.arguments import StreamName
+    from stream.core.metadata.streams import Segment, StreamInfo, StreamMetadata
+    from stream.namespace import Namespace
+    from stream.partitions.partitions import PartitionedInfo
 
 app = App(
     name="stream",
@@ -73,6 +66,9 @@ def _partitioned_facts(name: StreamName, info: PartitionedInfo) -> dict[str, Any
 
 async def _facts_of(namespace: Namespace, name: StreamName) -> dict[str, Any]:
     """Of a plain stream, or of a partitioned one as a whole."""
+
+    from stream.errors import IsPartitioned
+
     try:
         return _facts(name, await namespace.info(name.stream))
     except IsPartitioned:
@@ -140,6 +136,10 @@ async def create(
         Create it with N partitions, written in parallel; it can grow later. Without it the
         stream has no partitions.
     """
+
+    from stream.cli.arguments import parse_stream
+    from stream.cli.connecting import connect
+
     name = parse_stream(stream)
     async with connect(cluster, name) as namespace:
         if await namespace.ensure():
@@ -170,6 +170,10 @@ async def grow(
     partitions
         New number of partitions.
     """
+
+    from stream.cli.arguments import parse_stream
+    from stream.cli.connecting import connect
+
     name = parse_stream(stream)
     async with connect(cluster, name) as namespace:
         with usage():
@@ -198,7 +202,10 @@ async def list_streams(
     names
         Print only the names, which is fast for many thousands.
     """
+
     from ledger.client import LedgerClient
+    from stream.cli.arguments import StreamName
+    from stream.namespace import Namespace, list_namespaces
 
     facts: list[dict[str, Any]] = []
     async with LedgerClient.connect(cluster.uri) as client:
@@ -219,6 +226,11 @@ async def list_streams(
 
 
 async def _all_facts(namespace: Namespace, names: list[StreamName]) -> list[dict[str, Any]]:
+    import trio
+
+    from stream.errors import NoSuchStream
+    from stream.store.partitions import PARTITIONS_CONCURRENT_MAX
+
     found: dict[StreamName, dict[str, Any]] = {}
     waiting = iter(names)
 
@@ -261,6 +273,13 @@ async def show(
     page
         The page of segments to list, counted from 1.
     """
+
+    from stream.cli.arguments import StreamName, parse_stream
+    from stream.cli.connecting import connect
+    from stream.cli.retention import warn
+    from stream.errors import IsPartitioned
+    from stream.retention.policies import plans_of
+
     name = parse_stream(stream)
     async with connect(cluster, name) as namespace:
         try:
@@ -341,6 +360,11 @@ async def truncate(
     yes
         Continue although the namespace has no trash. Without it that is an error.
     """
+
+    from stream.cli.arguments import parse_from, parse_stream
+    from stream.cli.connecting import connect
+    from stream.core.position import FromTime, Position
+
     name = parse_stream(stream)
     to = parse_from(position, "position")
     if not isinstance(to, Position | FromTime):
@@ -375,6 +399,11 @@ async def delete(
     yes
         Continue although the namespace has no trash. Without it that is an error.
     """
+
+    from ledger.units import duration_text
+    from stream.cli.arguments import parse_stream
+    from stream.cli.connecting import connect
+
     name = parse_stream(stream)
     async with connect(cluster, name) as namespace:
         await _check_trash(namespace, yes)
@@ -391,6 +420,9 @@ async def delete(
 
 async def _check_trash(namespace: Namespace, yes: bool) -> None:
     """Raises InvalidArgument if dropped data cannot be restored, unless `yes` allows it."""
+
+    from ledger.errors import InvalidArgument
+
     if not yes and (await namespace.policy()).trash_ms == 0:
         raise InvalidArgument(
             f"namespace {namespace.name} has no trash (trash_ms is 0): nothing can bring back what "

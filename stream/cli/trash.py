@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -15,13 +15,10 @@ from ledger.cli.output import (
     time_of,
     usage,
 )
-from ledger.errors import InvalidArgument
-from ledger.units import duration_text
-from stream.cli.arguments import parse_stream
-from stream.cli.connecting import connect
-from stream.cli.retention import amount
 from stream.cli.streams import app
-from stream.core.position import Position
+
+if TYPE_CHECKING:
+    from stream.core.position import Position
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
@@ -32,6 +29,10 @@ async def trash(
     namespace: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """List what can be restored: deleted streams, and truncated segments."""
+
+    from ledger.units import duration_text
+    from stream.cli.connecting import connect
+
     async with connect(cluster, namespace) as streams:
         entries = await streams.trash()
         now_ms = streams.client.now_ms()
@@ -78,6 +79,10 @@ async def undelete(
     as_name
         Bring it back under this name (without cursors), when its own is in use again.
     """
+
+    from stream.cli.arguments import parse_stream
+    from stream.cli.connecting import connect
+
     name = parse_stream(stream)
     async with connect(cluster, name) as namespace:
         await namespace.undelete_stream(name.stream, as_name)
@@ -100,6 +105,11 @@ async def untruncate(
     output: OutputOption = _OUTPUT,
 ) -> None:
     """Restore truncated records, from POSITION on or all that are left."""
+
+    from stream.cli.arguments import parse_stream
+    from stream.cli.connecting import connect
+    from stream.cli.retention import amount
+
     name = parse_stream(stream)
     to = None if position is None else _position(position)
     async with connect(cluster, name) as namespace:
@@ -133,6 +143,9 @@ async def untruncate(
 
 @usage()
 def _position(text: str) -> Position:
+    from ledger.errors import InvalidArgument
+    from stream.core.position import Position
+
     try:
         return Position.parse(text)
     except InvalidArgument:
@@ -157,6 +170,11 @@ async def purge(
     yes
         Really do it: nothing can bring it back. Without it that is an error.
     """
+
+    from ledger.errors import InvalidArgument
+    from stream.cli.arguments import parse_stream
+    from stream.cli.connecting import connect
+
     name = parse_stream(stream)
     async with connect(cluster, name) as namespace:
         if not yes:

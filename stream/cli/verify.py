@@ -11,9 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-import trio
+from typing import TYPE_CHECKING, Any
 
 import stream.cli.trash  # noqa: F401 - it adds commands to the same app
 from ledger.cli.output import (
@@ -25,16 +23,13 @@ from ledger.cli.output import (
     remark,
     usage,
 )
-from ledger.copy_reader import SilentBookies
 from ledger.core.copies import CopyVerdict
-from ledger.units import size_text
-from stream.cli.arguments import StreamName, parse_stream
-from stream.cli.connecting import connect
 from stream.cli.streams import app as app
-from stream.core.position import Truncated
-from stream.core.receipt import Receipt
-from stream.namespace import Namespace
-from stream.verify import OnProgress, StreamReport, VerifyProgress, verify_stream
+
+if TYPE_CHECKING:
+    from stream.cli.arguments import StreamName
+    from stream.namespace import Namespace
+    from stream.verify import OnProgress, StreamReport, VerifyProgress
 
 EXIT_CODES = {
     CopyVerdict.WHOLE: 0,
@@ -87,6 +82,11 @@ async def verify(
     receipt_file
         The same for all receipts in a file, one on each line.
     """
+
+    from stream.cli.arguments import parse_stream
+    from stream.cli.connecting import connect
+    from stream.core.receipt import Receipt
+
     name = parse_stream(stream)
     if receipt is not None and receipt_file is not None:
         raise UsageError("--receipt and --receipt-file: use one of them")
@@ -106,6 +106,8 @@ async def verify(
 
 
 def _show(name: StreamName, report: StreamReport, output: OutputOption) -> None:
+    from ledger.units import size_text
+
     if output.json:
         print_json(report.as_dict() | {"stream": str(name)})
         return
@@ -150,6 +152,14 @@ async def _verify_file(
     namespace: Namespace, name: StreamName, file: Path, output: OutputOption
 ) -> int:
     """Verifies every receipt of the file; shows the reports of those that are not whole."""
+
+    import trio
+
+    from ledger.copy_reader import SilentBookies
+    from stream.core.position import Truncated
+    from stream.core.receipt import Receipt
+    from stream.verify import verify_stream
+
     lines = (await trio.Path(file).read_text("utf-8", "surrogateescape")).splitlines()
     receipts = [Receipt.from_json(line) for line in lines if line.strip()]
     counts = dict.fromkeys(CopyVerdict, 0)
@@ -196,6 +206,9 @@ async def _verify_file(
 @contextmanager
 def _progress() -> Iterator[OnProgress]:
     """Shows a bar on a terminal, and a line every few seconds elsewhere; on stderr."""
+
+    from ledger.units import size_text
+
     if not sys.stderr.isatty():
         yield _report_to(remark)
         return
@@ -225,6 +238,10 @@ def _progress() -> Iterator[OnProgress]:
 
 
 def _report_to(write: Callable[[str], None]) -> OnProgress:
+    import trio
+
+    from ledger.units import size_text
+
     reported_s = trio.current_time()
 
     def on_progress(now: VerifyProgress) -> None:
