@@ -81,7 +81,6 @@ async def standalone(
     janitor_interval_s
         Interval at which retention is applied; 0 leaves it to you (`ledgerstream janitor`).
     """
-
     import trio
 
     from bookie.standalone.cluster import StandaloneLayout, run_local_cluster
@@ -116,7 +115,6 @@ async def standalone(
 def _signals() -> Iterator[tuple[AsyncIterator[int], AsyncIterator[int]]]:
     """Receives the signals that end the cluster, and those that have its logs opened again. On a
     terminal SIGHUP is one of the first kind: the terminal has gone away."""
-
     import trio
 
     ending = (signal.SIGINT, signal.SIGTERM)
@@ -212,7 +210,6 @@ async def show_bookie(
     bookie
         Id of the bookie; without it, all registered bookies that answer are shown.
     """
-
     from ledger.cli.http_client import ask
     from ledger.client import LedgerClient
     from ledger.errors import LedgerError

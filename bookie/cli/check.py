@@ -33,7 +33,6 @@ class Progress:
 
     def read(self, nbytes: int) -> None:
         """Counts bytes that were read."""
-
         import trio
 
         self._nbytes += nbytes
@@ -45,7 +44,6 @@ class Progress:
 
 def settings_of(config: Path) -> BookieConfig:
     """Loads the settings of the bookie. Raises InvalidArgument."""
-
     from bookie.config import load_bookie_config
 
     return load_bookie_config(config, os.environ, {})
@@ -53,7 +51,6 @@ def settings_of(config: Path) -> BookieConfig:
 
 async def check(config: Path, output: OutputOption) -> int:
     """Checks a bookie; returns the exit code: 0 if it is undamaged."""
-
     from bookie.core.integrity import CheckReport
     from bookie.startup.offline import check_cookies, check_unsynced, stopped_bookie
     from bookie.startup.power_loss import boot_id
@@ -91,7 +88,6 @@ async def check(config: Path, output: OutputOption) -> int:
 
 async def rebuild_index(config: Path, directory: str | None, output: OutputOption) -> int:
     """Rebuilds an index; returns the exit code: 0 if it has all entries of the entry logs."""
-
     from bookie.startup.offline import refuse_foreign, stopped_bookie
     from bookie.storage.check.index_rebuild import IndexRebuild
     from bookie.storage.disk.real_disk import RealDisk
@@ -176,7 +172,6 @@ class _Shown:
 async def inspect_journal(path: Path, lines_max: int, output: OutputOption) -> int:
     """Prints a file, or all files of a directory in order. Returns the exit code: 0 if no printed
     line reports a problem."""
-
     import trio
 
     from bookie.cli.inspect import journal_lines
@@ -205,7 +200,6 @@ async def inspect_journal(path: Path, lines_max: int, output: OutputOption) -> i
 
 async def inspect_entry_log(path: Path, lines_max: int, output: OutputOption) -> int:
     """Prints an entry log; returns the exit code: 0 if no printed line reports a problem."""
-
     from bookie.cli.inspect import entry_log_lines
     from bookie.storage.disk.read_only_disk import ReadOnlyDisk
 
@@ -227,7 +221,6 @@ async def _check_is_there(path: Path) -> None:
 def inspect_index(path: Path, ledger_id: int | None, lines_max: int, output: OutputOption) -> None:
     """Prints the index of a ledger directory, or its records of one ledger. Raises InvalidArgument
     if it has none of that ledger."""
-
     from bookie.cli.inspect import index_lines, ledger_lines
     from bookie.storage.disk.read_only_disk import ReadOnlyDisk
     from bookie.storage.index.rocksdb import RocksStores

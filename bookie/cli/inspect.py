@@ -24,7 +24,6 @@ _ADD_IDS = struct.Struct(">qqq").unpack_from
 async def journal_lines(disk: Disk, path: str) -> AsyncIterator[Line]:
     """Yields a line for the file, for each group and frame, and for each `problem`. Raises
     InvalidArgument if its name is not one of a journal file; OSError."""
-
     from bookie.core.journal import BLOCK_BYTES, JournalCorrupt, decode_file_header, file_id_of
     from bookie.core.journal_frames import iterate_frames
     from bookie.core.journal_scan import FileScanner
@@ -84,7 +83,6 @@ def _frame_line(frame: memoryview) -> Line:
 async def entry_log_lines(disk: Disk, path: str) -> AsyncIterator[Line]:
     """Yields a line for each record and for the end, with a `problem` if there is one. Raises
     InvalidArgument for another name, OSError."""
-
     from bookie.core.integrity import check_entries
     from bookie.storage.entry_log.entry_logs import STRAY_SUFFIX, log_id_of, stray_id_of
     from bookie.storage.entry_log.scan import LogScanner
@@ -138,7 +136,6 @@ def _run_line(run: PlacedRun) -> Line:
 
 def index_lines(pairs: KeyValue) -> Iterator[Line]:
     """Yields lines for the index as a whole, its entry logs and ledgers. Raises BookieIoError."""
-
     from bookie.storage.index.index import Index
     from bookie.storage.integrity_state import read_integrity_state
 
@@ -164,7 +161,6 @@ def index_lines(pairs: KeyValue) -> Iterator[Line]:
 
 def ledger_lines(pairs: KeyValue, ledger_id: int) -> Iterator[Line]:
     """Yields the state and the runs of a ledger, if it is known. Raises BookieIoError."""
-
     from bookie.storage.index.index import Index
 
     index = Index(pairs)

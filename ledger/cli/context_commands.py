@@ -50,7 +50,6 @@ def add(
     replace
         Replace an address that is saved under this name.
     """
-
     from ledger.cli.contexts import read_contexts, write_contexts
     from ledger.metastore.address import ClusterAddress
 
@@ -84,7 +83,6 @@ def use_context(name: str, /, *, output: OutputOption = _OUTPUT) -> None:
     name
         A saved context.
     """
-
     from ledger.cli.contexts import read_contexts, write_contexts
 
     contexts = read_contexts().using(name)
@@ -95,7 +93,6 @@ def use_context(name: str, /, *, output: OutputOption = _OUTPUT) -> None:
 @app.command(name="list", help_epilogue=examples("ledgerstream context list"))
 def list_contexts(*, output: OutputOption = _OUTPUT) -> None:
     """List the saved contexts."""
-
     from ledger.cli.contexts import read_contexts
 
     contexts = read_contexts()
@@ -116,7 +113,6 @@ def remove(name: str, /, *, output: OutputOption = _OUTPUT) -> None:
     name
         A saved context.
     """
-
     from ledger.cli.contexts import read_contexts, write_contexts
 
     contexts = read_contexts()
@@ -136,7 +132,6 @@ def show(name: str | None = None, /, *, output: OutputOption = _OUTPUT) -> None:
     name
         A saved context; without it, the cluster in use.
     """
-
     from ledger.cli.contexts import read_contexts
 
     if name is None:

@@ -67,7 +67,6 @@ async def list_ledgers(
     *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """List all ledgers."""
-
     from ledger.client import LedgerClient
     from ledger.errors import NoSuchLedger
 
@@ -86,7 +85,6 @@ async def show(
     ledger_id: AtLeastZero, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """Show a ledger: state, quorums, and which bookies hold which entries."""
-
     from ledger.client import LedgerClient
 
     async with LedgerClient.connect(cluster.uri) as client:
@@ -119,7 +117,6 @@ async def create(
     output: OutputOption = _OUTPUT,
 ) -> None:
     """Create an empty ledger and print its id; `ledger append` writes it."""
-
     from ledger.client import LedgerClient
     from ledger.core.entry import DigestType
     from ledger.core.quorum import check_sizes
@@ -150,7 +147,6 @@ async def append(
     output: OutputOption = _OUTPUT,
 ) -> None:
     """Write a created ledger, one entry per line of FILE or stdin, and close it."""
-
     import trio
 
     from ledger.cli.lines import line_batches, opened
@@ -180,7 +176,6 @@ async def append(
 async def _append_all(writer: LedgerWriter, batches: AsyncIterator[list[bytes]]) -> None:
     """Appends all lines. After an error in the input those before it are durable, which is
     reported."""
-
     from ledger.cli.standard_streams import StandardStreamFailed
     from ledger.errors import InvalidArgument
 
@@ -240,7 +235,6 @@ async def read(
     digest
         For a ledger whose metadata is too old to name one.
     """
-
     from ledger.client import LedgerClient
 
     async with (
@@ -278,7 +272,6 @@ async def recover(
     digest
         For a ledger whose metadata is too old to name one.
     """
-
     from ledger.client import LedgerClient
 
     async with (
@@ -295,7 +288,6 @@ async def delete(
     ledger_id: AtLeastZero, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """Delete a ledger. Bookies reclaim the space with their next garbage collection."""
-
     from ledger.client import LedgerClient
 
     async with LedgerClient.connect(cluster.uri) as client:

@@ -56,7 +56,6 @@ class LineSplitter:
 
     def check(self) -> None:
         """Raises InvalidArgument if the line behind those returned is over the limit."""
-
         from ledger.errors import InvalidArgument
 
         if self._is_too_long:
@@ -81,7 +80,6 @@ class Input:
 
     def failure(self, error: OSError) -> Exception:
         """Returns an error that names the file, or stdin."""
-
         from ledger.cli.standard_streams import STDIN_NAME, StandardStreamFailed
 
         if self.path is None:
@@ -98,7 +96,6 @@ class Input:
 
     async def read(self) -> bytes:
         """Returns the next bytes, b"" at the end."""
-
         import trio
 
         try:
@@ -115,7 +112,6 @@ def opened(source: Path | None) -> Iterator[Input]:
 
     Raises an error that names what cannot be read.
     """
-
     from ledger.cli.standard_streams import STDIN
 
     is_stdin = source is None or str(source) == "-"

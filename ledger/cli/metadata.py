@@ -31,7 +31,6 @@ async def export(file: Path | None = None, /, *, cluster: ClusterOption = _CLUST
     file
         File to write, which must not exist; standard output without it.
     """
-
     from ledger.metastore import ClusterAddress, open_store
     from ledger.metastore.backup import export_lines
 
@@ -62,7 +61,6 @@ async def import_(file: Path, /, *, cluster: ClusterOption = _CLUSTER) -> None:
     file
         What `metadata export` wrote.
     """
-
     from ledger.metastore import ClusterAddress, open_store
     from ledger.metastore.backup import decode_backup, import_backup
 
@@ -80,7 +78,6 @@ async def restores(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = 
 
     Bookies keep ledgers in these ranges of ids that the metadata does not list.
     """
-
     from ledger.metastore import open_store
     from ledger.metastore.restores import RestoreLog
 
@@ -117,7 +114,6 @@ async def release(
     yes
         Do it: the records in these ledgers are gone for good.
     """
-
     from ledger.errors import InvalidArgument
     from ledger.metastore import open_store
     from ledger.metastore.restores import RestoreLog

@@ -72,7 +72,6 @@ class Appending:
     @contextmanager
     def reported(self) -> Iterator[None]:
         """Reports what is durable if the block ends early, whatever the reason is."""
-
         from ledger.cli.standard_streams import OutputClosed
 
         try:
@@ -150,7 +149,6 @@ async def append_records(
     one must get this sequence number, and the others those behind it. An error of the input is
     raised when the records before it are durable.
     """
-
     import trio
 
     from ledger.cli.lines import size_of
@@ -200,7 +198,6 @@ class _Appender:
     async def take(self, lines: list[bytes], taken: _Taken) -> None:
         """Appends the records of some lines. Raises InvalidArgument with the number of the line.
         Hot."""
-
         import trio
 
         writer, parse, number = self._writer, self._parse, self._lines
@@ -239,7 +236,6 @@ class _Appender:
 
 async def _append_all(appender: _Appender, advance: Callable[[int, int], None]) -> None:
     """Appends in one task and waits for confirmations in another; a channel bounds the distance."""
-
     import trio
 
     send, receive = trio.open_memory_channel[_Taken](_BATCHES_AHEAD_MAX)
@@ -272,7 +268,6 @@ async def _append_all(appender: _Appender, advance: Callable[[int, int], None]) 
 
 async def _confirm(taken: _Taken, state: Appending) -> None:
     """Waits until the records are durable, and prints what was requested."""
-
     from stream.core.position import Position
 
     assert taken.first is not None, "something was taken"

@@ -27,7 +27,6 @@ class StreamName(NamedTuple):
 @usage()
 def parse_stream(text: str) -> StreamName:
     """Parses "demo/clicks" to namespace and stream."""
-
     from ledger.errors import InvalidArgument
     from stream.core.names import check_name
 
@@ -47,7 +46,6 @@ class StreamNames(NamedTuple):
 @usage()
 def parse_streams(words: Sequence[str]) -> StreamNames:
     """Parses "demo/clicks", "demo/views-*" to a namespace, and names and patterns in it."""
-
     from ledger.errors import InvalidArgument
     from stream.core.names import check_name
     from stream.core.stream_patterns import StreamPatterns
@@ -71,7 +69,6 @@ def parse_streams(words: Sequence[str]) -> StreamNames:
 def parse_from(text: str, option: str = "--from") -> Start:
     """Parses earliest, latest, position, seq:N, end:N, time:TIME, event-time:TIME, cursor:NAME, or
     a time of appending (see `parse_time`) alone."""
-
     from ledger.errors import InvalidArgument
     from stream.core.names import check_name
     from stream.core.position import (
@@ -113,7 +110,6 @@ def parse_from(text: str, option: str = "--from") -> Start:
 def parse_time(text: str, option: str) -> int:
     """Parses 2026-01-31T12:00:00Z, now, 1h or -1h (an hour ago) or +1h (from now), to milliseconds
     since 1970. Raises InvalidArgument, which begins with `option`."""
-
     from ledger.core.times import parse_time_ms
     from ledger.errors import InvalidArgument
     from ledger.units import parse_duration_ms
@@ -137,7 +133,6 @@ def parse_time(text: str, option: str) -> int:
 
 def parse_event_time(text: str) -> int:
     """Parses what `parse_time` does, and milliseconds since 1970."""
-
     from ledger.errors import InvalidArgument
 
     try:

@@ -62,7 +62,6 @@ async def canary(
     stop_on_violation
         Stop when a guarantee was broken.
     """
-
     from stream.canary import Canary, CanaryOptions
     from stream.cli.arguments import parse_stream
     from stream.cli.connecting import connect

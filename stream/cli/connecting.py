@@ -24,7 +24,6 @@ async def connect(
     A NoSuchNamespace or NoSuchStream from inside is raised again with the similar name that exists,
     if there is one. Raises UsageError, MetadataUnavailable.
     """
-
     from stream.cli.arguments import StreamName, StreamNames
     from stream.core.stream_patterns import StreamPatterns
     from stream.errors import NoSuchNamespace, NoSuchStream
@@ -49,7 +48,6 @@ async def explained_namespace(
     client: LedgerClient, name: str, error: NoSuchNamespace
 ) -> NoSuchNamespace:
     """Returns the error with the name of a similar namespace, if there is one."""
-
     from ledger.cli.contexts import did_you_mean
     from stream.errors import NoSuchNamespace
     from stream.namespace import list_namespaces

@@ -46,7 +46,6 @@ async def list_cursors(
     stream: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """List the cursors of a stream, including those of consumer groups, with their lag."""
-
     from stream.cli.arguments import parse_stream
     from stream.cli.connecting import connect
 
@@ -62,7 +61,6 @@ async def list_cursors(
 
 async def _found(namespace: Namespace, name: StreamName, cursor: str) -> list[dict[str, Any]]:
     """Returns the facts of the cursor in each partition that has it. Raises NoSuchCursor."""
-
     from ledger.cli.contexts import did_you_mean
     from stream.errors import NoSuchCursor
 
@@ -98,7 +96,6 @@ async def show(
     output: OutputOption = _OUTPUT,
 ) -> None:
     """Show a cursor: its position, its holder, and its lag."""
-
     from stream.cli.arguments import parse_stream
     from stream.cli.connecting import connect
 
@@ -132,7 +129,6 @@ async def set_cursor(
     to
         earliest, latest, a position, seq:N, end:N, time:ISO, event-time:ISO or cursor:NAME.
     """
-
     from stream.cli.arguments import parse_from, parse_stream
     from stream.cli.connecting import connect
     from stream.core.position import Position
@@ -160,7 +156,6 @@ async def delete(
     output: OutputOption = _OUTPUT,
 ) -> None:
     """Delete a cursor. Retention no longer waits for it; a client that uses it is notified."""
-
     from stream.cli.arguments import parse_stream
     from stream.cli.connecting import connect
 

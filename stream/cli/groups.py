@@ -28,7 +28,6 @@ async def list_groups(
     stream: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """List the consumer groups of a stream."""
-
     from stream.cli.arguments import parse_stream
     from stream.cli.connecting import connect
 
@@ -56,7 +55,6 @@ async def show(
     stream: str, group: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """Show a consumer group: its members, and for each partition its holder and lag."""
-
     from stream.cli.arguments import parse_stream
     from stream.cli.connecting import connect
 
@@ -95,7 +93,6 @@ async def delete(
     stream: str, group: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """Delete a consumer group without members, and its positions."""
-
     from stream.cli.arguments import parse_stream
     from stream.cli.connecting import connect
 
@@ -112,7 +109,6 @@ async def delete(
 @contextmanager
 def _explained(name: StreamName, known: Collection[str], group: str) -> Iterator[None]:
     """Makes NoSuchGroup name a similar group, and the command that lists them."""
-
     from ledger.cli.contexts import did_you_mean
     from stream.errors import NoSuchGroup
 

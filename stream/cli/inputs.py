@@ -71,7 +71,6 @@ class RecordInput:
 
     def batches(self) -> AsyncGenerator[list[bytes], None]:
         """Returns the lines, those of one read together; a raw input is one line."""
-
         from ledger.cli.lines import line_batches
 
         if self.format == "raw":
@@ -93,7 +92,6 @@ class RecordInput:
 
     def located(self, number: int, error: Exception) -> InvalidArgument:
         """Returns the error of the line with this number, counted from 1."""
-
         from ledger.errors import InvalidArgument
 
         return InvalidArgument(str(error) if self.format == "raw" else f"line {number}: {error}")
@@ -120,7 +118,6 @@ def parse_json_record(line: bytes) -> NewRecord | None:
 
     Raises InvalidArgument.
     """
-
     from ledger.errors import InvalidArgument
 
     if not line.strip():
@@ -201,7 +198,6 @@ def _name(name: str) -> str:
 
 def parse_header(text: str) -> tuple[str, bytes]:
     """Parses NAME=VALUE of the command line: the value may be any bytes. Raises InvalidArgument."""
-
     from ledger.errors import InvalidArgument
 
     name, equals, value = os.fsencode(text).partition(b"=")

@@ -53,7 +53,6 @@ async def janitor(
         Sweep although the clock of this machine differs from others by more than a day. Only for
         a clock that is right.
     """
-
     from ledger.cli.standard_streams import announce
     from ledger.client import LedgerClient
     from ledger.runtime.logs import open_log
@@ -122,7 +121,6 @@ async def sweep(
     its business. It is kept up to date. A namespace that cannot be read is a failure of its own
     report. Raises MetadataUnavailable.
     """
-
     from ledger.errors import LedgerError, MetadataUnavailable
     from stream.errors import NoSuchNamespace
     from stream.namespace import list_namespaces

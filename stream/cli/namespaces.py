@@ -59,7 +59,6 @@ async def create(
 
     Times are milliseconds, or like 90s, 12h, 7d; sizes are bytes, or like 500MB, 10GiB.
     """
-
     from ledger.client import LedgerClient
     from stream.namespace import create_namespace
 
@@ -73,7 +72,6 @@ async def create(
 @app.command(name="list", help_epilogue=examples("ledgerstream namespace list"))
 async def list_all(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT) -> None:
     """List all namespaces."""
-
     from ledger.client import LedgerClient
     from stream.namespace import Namespace, list_namespaces
 
@@ -90,7 +88,6 @@ async def show(
     name: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """Show a namespace's policy."""
-
     from stream.cli.connecting import connect
 
     async with connect(cluster, name) as namespace:
@@ -123,7 +120,6 @@ async def set_policy(
     yes
         Continue although the new policy drops or deletes data now. Without it that is an error.
     """
-
     from stream.cli.connecting import connect
 
     given = policy.given()
@@ -199,7 +195,6 @@ async def delete(
     purge
         Delete what is in its trash for good first. Without it that is an error.
     """
-
     from ledger.client import LedgerClient
     from stream.cli.connecting import explained_namespace
     from stream.errors import NoSuchNamespace

@@ -85,7 +85,6 @@ class ShowOption:
     @usage()
     def text(self) -> RecordText | None:
         """Returns what prints a record; None: JSON. Raises InvalidArgument."""
-
         from ledger.errors import InvalidArgument
         from stream.cli.record_text import record_text
 
@@ -126,7 +125,6 @@ async def read(
     more
         More streams or patterns, in the same namespace.
     """
-
     from stream.cli.arguments import parse_streams
     from stream.cli.connecting import connect
     from stream.core.position import EARLIEST
@@ -156,7 +154,6 @@ async def tail(
     more
         More streams or patterns, in the same namespace.
     """
-
     from stream.cli.arguments import parse_streams
     from stream.cli.connecting import connect
     from stream.core.position import LATEST
@@ -205,7 +202,6 @@ async def _print(
 
 def _report_no_match(names: StreamNames, *, follow: bool) -> None:
     """Raises InvalidArgument, but if streams are followed that may be created later."""
-
     from ledger.errors import InvalidArgument
 
     patterns = ", ".join(f"{names.namespace}/{name}" for name in names.streams)
@@ -271,7 +267,6 @@ async def _last_of(
     namespace: Namespace, streams: list[str], records: int
 ) -> dict[str, list[Record]]:
     """Returns the last records of each stream."""
-
     import trio
 
     found: dict[str, list[Record]] = {name: [] for name in streams}
@@ -306,7 +301,6 @@ class _Printer:
     def following(self, *, follow: bool) -> trio.CancelScope:
         """Returns a scope that ends when no selected record will be appended any more. What was
         appended before may not have been read then."""
-
         import trio
 
         until_ms = self.selection.until_ms
@@ -325,7 +319,6 @@ class _Printer:
 
     def show_records(self, records: list[Record], stream: str) -> bool:
         """Writes those that are selected; returns whether more are wanted."""
-
         from stream.cli.record_text import json_line
 
         selected = self.selection.of(records)[: max(0, self._left)]

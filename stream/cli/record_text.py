@@ -134,7 +134,6 @@ def _field(letter: str, encode: _Encode) -> RecordText:
 
 def _escaped(rest: Iterator[str]) -> bytes:
     """Returns the byte of an escape; `rest` is what follows the backslash."""
-
     from ledger.errors import InvalidArgument
 
     letter = next(rest, "")

@@ -52,7 +52,6 @@ class RecordOption:
     @usage()
     def template(self) -> RecordTemplate:
         """Raises InvalidArgument."""
-
         from ledger.errors import InvalidArgument
         from stream.cli.arguments import parse_event_time
         from stream.cli.inputs import RecordTemplate, parse_header
@@ -106,7 +105,6 @@ async def append(
         Print a receipt for each record once it is durable: JSON that says which bookies fsynced
         it. `stream verify --receipt` compares it with what the bookies have.
     """
-
     from ledger.cli.lines import opened
     from stream.cli.appending import Appending, append_records
     from stream.cli.arguments import parse_stream

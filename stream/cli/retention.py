@@ -50,7 +50,6 @@ async def explain(
         A line for each segment, also if they are many. Without it, those with the same fate share
         a line then.
     """
-
     from stream.cli.arguments import StreamName, parse_stream
     from stream.cli.connecting import connect
     from stream.retention.policies import plans_of
@@ -176,7 +175,6 @@ def _in_short(plan: RetentionPlan) -> str:
 
 def amount(segments: Sequence[SegmentPlan]) -> str:
     """Returns text like "3 segments (1,234 records, 5.00 MiB)", or "nothing"."""
-
     from ledger.units import size_text
 
     if not segments:

@@ -36,7 +36,6 @@ class StartOption:
     @usage()
     def first(self, default: Start) -> Start:
         """Returns where to begin. Raises InvalidArgument."""
-
         from ledger.errors import InvalidArgument
         from stream.cli.arguments import parse_from
         from stream.core.position import FromEnd, FromTime
@@ -132,7 +131,6 @@ class Selection:
     @property
     def until_ms(self) -> int | None:
         """The append time before which records are selected, if there is one."""
-
         from stream.core.position import FromTime
 
         return self.until.append_time_ms if isinstance(self.until, FromTime) else None
@@ -150,7 +148,6 @@ class Selection:
 
     def is_over(self, batch: RecordBatch) -> bool:
         """Whether neither the batch nor what is behind it in its stream is selected."""
-
         from stream.core.position import FromSequence, FromTime, Position
 
         match self.until:

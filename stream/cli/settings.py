@@ -61,7 +61,6 @@ class PolicyOptions:
 
     def given(self) -> NamespaceSettings:
         """The settings that were given. Raises InvalidArgument naming the option."""
-
         from ledger.errors import InvalidArgument
         from stream.retention.policies import NamespaceSettings
 

@@ -39,7 +39,6 @@ def _facts(sink: SinkMetadata) -> dict[str, Any]:
 @app.command(name="list", help_epilogue=examples("ledgerstream sink list"))
 async def list_all(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT) -> None:
     """List the sinks of the cluster with the batch each committed last."""
-
     from ledger.client import LedgerClient
     from stream.store.sinks import find_sink, list_sinks
 
@@ -54,7 +53,6 @@ async def show(
     sink: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """Show the last committed batch of a sink, and its streams."""
-
     from ledger.client import LedgerClient
     from stream.store.sinks import read_sink
 
@@ -100,7 +98,6 @@ async def forget(
     older_than
         Instead of one sink: all that have committed nothing for this time, like 90d.
     """
-
     from ledger.client import LedgerClient
     from ledger.units import parse_duration_ms
     from stream.retention.clock_check import trusted_now_ms

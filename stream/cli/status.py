@@ -48,7 +48,6 @@ async def status(
     streams_max
         Examine the cursors of up to N streams.
     """
-
     from ledger.client import LedgerClient
     from ledger.errors import MetadataUnavailable
     from ledger.units import parse_duration_ms
@@ -161,7 +160,6 @@ async def _ledgers_in_repair(bookie: str, info: BookieInfo, observed: Observed) 
 
 async def _observe_streams(client: LedgerClient, observed: Observed, streams_max: int) -> None:
     """Observes namespaces, and the lag of every cursor, those of consumer groups among them."""
-
     from stream.cli.health import NamespaceHealth
     from stream.errors import NoSuchNamespace
     from stream.namespace import Namespace, list_namespaces

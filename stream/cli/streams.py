@@ -66,7 +66,6 @@ def _partitioned_facts(name: StreamName, info: PartitionedInfo) -> dict[str, Any
 
 async def _facts_of(namespace: Namespace, name: StreamName) -> dict[str, Any]:
     """Of a plain stream, or of a partitioned one as a whole."""
-
     from stream.errors import IsPartitioned
 
     try:
@@ -136,7 +135,6 @@ async def create(
         Create it with N partitions, written in parallel; it can grow later. Without it the
         stream has no partitions.
     """
-
     from stream.cli.arguments import parse_stream
     from stream.cli.connecting import connect
 
@@ -170,7 +168,6 @@ async def grow(
     partitions
         New number of partitions.
     """
-
     from stream.cli.arguments import parse_stream
     from stream.cli.connecting import connect
 
@@ -202,7 +199,6 @@ async def list_streams(
     names
         Print only the names, which is fast for many thousands.
     """
-
     from ledger.client import LedgerClient
     from stream.cli.arguments import StreamName
     from stream.namespace import Namespace, list_namespaces
@@ -273,7 +269,6 @@ async def show(
     page
         The page of segments to list, counted from 1.
     """
-
     from stream.cli.arguments import StreamName, parse_stream
     from stream.cli.connecting import connect
     from stream.cli.retention import warn
@@ -360,7 +355,6 @@ async def truncate(
     yes
         Continue although the namespace has no trash. Without it that is an error.
     """
-
     from stream.cli.arguments import parse_from, parse_stream
     from stream.cli.connecting import connect
     from stream.core.position import FromTime, Position
@@ -399,7 +393,6 @@ async def delete(
     yes
         Continue although the namespace has no trash. Without it that is an error.
     """
-
     from ledger.units import duration_text
     from stream.cli.arguments import parse_stream
     from stream.cli.connecting import connect
@@ -420,7 +413,6 @@ async def delete(
 
 async def _check_trash(namespace: Namespace, yes: bool) -> None:
     """Raises InvalidArgument if dropped data cannot be restored, unless `yes` allows it."""
-
     from ledger.errors import InvalidArgument
 
     if not yes and (await namespace.policy()).trash_ms == 0:

@@ -29,7 +29,6 @@ async def trash(
     namespace: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
     """List what can be restored: deleted streams, and truncated segments."""
-
     from ledger.units import duration_text
     from stream.cli.connecting import connect
 
@@ -79,7 +78,6 @@ async def undelete(
     as_name
         Bring it back under this name (without cursors), when its own is in use again.
     """
-
     from stream.cli.arguments import parse_stream
     from stream.cli.connecting import connect
 
@@ -105,7 +103,6 @@ async def untruncate(
     output: OutputOption = _OUTPUT,
 ) -> None:
     """Restore truncated records, from POSITION on or all that are left."""
-
     from stream.cli.arguments import parse_stream
     from stream.cli.connecting import connect
     from stream.cli.retention import amount
@@ -170,7 +167,6 @@ async def purge(
     yes
         Really do it: nothing can bring it back. Without it that is an error.
     """
-
     from ledger.errors import InvalidArgument
     from stream.cli.arguments import parse_stream
     from stream.cli.connecting import connect

@@ -82,7 +82,6 @@ async def verify(
     receipt_file
         The same for all receipts in a file, one on each line.
     """
-
     from stream.cli.arguments import parse_stream
     from stream.cli.connecting import connect
     from stream.core.receipt import Receipt
@@ -152,7 +151,6 @@ async def _verify_file(
     namespace: Namespace, name: StreamName, file: Path, output: OutputOption
 ) -> int:
     """Verifies every receipt of the file; shows the reports of those that are not whole."""
-
     import trio
 
     from ledger.copy_reader import SilentBookies
@@ -206,7 +204,6 @@ async def _verify_file(
 @contextmanager
 def _progress() -> Iterator[OnProgress]:
     """Shows a bar on a terminal, and a line every few seconds elsewhere; on stderr."""
-
     from ledger.units import size_text
 
     if not sys.stderr.isatty():

@@ -21,6 +21,7 @@ LONG_FILES = {
     "bookie/testing/cluster.py": "the simulated cluster: all that a test may do to its bookies",
     "ledger/metastore/memory.py": "the tree, and the session on it that follows the same rules",
     "ledger/wire/v2.py": "one protocol: its layouts, and requests and responses in them",
+    "stream/cli/streams.py": "the sub-commands of `stream`; half of it is their help",
     "stream/core/metadata/streams.py": "one document: its invariants and its legal changes",
     "stream/core/retention.py": "one policy, for streams and for partitioned ones",
     "tools/faces/generate.py": "one program; the exceptions it knows are in table.py",
