@@ -68,18 +68,6 @@ DIRECTORY: Final[tuple[Metric[LedgerDirectory], ...]] = (
         "bookie_readahead_batch_size",
         lambda d: d.statistics.reads.entry_log_bytes,
     ),
-    counter(
-        "read_checksum_mismatches",
-        "Reads of damaged entries, which were answered with an I/O error.",
-        "",
-        lambda d: d.statistics.reads.checksum_mismatches,
-    ),
-    counter(
-        "entries_unverified",
-        "Entries read whose stored checksum could not be compared.",
-        "",
-        lambda d: d.statistics.reads.entries_unverified,
-    ),
     histogram(
         "disk_read_seconds",
         "Durations of reads of entry logs that waited for the disk; the others were in the page"

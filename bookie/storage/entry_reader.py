@@ -28,7 +28,6 @@ from bookie.storage.disk.disk import Buffer
 from bookie.storage.entry_log.entry_logs import EntryLogs
 from bookie.storage.index.index import ENTRY_ID_MAX, Index, PlacedRun
 from bookie.storage.metrics import ReadMetrics, timed
-from bookie.storage.read_check import first_unproved, is_run_whole
 from ledger.errors import BookieIoError
 
 _ids_of_entry = struct.Struct(">qq").unpack_from
@@ -248,7 +247,6 @@ class EntryReader:
             try:
                 with timed(self.metrics.disk_seconds):
                     data = await self._logs.read(log_id, offset, size, drops_cache=is_once)
-                await self._check_stored(run, entry_id, ends, data)
                 block = self._kept(run.ledger_id, entry_id, ends, data, generation)
                 under_way.block = block
                 return block
@@ -257,26 +255,7 @@ class EntryReader:
                 if not others:
                     del self._under_way[run.ledger_id]
                 under_way.ended.set()
-        await self._check_stored(run, entry_id, ends, data)
         return self._kept(run.ledger_id, entry_id, ends, data, generation)
-
-    async def _check_stored(
-        self, run: PlacedRun, entry_id: int, ends: list[int], data: bytes | bytearray
-    ) -> None:
-        """Raises BookieIoError unless what was read matches the checksums stored with it."""
-        proved = first_unproved(data, ends)
-        if proved == len(ends):
-            return
-        is_whole = await is_run_whole(self._logs, run)
-        if is_whole is None:
-            self.metrics.entries_unverified += len(ends) - proved
-        elif not is_whole:
-            self.metrics.checksum_mismatches += 1
-            raise BookieIoError(
-                f"entry {entry_id + proved} of ledger {run.ledger_id}: the bytes in entry log "
-                f"{self._logs.path(run.log_id)} do not match their stored checksum. Read it from "
-                "another bookie; check the disk of this one"
-            )
 
     def _kept(
         self,

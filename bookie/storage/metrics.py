@@ -151,11 +151,6 @@ class ReadStatistics:
     """Entries read along with the requested one."""
     entry_log_bytes: int
     """Bytes read from entry logs."""
-    checksum_mismatches: int
-    """Reads of damaged entries, which were answered with an I/O error."""
-    entries_unverified: int
-    """Entries whose stored checksum could not be compared, because the digest of their ledger has a
-    key and the rest of their record is not readable or was replaced."""
     disk_seconds: Distribution
     """The time of reads that had to wait for the disk."""
 
@@ -165,7 +160,6 @@ class ReadMetrics:
 
     def __init__(self) -> None:
         self.entries = self.write_cache_hits = 0
-        self.checksum_mismatches = self.entries_unverified = 0
         self._blocks = self._read_ahead_entries = self._entry_log_bytes = 0
         self.disk_seconds = Histogram(SECONDS)
 
@@ -186,8 +180,6 @@ class ReadMetrics:
             read_cache_misses=self._blocks,
             read_ahead_entries=self._read_ahead_entries,
             entry_log_bytes=self._entry_log_bytes,
-            checksum_mismatches=self.checksum_mismatches,
-            entries_unverified=self.entries_unverified,
             disk_seconds=self.disk_seconds.distribution(),
         )
 
