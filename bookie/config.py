@@ -120,9 +120,9 @@ class BookieConfig(DiskSettings, GarbageSettings, BackpressureSettings, ReadSett
         unit="",
         apache="",
         reason="Permits one start with empty directories although the cluster knows this bookie,"
-        ' after its disks were lost. The bookie answers "unknown" for the entries that it'
-        ' acknowledged, never "absent", and copies them from the other bookies. Remove it'
-        " afterwards; after its use it permits nothing until a start without it.",
+        " after its disks were lost; after its use it permits nothing until a start without it."
+        ' The bookie answers "unknown" for the entries that it acknowledged, never "absent", and'
+        " copies them from the other bookies.",
     )
 
     # Writing.

@@ -12,7 +12,7 @@ import argparse
 import ast
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pytest
@@ -38,10 +38,13 @@ def stride(*, ci: int) -> int:
     return 1 if IS_NIGHT else ci
 
 
-def seeds(*, ci: int, night: int) -> list[ParameterSet]:
-    """Returns the seeds for a parametrized test: those from `ci` on are tests marked slow."""
+def seeds(*, ci: int | Sequence[int], night: int) -> list[ParameterSet]:
+    """Returns the seeds for a parametrized test. All but the first `ci`, or but those that it
+    lists, are tests marked slow."""
+    chosen = range(ci) if isinstance(ci, int) else ci
     return [
-        pytest.param(seed, marks=[pytest.mark.slow] if seed >= ci else []) for seed in range(night)
+        pytest.param(seed, marks=[] if seed in chosen else [pytest.mark.slow])
+        for seed in range(night)
     ]
 
 

@@ -21,10 +21,6 @@ from ledger.wire.v2 import ADD_BYTES_MIN, ADD_ENTRY_AT
 Buffer = bytes | bytearray | memoryview
 Half = dict[int, dict[int, int]]
 
-ENTRY_OFFSET = 28
-"""Where the entry begins in a frame: after length (4), packet header (4), master key (20)."""
-FRAME_BYTES_MIN = ENTRY_OFFSET + 32
-"""The size of a frame whose entry has its 32-byte header and nothing else."""
 OFFSET_MASK = 0xFFFFFFFF
 OWN_SEGMENT_BYTES = 256 * 1024
 

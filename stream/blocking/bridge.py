@@ -37,7 +37,7 @@ it."""
 
 def _renew_lock_in_child() -> None:
     global _joining
-    _joining = threading.RLock()  # a thread that was not copied may have remote it
+    _joining = threading.RLock()  # a thread that was not copied may have held it
 
 
 os.register_at_fork(after_in_child=_renew_lock_in_child)

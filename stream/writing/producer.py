@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from datetime import datetime
 
 import trio
 
@@ -74,7 +75,7 @@ class Producer:
         if not accumulator.has_room:
             raise accumulator.refusal()
         pairs = None if headers is None else header_pairs(headers)
-        time_ms = None if event_time_ms is None else to_ms(event_time_ms)
+        time_ms = to_ms(event_time_ms) if isinstance(event_time_ms, datetime) else event_time_ms
         # An invalid record is refused before another batch is sent to begin one for it.
         record_bytes(value, key, time_ms, pairs, accumulator.record_bytes_max)
         batch = accumulator.open_for(producer_id, sequence)

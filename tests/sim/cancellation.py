@@ -95,10 +95,11 @@ async def cut_everywhere(
 def cut_each(run: Callable[[int], bool]) -> int:
     """Calls `run(n)`, which says whether it was cut at its await n, until one ends uncut.
 
-    Returns at which await the one that ended was to be cut. With each change it is only every
-    other await.
+    Returns at which await the one that ended was to be cut. With each change it is, of those after
+    the first ten, only every other await.
     """
-    for number in range(0, CUTS_MAX, stride(ci=2)):
+    numbers: list[int] = [*range(10), *range(10, CUTS_MAX, stride(ci=2))]
+    for number in numbers:
         if not run(number):
             return number
     raise _endless()

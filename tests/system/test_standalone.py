@@ -65,7 +65,7 @@ def test_a_bookie_that_dies_is_restarted(cluster: StandaloneCluster) -> None:
 def test_a_second_supervisor_is_refused(shared: StandaloneCluster) -> None:
     refused = shared.try_run("standalone", "--dir", str(shared.directory))
     assert refused.returncode == 1
-    assert b"a cluster is running in" in refused.stderr
+    assert b"a cluster is already running in" in refused.stderr
     assert b"Traceback" not in refused.stderr
 
 
@@ -84,7 +84,7 @@ def test_the_exit_code_is_2_for_wrong_usage_and_1_for_errors(shared: StandaloneC
     assert missing.returncode == 1
     assert missing.stderr.count(b"\n") == 1
     nowhere = shared.try_run("bookie", "list", "--cluster", "nowhere")
-    assert nowhere.returncode == 1
+    assert nowhere.returncode == 2
     assert b"no scheme" in nowhere.stderr
 
 

@@ -18,7 +18,8 @@ def test_the_night_tries_more() -> None:
         call = ast.parse(what, mode="eval").body
         assert isinstance(call, ast.Call)
         sizes = {one.arg: ast.literal_eval(one.value) for one in call.keywords}
-        assert 0 < sizes["ci"] < sizes.get("night", float("inf")), (where, what)
+        sample = sizes["ci"] if isinstance(sizes["ci"], int) else len(sizes["ci"])
+        assert 0 < sample < sizes.get("night", float("inf")), (where, what)
 
 
 def test_an_unknown_effort_is_refused() -> None:
@@ -34,3 +35,5 @@ def test_an_unknown_effort_is_refused() -> None:
 def test_seeds_beyond_the_sample_are_slow_tests() -> None:
     parameters = effort.seeds(ci=2, night=3)
     assert [[mark.name for mark in one.marks] for one in parameters] == [[], [], ["slow"]]
+    parameters = effort.seeds(ci=(0, 2), night=3)
+    assert [[mark.name for mark in one.marks] for one in parameters] == [[], ["slow"], []]

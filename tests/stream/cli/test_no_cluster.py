@@ -36,20 +36,28 @@ janitor --once|janitor
 )
 
 _SCRIPT = """
-import contextlib, io, json, os, sys
+import json, os, sys, tempfile
 import ledgerstream_entry
 
 os.environ["LEDGERSTREAM_CLUSTER"] = sys.argv[1]
 found = {}
 for command in json.loads(sys.argv[2]):
     sys.argv = ["ledgerstream", *command.split()]
-    errors, output, code = io.StringIO(), io.StringIO(), None
-    with contextlib.redirect_stderr(errors), contextlib.redirect_stdout(output):
-        try:
-            ledgerstream_entry.main()
-        except SystemExit as exit:
-            code = exit.code
-    found[command] = [code, output.getvalue(), errors.getvalue()]
+    code, kept, files = None, [os.dup(1), os.dup(2)], [tempfile.TemporaryFile() for _ in range(2)]
+    for number, file in enumerate(files, 1):
+        os.dup2(file.fileno(), number)
+    try:
+        ledgerstream_entry.main()
+    except SystemExit as exit:
+        code = exit.code
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for number, descriptor in enumerate(kept, 1):
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    for file in files:
+        file.seek(0)
+    found[command] = [code, *(file.read().decode() for file in files)]
 print(json.dumps(found))
 """
 
