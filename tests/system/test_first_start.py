@@ -63,7 +63,7 @@ async def test_only_the_first_start_of_a_bookie_makes_a_cluster(tmp_path: Path) 
     before = _names(tmp_path)
     code, log = await _run(tmp_path, "clustr.db")
     assert code == 1
-    [line] = [line for line in log.splitlines() if "bookie ends" in line]
+    [line] = [line for line in log.splitlines() if "bookie shuts down" in line]
     assert f"at sqlite://{tmp_path}/clustr.db there is no cluster. Cure: point metadata_uri" in line
     assert _names(tmp_path) == before
     (tmp_path / "clustr.db").write_bytes(b"")

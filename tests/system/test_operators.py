@@ -9,6 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+import tomli_w
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from bookie.standalone.cluster import StandaloneLayout
@@ -79,8 +80,9 @@ def test_a_bookie_without_http_does_not_hide_the_others(start_cluster: StartClus
 def test_an_older_directory_without_http_ports_is_served(tmp_path: Path) -> None:
     StandaloneLayout.open(tmp_path, 2)
     kept = tmp_path / "standalone.toml"
-    before = kept.read_text()
-    kept.write_text("".join(x for x in before.splitlines(True) if not x.startswith("http_ports")))
+    stored = tomllib.loads(kept.read_text())
+    del stored["http_ports"]
+    kept.write_text(tomli_w.dumps(stored))
     layout = StandaloneLayout.open(tmp_path, None)
     assert layout.http_ports == ()
     assert "http_port = 0\n" in layout.bookie_config(1).read_text()

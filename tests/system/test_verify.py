@@ -97,7 +97,7 @@ def test_undamaged_unreachable_and_damaged_copies_are_verified(
     assert b"corrupt" in done.stdout
     assert b"DAMAGED" in done.stderr
     done = cluster.try_run("stream", "verify", "demo/s", "--receipt", "{}")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert b"not a receipt" in done.stderr
 
 

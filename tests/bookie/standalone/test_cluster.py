@@ -44,7 +44,7 @@ async def test_every_path_is_read_unchanged_from_the_settings(tmp_path: Path, na
     assert config.ledger_directories == (f"{directory}/bookie-1/ledgers",)
     assert (config.port, config.http_port) == (layout.ports[0], layout.http_ports[0])
     assert ClusterAddress.parse(layout.metadata).sqlite_path == f"{directory}/cluster.db"
-    async with open_store(layout.metadata) as store:
+    async with open_store(layout.metadata, may_create=True) as store:
         await store.create("/here", b"")
     assert (directory / "cluster.db").exists()
     assert sorted(os.listdir(tmp_path)) == [name]
