@@ -1,6 +1,6 @@
 """Errors of users: each is answered in one line with cause and cure, and has its exit code.
 
-tests/golden/user_errors.txt has them all; tests/system/user_errors.py says how to add one.
+tests/golden/user_errors.txt has them all; tests/system/command/user_errors.py says how to add one.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.system.cluster import StandaloneCluster
-from tests.system.user_errors import Surroundings, UserError, user_errors
+from tests.system.command.user_errors import Surroundings, UserError, user_errors
 
 USER_ERRORS = user_errors()
 

@@ -4,8 +4,8 @@ Each is a line "$ ARGUMENTS", with variables in front ("NAME=value", "NAME=" rem
 exit code in brackets and the one line on stderr. {directory}, {cluster}, {uri} and {bookie} stand
 for what differs from run to run.
 
-To add one, write its first line, and run `python -m tests.system.user_errors`: it writes the
-answers of the present code into the file, to be read before they are committed.
+To add one, write its first line, and run `python -m tests.system.command.user_errors`: it writes
+the answers of the present code into the file, to be read before they are committed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,1 @@
+"""The command ledgerstream, as people and programs meet it: output, errors, exit codes, cost."""
