@@ -106,10 +106,7 @@ class Namespace(Opened):
         options: ClientOptions | None = None,
         writer_options: WriterOptions | None = None,
     ) -> Namespace:
-        """Opens what `connect` opens, without a block: `close` it.
-
-        Arguments and errors are those of the block.
-        """
+        """Opens what `connect` opens, with its arguments and errors: `close` it."""
         return await cls.connect(
             cluster, name, create=create, options=options, writer_options=writer_options
         ).open()
@@ -209,10 +206,7 @@ class Namespace(Opened):
         if_epoch: int | None = None,
         hand_over_s: float | None = None,
     ) -> StreamWriter:
-        """Opens what `writer` opens, without a block: `close` it.
-
-        Arguments and errors are those of the block.
-        """
+        """Opens what `writer` opens, with its arguments and errors: `close` it."""
         return await self.writer(
             stream, create=create, options=options, if_epoch=if_epoch, hand_over_s=hand_over_s
         ).open()
@@ -275,10 +269,7 @@ class Namespace(Opened):
     async def open_reader(
         self, stream: str, *, start: Start = EARLIEST, on_truncated: OnTruncated = "error"
     ) -> StreamReader:
-        """Opens what `reader` opens, without a block: `aclose` it.
-
-        Arguments and errors are those of the block.
-        """
+        """Opens what `reader` opens, with its arguments and errors: `aclose` it."""
         return await self.reader(stream, start=start, on_truncated=on_truncated).open()
 
     async def read_last(self, stream: str, records: int) -> list[Record]:
@@ -366,10 +357,7 @@ class Namespace(Opened):
         follow: bool = True,
         buffer_bytes: int = 64 << 20,
     ) -> MergedReader:
-        """Opens what `merged_reader` opens, without a block: `aclose` it.
-
-        Arguments and errors are those of the block.
-        """
+        """Opens what `merged_reader` opens, with its arguments and errors: `aclose` it."""
         return await self.merged_reader(
             streams,
             start=start,
@@ -446,10 +434,7 @@ class Namespace(Opened):
         create: int | None = None,
         options: WriterOptions | None = None,
     ) -> PartitionedWriter:
-        """Opens what `partitioned_writer` opens, without a block: `close` it.
-
-        Arguments and errors are those of the block.
-        """
+        """Opens what `partitioned_writer` opens, with its arguments and errors: `close` it."""
         return await self.partitioned_writer(stream, own=own, create=create, options=options).open()
 
     @opening
@@ -484,10 +469,7 @@ class Namespace(Opened):
         start: Start = EARLIEST,
         commit_interval_ms: int = COMMIT_INTERVAL_MS,
     ) -> Cursor:
-        """Opens what `cursor` opens, without a block: `close` it.
-
-        Arguments and errors are those of the block.
-        """
+        """Opens what `cursor` opens, with its arguments and errors: `close` it."""
         return await self.cursor(
             stream, name, start=start, commit_interval_ms=commit_interval_ms
         ).open()
@@ -584,10 +566,7 @@ class Namespace(Opened):
         hand_over_s: float = HAND_OVER_S,
         on_truncated: OnTruncated = "error",
     ) -> Consumer:
-        """Opens what `consumer` opens, without a block: `close` it.
-
-        Arguments and errors are those of the block.
-        """
+        """Opens what `consumer` opens, with its arguments and errors: `close` it."""
         return await self.consumer(
             stream,
             group,

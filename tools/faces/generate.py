@@ -166,10 +166,7 @@ def _twin(module: Module, method: Method) -> str:
     if not signature.startswith("async "):
         signature = f"async {signature}"
     owner = "cls" if "classmethod" in method.decorators else "self"
-    doc = (
-        f'"""Opens what `{method.name}` opens, without a block: `{end}` it.\n\n'
-        '    Arguments and errors are those of the block.\n    """'
-    )
+    doc = f'"""Opens what `{method.name}` opens, with its arguments and errors: `{end}` it."""'
     head = "@classmethod\n" if owner == "cls" else ""
     call = f"return await {owner}.{method.name}({_arguments(method.node.args)}).open()"
     return f"{head}{signature}\n    {doc}\n    {call}\n"
