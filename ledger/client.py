@@ -121,7 +121,6 @@ class LedgerClient:
         self.ledgers = LedgerStore(store, root, layout=layout)
         self.bookies = BookieRegistry(store, root)
         self._registration = ClientRegistration(store, rng)
-        self._restores: int | None = None
         self.addresses = BookieAddresses(self.bookies)
         self.pool = BookiePool(network, self.addresses.resolve, self.options, rng, auth=auth)
         self._send_loop = SendLoop(self.pool, self.ledgers, self.bookies, self.options, rng)
@@ -237,11 +236,12 @@ class LedgerClient:
         return Opening(create)
 
     async def restores(self) -> int:
-        """Returns how often the metadata is known to have been put back to an older state. Asks
-        once: while a client is connected, its store is the same."""
-        if self._restores is None:
-            self._restores = len(await RestoreLog(self.store).read())
-        return self._restores
+        """Returns how often the metadata is known to have been put back to an older state.
+
+        It is bookies that notice this, before they register: asked after a ledger was made, what
+        its bookies noticed is counted.
+        """
+        return len(await RestoreLog(self.store).read())
 
     async def reserve_ledger(self, **settings: Any) -> int:
         """Creates an empty ledger for another client to write, and returns its id.

@@ -126,8 +126,7 @@ class Takeover:
     otherwise `epoch` is the one this writer holds. `begins_next` False only seals. `is_recovery`
     says how to end the ledger (a takeover always recovers). A roll needs `stream` and `version` as
     last read. `begins_at` are number and first sequence of the new segment if entries were sent to
-    it already: it begins there, or the roll fails (MetadataConflict). `restores` counts the known
-    restores of the metadata: a new segment begins behind what they may have lost.
+    it already: it begins there, or the roll fails (MetadataConflict).
     """
 
     def __init__(
@@ -142,7 +141,6 @@ class Takeover:
         begins_next: bool = True,
         if_epoch: int | None = None,
         begins_at: tuple[int, int] | None = None,
-        restores: int = 0,
     ) -> None:
         assert (epoch is None) == (stream is None), "only a roll starts from the stream"
         assert epoch is None or if_epoch is None, "a roll knows its epoch"
@@ -161,7 +159,9 @@ class Takeover:
         self._begins_next = begins_next
         self._if_epoch = if_epoch
         self._begins_at = begins_at
-        self._restores = restores
+        self.restores = 0
+        """The known restores of the metadata, set with the ledger: a new segment begins behind what
+        they may have lost."""
         self._old_ledger: int | None = None
         self._gone: LedgerError | None = None
         self._target: StreamMetadata | None = None
@@ -279,7 +279,7 @@ class Takeover:
             target = target.sealed(self.epoch, self.ended, self._now_ms)
         if self._begins_next:
             assert self.made is not None, self.history()
-            target = target.continued_after(self._restores)
+            target = target.continued_after(self.restores)
             target = target.begun(self.epoch, self.made, self._now_ms)
             begun = target.segments[-1]
             if self._begins_at not in (None, (begun.number, begun.first_sequence)):

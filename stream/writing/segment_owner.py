@@ -86,10 +86,7 @@ class SegmentOwner:
 
         Raises NoSuchStream, EpochMismatch and the errors of ledgers.
         """
-        restores = await self._ledgers.client.restores()
-        takeover = Takeover(
-            self._ledgers.stream, self._now_ms(), if_epoch=if_epoch, restores=restores
-        )
+        takeover = Takeover(self._ledgers.stream, self._now_ms(), if_epoch=if_epoch)
         ledger = await self._run_takeover(takeover)
         stream = self._stream
         assert stream is not None, takeover.history()
@@ -129,6 +126,8 @@ class SegmentOwner:
                 fresh.pop().abandon()
             if not fresh:
                 fresh.append(await self._make())
+            if closing is None:
+                takeover.restores = await self._ledgers.client.restores()
             return fresh[0].ledger_id
 
         async def end(action: EndLedger) -> SegmentEnd:

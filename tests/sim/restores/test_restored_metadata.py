@@ -125,3 +125,19 @@ def test_positions_of_lost_records_are_refused_and_never_used_again() -> None:
                 assert found == ["a 2", "again 0", "again 1", "again 2"], start
 
     simulate(main)
+
+
+def test_a_client_that_connects_before_the_bookies_leaves_the_gap_too() -> None:
+    async def main(cluster: SimCluster) -> None:
+        await append(cluster, "a", "a", 3)
+        backup = cluster.metadata.tree.backup()
+        lost = await append(cluster, "a", "lost", 5)
+        await stop(cluster)
+        cluster.metadata.tree.put_back(backup)
+        async with cluster.client() as client:
+            assert await client.restores() == 0
+            await cluster.start_all()
+            async with Namespace(client, "ns").writer("a") as writer:
+                assert await writer.append(b"again") > Position(999_999, 0, 0) > max(lost)
+
+    simulate(main)
