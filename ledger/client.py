@@ -38,6 +38,7 @@ from ledger.options import ClientOptions
 from ledger.reading.opener import Opener
 from ledger.reading.reader import LedgerReader
 from ledger.runtime.network import Network, TcpNetwork
+from ledger.runtime.opening import Opened, opening_in_task
 from ledger.writing.send_loop import SendLoop
 from ledger.writing.writer import LedgerWriter
 
@@ -87,7 +88,7 @@ class Opening(Generic[HandleT]):
         await self._handle.__aexit__(kind, error, traceback)
 
 
-class LedgerClient:
+class LedgerClient(Opened):
     """Creates, opens, lists and deletes ledgers. An `async with` object.
 
     Args:
@@ -129,6 +130,7 @@ class LedgerClient:
         self._nursery: trio.Nursery | None = None
 
     @classmethod
+    @opening_in_task
     @asynccontextmanager
     async def connect(
         cls,
@@ -159,6 +161,21 @@ class LedgerClient:
             ) as client,
         ):
             yield client
+
+    @classmethod
+    async def open(
+        cls,
+        cluster: str,
+        *,
+        options: ClientOptions | None = None,
+        auth: AuthProvider | None = None,
+    ) -> LedgerClient:
+        """Opens what `connect` opens, with its arguments and errors: `close` it."""
+        return await cls.connect(cluster, options=options, auth=auth)
+
+    async def close(self) -> None:
+        """Closes a client that was opened without a block. Idempotent."""
+        await self._leave()
 
     async def __aenter__(self) -> Self:
         self._nursery_manager = trio.open_nursery()

@@ -14,6 +14,7 @@ from typing import Unpack, overload
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
 from ledger.options import ClientOptions
+from ledger.runtime.opening import Opened, opened_by, opening_in_task
 from stream.consuming import groups
 from stream.consuming.consumer import Consumer
 from stream.consuming.cursor import COMMIT_INTERVAL_MS, Cursor, open_cursor
@@ -64,7 +65,7 @@ _TOMBSTONE_MS = 3_600_000
 """After this time no commit that was in flight when its cursor was deleted can still arrive."""
 
 
-class Namespace:
+class Namespace(Opened):
     """The streams of one namespace, over a client that the caller keeps open.
 
     Args:
@@ -85,6 +86,7 @@ class Namespace:
         self._policy_watch = PolicyWatch(client, self.name)
 
     @classmethod
+    @opening_in_task
     @asynccontextmanager
     async def connect(
         cls,
@@ -105,6 +107,25 @@ class Namespace:
             if create:
                 await namespace.ensure()
             yield namespace
+
+    @classmethod
+    async def open(
+        cls,
+        cluster: str,
+        name: str,
+        *,
+        create: bool = False,
+        options: ClientOptions | None = None,
+        writer_options: WriterOptions | None = None,
+    ) -> Namespace:
+        """Opens what `connect` opens, with its arguments and errors: `close` it."""
+        return await cls.connect(
+            cluster, name, create=create, options=options, writer_options=writer_options
+        )
+
+    async def close(self) -> None:
+        """Closes what was opened from it without a block, newest first, and then itself."""
+        await self._leave()
 
     async def ensure(self, **settings: Unpack[NamespaceSettings]) -> bool:
         """Creates the namespace if it does not exist; returns True if it was created.
@@ -168,6 +189,7 @@ class Namespace:
 
     # Writing
 
+    @opening_in_task
     @asynccontextmanager
     async def writer(
         self,
@@ -195,6 +217,8 @@ class Namespace:
             if_epoch=if_epoch, hand_over_s=hand_over_s,
         ) as writer:  # fmt: skip
             yield writer
+
+    open_writer = opened_by(writer)
 
     async def forget_producer(self, stream: str, producer: str) -> StreamMetadata:
         """Forgets an idempotent producer, so that another one fits; `StreamMetadata.producers`
@@ -258,6 +282,8 @@ class Namespace:
             self.client, self.store, self.name, stream, start, on_truncated, self.tails
         )
 
+    open_reader = opened_by(reader)
+
     async def read_last(self, stream: str, records: int) -> list[Record]:
         """Returns the last `records` records, in the order of the stream; all, if it has fewer.
 
@@ -276,6 +302,7 @@ class Namespace:
         check_name(stream)
         return BackwardBatches(self.client, self.store, self.name, stream, before)
 
+    @opening_in_task
     def merged_reader(
         self,
         streams: str | Sequence[str],
@@ -317,6 +344,8 @@ class Namespace:
         )  # fmt: skip
         return open_merged_reader(MergedReader(self.scope, self.tails, streams, options))
 
+    open_merged_reader = opened_by(merged_reader)
+
     # Partitioned streams
 
     async def grow_stream(self, stream: str, *, partitions: int) -> PartitionedStream:
@@ -346,6 +375,7 @@ class Namespace:
         """
         return await partitioning.truncate(self.scope, stream, to)
 
+    @opening_in_task
     @asynccontextmanager
     async def partitioned_writer(
         self,
@@ -371,8 +401,11 @@ class Namespace:
         ) as writer:
             yield writer
 
+    open_partitioned_writer = opened_by(partitioned_writer)
+
     # Cursors and consumer groups
 
+    @opening_in_task
     def cursor(
         self,
         stream: str,
@@ -392,6 +425,8 @@ class Namespace:
             self.client, self.store, self.name, stream, name,
             start=start, commit_interval_ms=commit_interval_ms,
         )  # fmt: skip
+
+    open_cursor = opened_by(cursor)
 
     async def cursors(self, stream: str) -> list[CursorMetadata]:
         """Returns the cursors of a stream, sorted by name; also those of consumer groups.
@@ -434,6 +469,7 @@ class Namespace:
         await cursors.delete(self.name, present, name, now_ms)
         await cursors.forget_deleted(self.name, present, now_ms - _TOMBSTONE_MS)
 
+    @opening_in_task
     def consumer(
         self,
         stream: str,
@@ -480,6 +516,8 @@ class Namespace:
             commit_interval_ms=commit_interval_ms, hand_over_s=hand_over_s,
             open_reader=open_reader,
         )  # fmt: skip
+
+    open_consumer = opened_by(consumer)
 
     async def groups(self, stream: str) -> list[str]:
         """Returns the consumer groups of a stream, sorted. Raises NoSuchStream."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 from ledger.client import LedgerClient as TrioLedgerClient
 from ledger.options import ClientOptions
+from ledger.runtime.opening import Opened, opening
 from stream.aio.bridge import Bridge, open_bridge
 
 
-class LedgerClient:
+class LedgerClient(Opened):
     """A connection to a cluster, which several namespaces may share. Made by `connect`.
 
     Ledgers themselves are worked with in trio: see `ledger.LedgerClient`.
@@ -20,7 +20,7 @@ class LedgerClient:
     _inner: TrioLedgerClient
 
     @classmethod
-    @asynccontextmanager
+    @opening
     async def connect(
         cls, cluster: str, *, options: ClientOptions | None = None
     ) -> AsyncIterator[LedgerClient]:
@@ -34,6 +34,15 @@ class LedgerClient:
             bridge.hold(lambda: TrioLedgerClient.connect(cluster, options=options)) as inner,
         ):
             yield cls._of(bridge, inner)
+
+    @classmethod
+    async def open(cls, cluster: str, *, options: ClientOptions | None = None) -> LedgerClient:
+        """Opens what `connect` opens, with its arguments and errors: `close` it."""
+        return await cls.connect(cluster, options=options).open()
+
+    async def close(self) -> None:
+        """Closes a client that was opened without a block. Idempotent."""
+        await self._leave()
 
     @classmethod
     def _of(cls, bridge: Bridge, inner: TrioLedgerClient) -> LedgerClient:

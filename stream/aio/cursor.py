@@ -6,9 +6,9 @@ Generated from stream/consuming/cursor.py by `make faces`. Not to be edited.
 from __future__ import annotations
 
 from ledger.errors import LedgerError
+from ledger.runtime.opening import Opened
 from stream.aio.bridge import Bridge
 from stream.aio.cursor_base import CursorBase
-from stream.aio.opening import Opened
 from stream.consuming.cursor import Cursor as TrioCursor
 from stream.core.entry.records import Record, RecordBatch
 from stream.core.position import Position

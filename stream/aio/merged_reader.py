@@ -5,9 +5,9 @@ Generated from stream/reading/merged_reader.py by `make faces`. Not to be edited
 
 from __future__ import annotations
 
+from ledger.runtime.opening import Opened
 from stream.aio.bridge import Bridge
 from stream.aio.merging import MergedBatches, Merging
-from stream.aio.opening import Opened
 from stream.bridge.reading import BridgedMerge
 from stream.core.position import Position
 from stream.reading.merged_reader import MergedBatch, MergedRecord

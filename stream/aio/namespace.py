@@ -9,13 +9,13 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Unpack, overload
 
 from ledger.options import ClientOptions
+from ledger.runtime.opening import Opened, opening
 from stream.aio.backward import BackwardBatches
 from stream.aio.bridge import Bridge, open_bridge
 from stream.aio.client import LedgerClient
 from stream.aio.consumer import Consumer
 from stream.aio.cursor import Cursor
 from stream.aio.merged_reader import MergedReader
-from stream.aio.opening import Opened, opening
 from stream.aio.partitioned_writer import PartitionedWriter
 from stream.aio.reader import StreamReader
 from stream.aio.writer import StreamWriter

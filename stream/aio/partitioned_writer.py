@@ -9,8 +9,8 @@ from collections.abc import Iterable
 
 from trio import WouldBlock
 
+from ledger.runtime.opening import Opened
 from stream.aio.bridge import Bridge
-from stream.aio.opening import Opened
 from stream.aio.tickets import Appending, PartitionTicket
 from stream.bridge.writing import PartitionedAppends
 from stream.core.arguments import Time, columns_of
@@ -150,8 +150,10 @@ class PartitionedWriter(Appending, Opened):
         Raises PartitionsFailed; the other partitions are sealed. Called by the end of the `async
         with` block.
         """
-        await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.close()))
-        await self._leave()
+        try:
+            await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.close()))
+        finally:
+            await self._leave()
 
     def statistics(self) -> PartitionedWriterStatistics:
         """Returns counters since each partition's writer was opened."""

@@ -5,9 +5,9 @@ Generated from stream/reading/reader.py by `make faces`. Not to be edited.
 
 from __future__ import annotations
 
+from ledger.runtime.opening import Opened
 from stream.aio.batches import BatchIterator, Reading
 from stream.aio.bridge import Bridge
-from stream.aio.opening import Opened
 from stream.bridge.reading import BridgedReader
 from stream.core.entry.records import Record, RecordBatch
 from stream.core.position import Position
@@ -38,8 +38,10 @@ class StreamReader(Reading, Opened):
 
     async def aclose(self) -> None:
         """Closes the ledger. Closing twice is allowed."""
-        await self._close()
-        await self._leave()
+        try:
+            await self._close()
+        finally:
+            await self._leave()
 
     @property
     def position(self) -> Position:

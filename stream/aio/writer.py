@@ -11,8 +11,8 @@ from typing import Literal, overload
 from trio import WouldBlock
 
 from ledger.errors import LedgerError
+from ledger.runtime.opening import Opened
 from stream.aio.bridge import Bridge
-from stream.aio.opening import Opened
 from stream.aio.producer import Producer
 from stream.aio.tickets import Appending, Ticket
 from stream.bridge.writing import StreamAppends
@@ -213,11 +213,13 @@ class StreamWriter(Appending, Opened):
     async def close(self) -> None:
         """Waits until all records taken are durable, then seals the segment. Idempotent.
 
-        Does nothing if the stream was handed over. Raises the writer's error if it failed, and
-        SequenceMismatch like `flush`. The end of the `async with` block calls it.
+        Does nothing if the stream was handed over. Raises its error if it failed, and
+        SequenceMismatch like `flush`. The end of the block calls it.
         """
-        await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.close()))
-        await self._leave()
+        try:
+            await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.close()))
+        finally:
+            await self._leave()
 
     def statistics(self) -> StreamWriterStatistics:
         """Counters since the writer was opened."""

@@ -6,14 +6,14 @@ Generated from stream/aio by `make faces`. Not to be edited.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 from ledger.client import LedgerClient as TrioLedgerClient
 from ledger.options import ClientOptions
 from stream.blocking.bridge import Bridge, open_bridge
+from stream.blocking.opening import Opened, opening
 
 
-class LedgerClient:
+class LedgerClient(Opened):
     """A connection to a cluster, which several namespaces may share. Made by `connect`.
 
     Ledgers themselves are worked with in trio: see `ledger.LedgerClient`.
@@ -23,7 +23,7 @@ class LedgerClient:
     _inner: TrioLedgerClient
 
     @classmethod
-    @contextmanager
+    @opening
     def connect(
         cls, cluster: str, *, options: ClientOptions | None = None
     ) -> Iterator[LedgerClient]:
@@ -37,6 +37,15 @@ class LedgerClient:
             bridge.hold(lambda: TrioLedgerClient.connect(cluster, options=options)) as inner,
         ):
             yield cls._of(bridge, inner)
+
+    @classmethod
+    def open(cls, cluster: str, *, options: ClientOptions | None = None) -> LedgerClient:
+        """Opens what `connect` opens, with its arguments and errors: `close` it."""
+        return cls.connect(cluster, options=options).open()
+
+    def close(self) -> None:
+        """Closes a client that was opened without a block. Idempotent."""
+        self._leave()
 
     @classmethod
     def _of(cls, bridge: Bridge, inner: TrioLedgerClient) -> LedgerClient:

@@ -15,9 +15,9 @@ from stream.reading.lag import CursorLag
 
 
 class Consumer(Opened):
-    """Made by `Namespace.consumer`; an `async with` object, an iterator of `Delivery`.
+    """An iterator of `Delivery`. Made by `Namespace.consumer`.
 
-    A request for the next delivery says that all before it are handled; they are committed in the
+    A request for the next one says that all before it are handled; they are committed in the
     background and when a partition is handed over. With `auto_advance=False` call `advance`; then
     several tasks may request deliveries at the same time. When the block ends, the last delivery
     counts as handled only after `commit`, or if it was advanced.

@@ -3,7 +3,7 @@
 `with namespace.writer("log") as writer` and `writer = namespace.open_writer("log")` open the same.
 What was opened keeps its connection alive, whether or not its block is kept. What is dropped
 without being closed is abandoned, with a ResourceWarning. Its twin for asyncio is
-stream/aio/opening.py.
+ledger/runtime/opening.py.
 """
 
 from __future__ import annotations
@@ -33,18 +33,14 @@ class Opened:
     def _leave(self) -> None:
         """Closes what was opened from it, newest first, and then itself. Idempotent."""
         opened, self._opened = getattr(self, "_opened", []), []
-        for reference in reversed(opened):
-            child = reference()
-            if child is not None and child._is_closable:
-                child._close_opened()
-        block, is_closable = self._block, self._is_closable
-        self._is_closable = False
-        if block is not None and is_closable:
-            self._block = None
-            block.__exit__(None, None, None)
-
-    def _close_opened(self) -> None:
-        self._leave()
+        try:
+            _leave_all([child for each in opened if (child := each()) is not None])
+        finally:
+            block, is_closable = self._block, self._is_closable
+            self._is_closable = False
+            if block is not None and is_closable:
+                self._block = None
+                block.__exit__(None, None, None)
 
     def _note_opened(self, child: Opened) -> None:
         opened = [each for each in getattr(self, "_opened", []) if each() is not None]
@@ -53,6 +49,15 @@ class Opened:
     def __del__(self) -> None:
         if self._is_closable:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
+
+
+def _leave_all(opened: list[Opened]) -> None:
+    """Closes the newest first, and all of them even if some raise; raises the last error."""
+    if opened:
+        try:
+            opened[-1]._leave()
+        finally:
+            _leave_all(opened[:-1])
 
 
 class Opening(Generic[T]):
@@ -83,7 +88,11 @@ class Opening(Generic[T]):
     ) -> bool | None:
         value, self._value = self._value, None
         if value is not None and kind is None:
-            value._leave()  # closes what was opened from it without a block
+            try:
+                value._leave()  # closes what was opened from it without a block
+            except BaseException as failed:
+                self._block.__exit__(type(failed), failed, failed.__traceback__)
+                raise
         return self._block.__exit__(kind, error, traceback)
 
     def open(self) -> T:

@@ -148,8 +148,10 @@ class PartitionedWriter(Appending, Opened):
         Raises PartitionsFailed; the other partitions are sealed. Called by the end of the `async
         with` block.
         """
-        self._bridge.call(lambda: self._appends.settle(lambda: self._inner.close()))
-        self._leave()
+        try:
+            self._bridge.call(lambda: self._appends.settle(lambda: self._inner.close()))
+        finally:
+            self._leave()
 
     def statistics(self) -> PartitionedWriterStatistics:
         """Returns counters since each partition's writer was opened."""

@@ -38,8 +38,10 @@ class StreamReader(Reading, Opened):
 
     def close(self) -> None:
         """Closes the ledger. Closing twice is allowed."""
-        self._close()
-        self._leave()
+        try:
+            self._close()
+        finally:
+            self._leave()
 
     @property
     def position(self) -> Position:

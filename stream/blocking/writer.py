@@ -211,11 +211,13 @@ class StreamWriter(Appending, Opened):
     def close(self) -> None:
         """Waits until all records taken are durable, then seals the segment. Idempotent.
 
-        Does nothing if the stream was handed over. Raises the writer's error if it failed, and
-        SequenceMismatch like `flush`. The end of the `async with` block calls it.
+        Does nothing if the stream was handed over. Raises its error if it failed, and
+        SequenceMismatch like `flush`. The end of the block calls it.
         """
-        self._bridge.call(lambda: self._appends.settle(lambda: self._inner.close()))
-        self._leave()
+        try:
+            self._bridge.call(lambda: self._appends.settle(lambda: self._inner.close()))
+        finally:
+            self._leave()
 
     def statistics(self) -> StreamWriterStatistics:
         """Counters since the writer was opened."""

@@ -323,7 +323,7 @@ class AssignedPartition:
         await self._release(cursor)
         if isinstance(cursor.error, CursorMoved | NoSuchCursor):
             _log.info("partition=%s epoch=%d: lost: %s", self.partition, self.epoch, cursor.error)
-        cursor.close()
+        cursor.end()
         self._may_be_ours = False
         self.state = HoldState.WAITING
 

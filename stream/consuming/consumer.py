@@ -14,6 +14,7 @@ from collections import deque
 import trio
 
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerError, RetryableError
+from ledger.runtime.opening import Opened
 from stream.consuming.assigned_partition import RETRY_S, AssignedPartition, HoldState, MemberContext
 from stream.consuming.coordinator import Coordinator
 from stream.consuming.delivery import DeliveredBatch, Delivery, RecordDelivery
@@ -29,10 +30,10 @@ LEAVE_TIMEOUT_S = 5.0
 """How long the end of a block waits for the last commits and for leaving the group."""
 
 
-class Consumer:
-    """Made by `Namespace.consumer`; an `async with` object, an async iterator of `Delivery`.
+class Consumer(Opened):
+    """An async iterator of `Delivery`. Made by `Namespace.consumer`.
 
-    A request for the next delivery says that all before it are handled; they are committed in the
+    A request for the next one says that all before it are handled; they are committed in the
     background and when a partition is handed over. With `auto_advance=False` call `advance`; then
     several tasks may request deliveries at the same time. When the block ends, the last delivery
     counts as handled only after `commit`, or if it was advanced.
@@ -347,19 +348,21 @@ class Consumer:
         except LedgerError as error:
             self._error = error
             self._offered.set()
-            # The others need not wait until this member requests again.
-            self.note_group(None)
+            self.note_group(None)  # the others need not wait until this member requests again
             await membership.remove_eventually()
 
     def begin(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
 
+    async def close(self) -> None:
+        """Leaves the group, of a consumer that was opened without a block. Idempotent."""
+        await self._leave()
+
     async def leave(self, membership: Membership) -> None:
         """Commits and releases what is assigned, then leaves the group. Its tasks have ended."""
         self._nursery = None
-        self._error = self._error or LedgerClosed(
-            f"consumer {self.member!r} of group {self.group!r} is closed"
-        )
+        closed = LedgerClosed(f"consumer {self.member!r} of group {self.group!r} is closed")
+        self._error = self._error or closed
         has_left = False
         with trio.move_on_after(LEAVE_TIMEOUT_S, shield=True):
             async with trio.open_nursery() as nursery:
@@ -381,7 +384,7 @@ class Consumer:
         except LedgerError as error:
             _log.info("partition=%s: left without a commit: %s", assigned.partition, error)
         finally:
-            cursor.close()
+            cursor.end()
 
 
 class RecordIterator:

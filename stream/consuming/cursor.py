@@ -22,6 +22,7 @@ from ledger.errors import (
     RetryableError,
 )
 from ledger.runtime.background import open_background
+from ledger.runtime.opening import Opened
 from stream.core.entry.records import Record, RecordBatch
 from stream.core.metadata.cursors import CursorMetadata, CursorMoved
 from stream.core.metadata.streams import StreamMetadata
@@ -39,7 +40,7 @@ LEAVE_TIMEOUT_S = 2.0
 """How long the end of a cancelled block waits for its last commit."""
 
 
-class Cursor:
+class Cursor(Opened):
     """Made by `Namespace.cursor`; an `async with` object for one consumer.
 
     `position` is where the next record to be handled is. `advance` moves it, and it is stored in
@@ -134,12 +135,16 @@ class Cursor:
         """
         return await lag_of(self._client, self._namespace, self._metadata, self.position)
 
+    async def close(self) -> None:
+        """Stores the position, and closes a cursor that was opened without a block."""
+        await self._leave()
+
     # For the owner of the cursor
 
     async def release(self) -> None:
         """Commits, and releases the cursor to its group. Raises as `commit`."""
         await self._put(is_release=True)
-        self.close()
+        self.end()
 
     async def check(self) -> None:
         """Checks whether the cursor is still ours. Raises CursorMoved, MetadataUnavailable."""
@@ -148,8 +153,8 @@ class Cursor:
                 raise self._error
             await self._look_again(self.position)
 
-    def close(self) -> None:
-        """Closes the cursor: nothing more can be committed."""
+    def end(self) -> None:
+        """Ends the cursor: nothing more can be committed."""
         if self._error is None:
             self._error = LedgerClosed(f"cursor {self.name!r} of {self.stream!r} is closed")
 
@@ -274,7 +279,7 @@ async def open_cursor(
         else:
             await cursor.commit()
         finally:
-            cursor.close()
+            cursor.end()
 
 
 def check_interval_ms(commit_interval_ms: int) -> int:

@@ -15,6 +15,7 @@ import trio
 
 from ledger.errors import InvalidArgument, LedgerError
 from ledger.runtime.background import open_background
+from ledger.runtime.opening import Opened
 from stream.core.arguments import Time, columns_of
 from stream.core.entry.encoder import Headers
 from stream.core.entry.sizes import many_bytes
@@ -82,7 +83,7 @@ class PartitionedWriterStatistics:
         return sum(each.bytes_pending for each in self.by_partition.values())
 
 
-class PartitionedWriter:
+class PartitionedWriter(Opened):
     """Made by `Namespace.partitioned_writer`; an `async with` block closes it.
 
     A record with a key goes to the partition of its key; one without to all partitions in turn,
@@ -261,10 +262,13 @@ class PartitionedWriter:
         Raises PartitionsFailed; the other partitions are sealed. Called by the end of the `async
         with` block.
         """
-        errors = await self._writers.close()
-        if errors:
-            done = [number for number in self._writers.open if number not in errors]
-            raise PartitionsFailed(self.stream, errors, done)
+        try:
+            errors = await self._writers.close()
+            if errors:
+                done = [number for number in self._writers.open if number not in errors]
+                raise PartitionsFailed(self.stream, errors, done)
+        finally:
+            await self._leave()
 
     def statistics(self) -> PartitionedWriterStatistics:
         """Returns counters since each partition's writer was opened."""

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import trio
 
 from ledger.runtime.background import open_background
+from ledger.runtime.opening import Opened
 from stream.core.entry.records import Record, RecordBatch
 from stream.core.merge import NO_WATERMARK, MergedSpan
 from stream.core.position import Position
@@ -43,7 +44,7 @@ class MergedBatch(NamedTuple):
     is_late: bool = False
 
 
-class MergedReader:
+class MergedReader(Opened):
     """Made by `Namespace.merged_reader`: an async iterator of MergedRecord, for one consumer task.
 
     A call that was cancelled, or failed with a RetryableError, loses nothing: call again.
@@ -144,6 +145,10 @@ class MergedReader:
     def close(self) -> None:
         """Makes all calls raise LedgerClosed from now on."""
         self._feeds.close()
+
+    async def aclose(self) -> None:
+        """Closes a reader that was opened without a block. Idempotent."""
+        await self._leave()
 
 
 class MergedBatches:

@@ -17,6 +17,7 @@ import trio
 
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, LedgerClosed, NoSuchEntry, NoSuchLedger
+from ledger.runtime.opening import Opened
 from stream.core.entry.records import Record, RecordBatch
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import (
@@ -38,7 +39,7 @@ OnTruncated = Literal["error", "earliest", "latest"]
 """What a reader does when retention has passed it: raise Truncated, or continue at either end."""
 
 
-class StreamReader:
+class StreamReader(Opened):
     """Made by `Namespace.reader`; an `async with` object for one consumer task.
 
     Yields each record once, in order, without gaps (except those that `on_truncated` skips). A call
@@ -117,7 +118,7 @@ class StreamReader:
 
     async def aclose(self) -> None:
         """Closes the ledger. Closing twice is allowed."""
-        self._is_closed = True
+        self._is_closed, self._is_closable, self._block = True, False, None
         await self._feed.aclose()
 
     @property

@@ -15,6 +15,7 @@ import trio
 
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerError
 from ledger.runtime.background import open_background
+from ledger.runtime.opening import Opened
 from stream.core.arguments import Time, columns_of
 from stream.core.entry.encoder import Headers
 from stream.core.entry.sizes import many_bytes
@@ -37,7 +38,7 @@ _STEP_RECORDS = 8192
 """Records of one `append_many` that are taken in one step."""
 
 
-class StreamWriter:
+class StreamWriter(Opened):
     """Made by `Namespace.writer`; an `async with` block closes it.
 
     Guarantees: records are confirmed in the order they were appended; a confirmed record is
@@ -234,14 +235,16 @@ class StreamWriter:
     async def close(self) -> None:
         """Waits until all records taken are durable, then seals the segment. Idempotent.
 
-        Does nothing if the stream was handed over. Raises the writer's error if it failed, and
-        SequenceMismatch like `flush`. The end of the `async with` block calls it.
+        Does nothing if the stream was handed over. Raises its error if it failed, and
+        SequenceMismatch like `flush`. The end of the block calls it.
         """
-        if isinstance(self.error, (LedgerClosed, HandedOver)):
-            return
-        if self.error is not None:
-            raise copy.copy(self.error)
-        await self._lifecycle.close()
+        try:
+            if self.error is None:
+                await self._lifecycle.close()
+            elif not isinstance(self.error, (LedgerClosed, HandedOver)):
+                raise copy.copy(self.error)
+        finally:
+            await self._leave()
 
     def statistics(self) -> StreamWriterStatistics:
         """Counters since the writer was opened."""
@@ -266,10 +269,8 @@ async def open_writer(
     if_epoch: int | None = None,
     hand_over_s: float | None = None,
 ) -> AsyncIterator[StreamWriter]:
-    """Takes the stream over and yields its writer, which is closed at the end of the block.
-
-    After an exception in the block the segment is left open for the next writer to recover.
-    """
+    """Takes the stream over and yields its writer, which is closed at the end of the block; after
+    an exception in it the segment is left open for the next writer to recover."""
     policy, _ = await ledgers.store.read_namespace(ledgers.namespace)
     accumulator = RecordAccumulator(ledgers.stream, policy, options, ledgers.client.now_ms)
     lifecycle = SegmentLifecycle(accumulator, ledgers, policy, options)

@@ -43,6 +43,8 @@ _HELPERS = {
 }
 """Names that bodies of table.py use, and their origins."""
 _CONTEXTS = {"AbstractAsyncContextManager", "AsyncIterator"}
+_BLOCK = {"asynccontextmanager", "opening_in_task"}
+"""Decorators of what opens something."""
 _HEAD = '"""{what}.\n\nGenerated from {source} by `make faces`. Not to be edited.\n"""\n'
 
 
@@ -153,7 +155,9 @@ def _held(module: Module, wanted: str, call: str) -> str:
 
 def _opening(decorators: str) -> str:
     """Returns the decorators of a method that opens something."""
-    return decorators.replace("@asynccontextmanager\n", "") + "@opening\n"
+    for each in _BLOCK:
+        decorators = decorators.replace(f"@{each}\n", "")
+    return f"{decorators}@opening\n"
 
 
 def _twin(module: Module, method: Method) -> str:
@@ -189,7 +193,7 @@ def _body(module: Module, face: Face, method: Method) -> tuple[str, str, str]:
     node, name = method.node, method.name
     decorators = "".join(f"@{each}\n" for each in method.decorators)
     for each in method.decorators:
-        if each != "asynccontextmanager":
+        if each not in _BLOCK:
             module.use_name(method.module, each)
     if "overload" in method.decorators:
         return decorators, "", "..."
@@ -201,17 +205,17 @@ def _body(module: Module, face: Face, method: Method) -> tuple[str, str, str]:
             if not name.startswith("__") and not re.search(rf"\b{a.arg}\b", body)
         ]
         assert not unused, f"{name}: its body does nothing with {', '.join(unused)}"
-        if "asynccontextmanager" in method.decorators:
-            module.use("stream.aio.opening:opening")
+        if not _BLOCK.isdisjoint(method.decorators):
+            module.use("ledger.runtime.opening:opening")
             decorators = _opening(decorators)
         return decorators, "", body
     outer, wanted = _named(node.returns)
     target = f"self._inner.{name}"
     call = f"{target}({_arguments(node.args)})"
     if outer in _CONTEXTS and (
-        "asynccontextmanager" in method.decorators or outer == "AbstractAsyncContextManager"
+        not _BLOCK.isdisjoint(method.decorators) or outer == "AbstractAsyncContextManager"
     ):
-        module.use("stream.aio.opening:opening")
+        module.use("ledger.runtime.opening:opening")
         module.use("collections.abc:AsyncIterator")
         module.use_name(method.module, wanted)
         decorators = _opening(decorators)
@@ -252,7 +256,7 @@ def _closing(module: Module, face: Face, name: str) -> list[str]:
     """Returns the method that closes what was opened without a block, if trio's class has none."""
     if not face.is_opened:
         return []
-    module.use("stream.aio.opening:Opened")
+    module.use("ledger.runtime.opening:Opened")
     end = "aclose" if name.endswith("Reader") else "close"
     doc = f'    """{face.closes}"""\n'
     method = f"async def {end}(self) -> None:\n{doc}    await self._leave()\n"
@@ -397,6 +401,7 @@ def _package(what: str, package: str) -> str:
 
 _WORDS = [
     (r"\bstream\.aio\b", "stream.blocking"),
+    (r"\bledger\.runtime\.opening\b", "stream.blocking.opening"),
     (r"\bstream/aio\b", "stream/blocking"),
     (r"\basync (def|with|for) ", r"\1 "),
     (r"\basync iterator", "iterator"),

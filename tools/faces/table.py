@@ -83,6 +83,7 @@ ticket = PartitionTicket(
     self._bridge, self._appends, value, key, event_time_ms, headers, partition
 )"""
 _SETTLE = "await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.{}()))"
+_CLOSE = f"try:\n    {_SETTLE.format('close')}\nfinally:\n    await self._leave()"
 _GIVE = """
 self._appends.submit(ticket)
 return ticket"""
@@ -99,6 +100,7 @@ FACES: dict[str, Face] = {
         is_opened=True,
         closes="Closes what was opened from it without a block, newest first, and then itself.",
         attributes={"name": "str"},
+        skipped=frozenset({"close", "open"}),
         bodies={
             "connect": """\
 async with (
@@ -138,7 +140,7 @@ return await self._bridge.call(
             "append": _RECEIPT + _TICKET + _WAIT,
             "wait_room": "await self._wait_room()",
             "flush": _SETTLE.format("flush"),
-            "close": _SETTLE.format("close") + "\nawait self._leave()",
+            "close": _CLOSE,
             "producer": """\
 inner = await self._bridge.call(lambda: self._appends.in_turn(lambda: self._inner.producer(name)))
 return Producer._of(self._bridge, inner, self._appends)""",
@@ -158,7 +160,7 @@ return Producer._of(self._bridge, inner, self._appends)""",
             "append": _PARTITION_TICKET + _WAIT,
             "wait_room": "await self._wait_room()",
             "flush": _SETTLE.format("flush"),
-            "close": _SETTLE.format("close") + "\nawait self._leave()",
+            "close": _CLOSE,
         },
     ),
     "Producer": Face(
@@ -181,7 +183,7 @@ return Producer._of(self._bridge, inner, self._appends)""",
         opened={"_bridged": "holder", "_at": "holder.begin"},
         skipped=frozenset({"__aenter__", "__aexit__"}),
         bodies={
-            "aclose": "await self._close()\nawait self._leave()",
+            "aclose": "try:\n    await self._close()\nfinally:\n    await self._leave()",
             "position": "return self._position()",
             "__aiter__": "return self",
             "__anext__": """\
@@ -231,7 +233,7 @@ while True:
             "next_batch": "return await self._next_merged()",
             "batches": "return MergedBatches(self)",
         },
-        skipped=frozenset({"open", "close"}),
+        skipped=frozenset({"open", "close", "aclose"}),
     ),
     "Consumer": Face(
         is_opened=True,
@@ -242,7 +244,9 @@ while True:
             "__anext__": _STEP,
             "next_record": _RECORD_STEP.format("self._inner"),
         },
-        skipped=frozenset({"note_group", "note_lost", "note_rejoined", "run", "begin", "leave"}),
+        skipped=frozenset(
+            {"note_group", "note_lost", "note_rejoined", "run", "begin", "leave", "close"}
+        ),
     ),
     "RecordIterator": Face(
         home="stream.consuming.consumer",
@@ -257,7 +261,7 @@ while True:
         attributes={"name": "str", "stream": "str", "position": "Position: self._to"},
         base="stream.aio.cursor_base:CursorBase",
         opened={"_to": "inner.position"},
-        skipped=frozenset({"release", "close", "run", "epoch", "failing_since_s"}),
+        skipped=frozenset({"release", "close", "end", "run", "epoch", "failing_since_s"}),
         bodies={"advance": "self._advance(to)"},
     ),
     "Janitor": Face(is_made=True),

@@ -9,7 +9,10 @@ import sys
 import warnings
 
 import pytest
+import trio
 
+import ledger
+import stream
 from bookie.testing import InProcessCluster
 from ledgerstream import aio, blocking
 from tests.tidy.checkout import ROOT
@@ -137,3 +140,112 @@ print("end")
         warnings.simplefilter("error")
         with blocking.Namespace.connect(ledgerstream_cluster.uri, "demo") as namespace:
             assert namespace.read_last("log", 1)[0].value == b"acknowledged"
+
+
+def test_trio_opens_without_a_block(ledgerstream_cluster: InProcessCluster) -> None:
+    async def main() -> None:
+        namespace = await stream.Namespace.open(ledgerstream_cluster.uri, "demo", create=True)
+        writer = await namespace.open_writer("log", create=True)
+        position = await writer.append(b"one")
+        reader = await namespace.open_reader("log")
+        assert (await anext(reader)).position == position
+        merged = await namespace.open_merged_reader("log")
+        assert (await anext(merged)).record.value == b"one"
+        cursor = await namespace.open_cursor("log", "c")
+        cursor.advance(position)
+        consumer = await namespace.open_consumer("log", "g")
+        assert (await anext(consumer)).batch.last_position == position
+        partitioned = await namespace.open_partitioned_writer("many", create=2)
+        await partitioned.append(b"x", key=b"k")
+        for opened in (partitioned, consumer, cursor, writer, namespace):
+            await opened.close()
+            await opened.close()  # again
+        await merged.aclose()
+        await reader.aclose()
+        async with stream.Namespace.connect(ledgerstream_cluster.uri, "demo") as again:
+            assert (await again.info("log")).records == 1
+            assert not (await again.info("log")).has_open_segment
+            assert [each.name for each in await again.cursors("log")] == ["c", "g"]
+
+    trio.run(main)
+
+
+def test_closing_a_namespace_of_trio_closes_what_was_opened_from_it(
+    ledgerstream_cluster: InProcessCluster,
+) -> None:
+    async def main() -> None:
+        namespace = await stream.Namespace.open(ledgerstream_cluster.uri, "demo", create=True)
+        writer = await namespace.open_writer("log", create=True)
+        tickets = [writer.append_nowait(b"%d" % n) for n in range(100)]
+        reader = await namespace.open_reader("log")
+        await namespace.close()
+        assert [(await ticket.wait()).entry >= 0 for ticket in tickets] == [True] * 100
+        with pytest.raises(ledger.LedgerClosed):
+            await anext(reader)
+        client = await ledger.LedgerClient.open(ledgerstream_cluster.uri)
+        again = stream.Namespace(client, "demo")
+        async with again.writer("log") as late:
+            await late.append(b"late")
+        assert (await again.info("log")).records == 101
+        await client.close()
+
+    trio.run(main)
+
+
+def test_an_error_of_opening_in_trio_is_raised_as_it_is(
+    ledgerstream_cluster: InProcessCluster,
+) -> None:
+    async def main() -> None:
+        namespace = await stream.Namespace.open(ledgerstream_cluster.uri, "demo", create=True)
+        with pytest.raises(stream.NoSuchStream):
+            await namespace.open_writer("absent")
+        with pytest.raises(stream.NoSuchStream):
+            await namespace.open_reader("absent")
+        with trio.move_on_after(0) as scope:
+            await namespace.open_writer("log", create=True)
+        assert scope.cancelled_caught
+        await namespace.close()
+
+    trio.run(main)
+
+
+def test_closing_all_goes_on_behind_an_error(ledgerstream_cluster: InProcessCluster) -> None:
+    async def main() -> None:
+        namespace = await stream.Namespace.open(ledgerstream_cluster.uri, "demo", create=True)
+        other = await namespace.open_writer("other", create=True)
+        fenced = await namespace.open_writer("log", create=True)
+        await other.append(b"kept")
+        await fenced.append(b"kept")
+        async with (
+            stream.Namespace.connect(ledgerstream_cluster.uri, "demo") as second,
+            second.writer("log") as thief,
+        ):
+            await thief.append(b"mine now")
+            with pytest.raises(ledger.LedgerError):
+                await fenced.append(b"too late")
+        with pytest.raises(ledger.LedgerError):
+            await namespace.close()
+        async with stream.Namespace.connect(ledgerstream_cluster.uri, "demo") as second:
+            assert not (await second.info("other")).has_open_segment
+
+    trio.run(main)
+
+
+@pytest.mark.filterwarnings("default")
+def test_what_trio_leaves_open_says_so_and_harms_nothing(
+    ledgerstream_cluster: InProcessCluster,
+) -> None:
+    async def main() -> None:
+        namespace = await stream.Namespace.open(ledgerstream_cluster.uri, "demo", create=True)
+        writer = await namespace.open_writer("log", create=True)
+        await writer.append(b"acknowledged")
+
+    def run() -> None:
+        trio.run(main)
+        gc.collect()
+
+    with pytest.warns(ResourceWarning, match="was not closed") as warned:
+        run()
+    assert any("StreamWriter" in str(each.message) for each in warned)
+    with blocking.Namespace.connect(ledgerstream_cluster.uri, "demo") as namespace:
+        assert [record.value for record in namespace.read_last("log", 9)] == [b"acknowledged"]
