@@ -223,7 +223,8 @@ class Bookie:
             try:
                 await self._start_count.advance()
             except (OSError, LedgerError) as error:
-                _log.warning("start count not advanced bookie=%s cause=%s", self.bookie_id, error)
+                # A bookie that is killed does not either; the next start does.
+                _log.info("start count not advanced bookie=%s cause=%s", self.bookie_id, error)
 
     async def _record_restore(self, storage: BookieStorage) -> None:
         await record_restore(

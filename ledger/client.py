@@ -38,7 +38,7 @@ from ledger.options import ClientOptions
 from ledger.reading.opener import Opener
 from ledger.reading.reader import LedgerReader
 from ledger.runtime.network import Network, TcpNetwork
-from ledger.runtime.opening import Opened, opening_in_task
+from ledger.runtime.opening import Closable, opening_in_task
 from ledger.writing.send_loop import SendLoop
 from ledger.writing.writer import LedgerWriter
 
@@ -64,8 +64,7 @@ HandleT = TypeVar("HandleT", bound=_Handle)
 
 
 class Opening(Generic[HandleT]):
-    """A handle that is being opened: `await` it, or use it in `async with`, which also closes
-    it."""
+    """A handle that is being opened: `await` it, or use it in `async with`, which closes it."""
 
     def __init__(self, open_handle: Callable[[], Awaitable[HandleT]]) -> None:
         self._open_handle = open_handle
@@ -88,7 +87,7 @@ class Opening(Generic[HandleT]):
         await self._handle.__aexit__(kind, error, traceback)
 
 
-class LedgerClient(Opened):
+class LedgerClient(Closable):
     """Creates, opens, lists and deletes ledgers. An `async with` object.
 
     Args:
@@ -116,6 +115,7 @@ class LedgerClient(Opened):
         auth: AuthProvider | None = None,
     ) -> None:
         self.store = store
+        self._cluster = f"the ledgers at {root}"
         self.options = options or ClientOptions()
         self.rng = rng
         self.now_ms = SteadyClock(now_ms, trio.current_time, _note_jump).now_ms
@@ -160,6 +160,7 @@ class LedgerClient(Opened):
                 auth=auth,
             ) as client,
         ):
+            client._cluster = cluster
             yield client
 
     @classmethod
@@ -173,9 +174,8 @@ class LedgerClient(Opened):
         """Opens what `connect` opens, with its arguments and errors: `close` it."""
         return await cls.connect(cluster, options=options, auth=auth)
 
-    async def close(self) -> None:
-        """Closes a client that was opened without a block. Idempotent."""
-        await self._leave()
+    def _description(self) -> str:
+        return f"of {self._cluster}"
 
     async def __aenter__(self) -> Self:
         self._nursery_manager = trio.open_nursery()

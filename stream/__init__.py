@@ -94,12 +94,8 @@ if TYPE_CHECKING:
     )
     from stream.namespace import Namespace, create_namespace, delete_namespace, list_namespaces
     from stream.partitions.partitions import PartitionedInfo
-    from stream.partitions.writer import (
-        PartitionedWriter,
-        PartitionedWriterStatistics,
-        PartitionPosition,
-        PartitionTicket,
-    )
+    from stream.partitions.ticket import PartitionPosition, PartitionTicket
+    from stream.partitions.writer import PartitionedWriter, PartitionedWriterStatistics
     from stream.reading.backward import BackwardBatches
     from stream.reading.lag import CursorLag
     from stream.reading.merged_feeds import OrderBy
@@ -258,9 +254,8 @@ _HOMES = {
     "stream.reading.merged_reader": "MergedBatch MergedReader MergedRecord",
     "stream.namespace": "Namespace create_namespace delete_namespace list_namespaces",
     "stream.writing.open_segment": "StreamWriterStatistics WriterOptions",
-    "stream.partitions.writer": (
-        "PartitionPosition PartitionTicket PartitionedWriter PartitionedWriterStatistics"
-    ),
+    "stream.partitions.ticket": "PartitionPosition PartitionTicket",
+    "stream.partitions.writer": "PartitionedWriter PartitionedWriterStatistics",
     "stream.partitions.partitions": "PartitionedInfo",
     "stream.retention.policies": "NamespaceSettings",
     "stream.writing.producer": "Producer",

@@ -14,7 +14,7 @@ from typing import Unpack, overload
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
 from ledger.options import ClientOptions
-from ledger.runtime.opening import Opened, opened_by, opening_in_task
+from ledger.runtime.opening import Closable, opened_by, opening_in_task
 from stream.consuming import groups
 from stream.consuming.consumer import Consumer
 from stream.consuming.cursor import COMMIT_INTERVAL_MS, Cursor, open_cursor
@@ -65,7 +65,7 @@ _TOMBSTONE_MS = 3_600_000
 """After this time no commit that was in flight when its cursor was deleted can still arrive."""
 
 
-class Namespace(Opened):
+class Namespace(Closable):
     """The streams of one namespace, over a client that the caller keeps open.
 
     Args:
@@ -123,9 +123,8 @@ class Namespace(Opened):
             cluster, name, create=create, options=options, writer_options=writer_options
         )
 
-    async def close(self) -> None:
-        """Closes what was opened from it without a block, newest first, and then itself."""
-        await self._leave()
+    def _description(self) -> str:
+        return f"{self.name!r} {self.client._description()}"
 
     async def ensure(self, **settings: Unpack[NamespaceSettings]) -> bool:
         """Creates the namespace if it does not exist; returns True if it was created.

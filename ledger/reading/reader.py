@@ -110,6 +110,10 @@ class LedgerReader:
         """The ledger's metadata as last read."""
         return self._fetch.metadata
 
+    def __repr__(self) -> str:
+        state = "closed" if self.is_closed else "open"
+        return f"<LedgerReader of {state} ledger {self.ledger_id}>"
+
     @property
     def is_closed(self) -> bool:
         """Whether the ledger is known to be closed, and its end to be final."""

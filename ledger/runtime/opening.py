@@ -53,9 +53,26 @@ class Opened:
         opened = [each for each in getattr(self, "_opened", []) if each() is not None]
         self._opened = [*opened, weakref.ref(child)]
 
+    def _description(self) -> str:
+        """What `repr` shows; the objects of the faces show what trio's objects do."""
+        inner: Opened = vars(self)["_inner"]
+        return inner._description()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self._description()}>"
+
     def __del__(self) -> None:
         if self._is_closable:
             warnings.warn(f"{self!r} was not closed", ResourceWarning, stacklevel=2, source=self)
+
+
+class Closable(Opened):
+    """What is opened and needs nothing else at its end."""
+
+    async def close(self) -> None:
+        """Closes what was opened from it without a block, newest first, and then itself, unless a
+        block does. Idempotent."""
+        await self._leave()
 
 
 async def _leave_all(opened: list[Opened]) -> None:

@@ -29,15 +29,15 @@ _SEND_BYTES = 128 * 1024
 class LedgerWriter(EnsembleSender):
     """The only writer of one ledger; made by `LedgerClient.create_ledger`.
 
-    Guarantees: entry ids are dense and begin at 0. An entry is confirmed when `ack_quorum`
-    bookies of its write set have fsynced it and all entries before it are confirmed. After an
-    error the writer stays failed (`error`), and the outcome of unconfirmed entries is
-    *unknown*: recovery may find them.
-
-    With `is_sync_deferred` bookies may acknowledge entries before they sync them: `append`,
-    `wait_confirmed` and `flush` return when an ack quorum *has* the entries, which a power
-    failure may still lose. `force` makes them durable, and only then are they confirmed.
+    Guarantees: entry ids are dense and begin at 0. An entry is confirmed when `ack_quorum` bookies
+    of its write set have fsynced it and all entries before it are confirmed. After an error the
+    writer stays failed (`error`), and the outcome of unconfirmed entries is *unknown*.
+    With `is_sync_deferred` an ack quorum *has* the entries when `append`, `wait_confirmed` and
+    `flush` return, but a power failure may lose them: `force` confirms them.
     """
+
+    def __repr__(self) -> str:
+        return f"<LedgerWriter of ledger {self.ledger_id}>"
 
     def __init__(
         self, metadata: LedgerMetadata, loop: SendLoop, *, is_sync_deferred: bool = False

@@ -34,6 +34,11 @@ class Reading:
             return last.position.after
         return self._at
 
+    def _description(self) -> str:
+        if self._is_closed:
+            return f"of {self._bridged.reader.stream!r}, closed"
+        return f"of {self._bridged.reader.stream!r} at {self._position()}"
+
     def _rest(self) -> RecordBatch | None:
         """Returns the rest of a batch of which single records were returned."""
         batch, last = self._batch, self._last_record

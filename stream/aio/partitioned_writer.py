@@ -16,8 +16,9 @@ from stream.bridge.writing import PartitionedAppends
 from stream.core.arguments import Time, columns_of
 from stream.core.entry.encoder import Headers
 from stream.core.position import Position
+from stream.partitions.ticket import PartitionPosition
 from stream.partitions.writer import PartitionedWriter as TrioPartitionedWriter
-from stream.partitions.writer import PartitionedWriterStatistics, PartitionPosition
+from stream.partitions.writer import PartitionedWriterStatistics
 
 
 class PartitionedWriter(Appending, Opened):
@@ -107,20 +108,23 @@ class PartitionedWriter(Appending, Opened):
         keys: Iterable[bytes | None] | None = None,
         event_times: Iterable[Time | None] | None = None,
         *,
+        headers: Iterable[Headers | None] | None = None,
         partition: int | None = None,
     ) -> dict[int, tuple[Position, Position]]:
         """Appends records; returns the first and the last position in each partition that received
         some, when all are durable.
 
-        Within a partition they keep their order. `keys` and `event_times` (ms), when given, have
-        one item per value. Raises InvalidArgument before anything is accepted; PartitionsFailed
-        when some partitions failed, or rejected a record over the namespace's own
+        Within a partition they keep their order. `keys`, `event_times` (ms) and `headers`, when
+        given, have one item per value. Raises InvalidArgument before anything is accepted;
+        PartitionsFailed when some partitions failed, or rejected a record over the namespace's own
         `record_bytes_max`: records for the others are durable.
         """
-        values, keys, event_times = columns_of(values, keys, event_times)
+        values, keys, event_times, headers = columns_of(values, keys, event_times, headers)
         return await self._bridge.call(
             lambda: self._appends.in_turn(
-                lambda: self._inner.append_many(values, keys, event_times, partition=partition)
+                lambda: self._inner.append_many(
+                    values, keys, event_times, headers=headers, partition=partition
+                )
             )
         )
 

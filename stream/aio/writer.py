@@ -169,20 +169,21 @@ class StreamWriter(Appending, Opened):
         keys: Iterable[bytes | None] | None = None,
         event_times: Iterable[Time | None] | None = None,
         *,
+        headers: Iterable[Headers | None] | None = None,
         expected_sequence: int | None = None,
     ) -> tuple[Position, Position]:
         """Appends records in order; returns the first and the last position when all are durable.
 
         Records of other callers may come between, unless `expected_sequence` gives the sequence
         number of the first one: then they follow each other, and together must fit
-        `WriterOptions.pending_bytes_max`. `keys` and `event_times` (ms), when given, have one item
-        per value. Raises the same as `append`; InvalidArgument before any record is taken.
+        `WriterOptions.pending_bytes_max`. `keys`, `event_times` (ms) and `headers`, when given,
+        have one item per value. Raises as `append`; InvalidArgument before any record is taken.
         """
-        values, keys, event_times = columns_of(values, keys, event_times)
+        values, keys, event_times, headers = columns_of(values, keys, event_times, headers)
         return await self._bridge.call(
             lambda: self._appends.in_turn(
                 lambda: self._inner.append_many(
-                    values, keys, event_times, expected_sequence=expected_sequence
+                    values, keys, event_times, headers=headers, expected_sequence=expected_sequence
                 )
             )
         )
@@ -211,11 +212,9 @@ class StreamWriter(Appending, Opened):
         await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.flush()))
 
     async def close(self) -> None:
-        """Waits until all records taken are durable, then seals the segment. Idempotent.
-
-        Does nothing if the stream was handed over. Raises its error if it failed, and
-        SequenceMismatch like `flush`. The end of the block calls it.
-        """
+        """Waits until all records taken are durable, then seals the segment; the end of the block
+        calls it. Idempotent. Does nothing if the stream was handed over. Raises the writer's error
+        if it failed, and SequenceMismatch like `flush`."""
         try:
             await self._bridge.call(lambda: self._appends.settle(lambda: self._inner.close()))
         finally:

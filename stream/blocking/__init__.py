@@ -94,8 +94,8 @@ from stream.errors import TakenOver as TakenOver
 from stream.errors import TooManyProducers as TooManyProducers
 from stream.errors import TooManyStreams as TooManyStreams
 from stream.partitions.partitions import PartitionedInfo as PartitionedInfo
+from stream.partitions.ticket import PartitionPosition as PartitionPosition
 from stream.partitions.writer import PartitionedWriterStatistics as PartitionedWriterStatistics
-from stream.partitions.writer import PartitionPosition as PartitionPosition
 from stream.reading.lag import CursorLag as CursorLag
 from stream.reading.merged_feeds import OrderBy as OrderBy
 from stream.reading.merged_reader import MergedBatch as MergedBatch

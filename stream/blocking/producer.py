@@ -76,17 +76,18 @@ class Producer(Producing):
         *,
         keys: Iterable[bytes | None] | None = None,
         event_times: Iterable[Time | None] | None = None,
+        headers: Iterable[Headers | None] | None = None,
     ) -> tuple[Position, Position] | None:
         """Appends records numbered from `first_sequence` on; returns when all are durable.
 
         Records at the front that were appended before are skipped. Returns the positions of the
         first and the last of the others, None if there are none. Raises the same as `append`.
         """
-        values, keys, event_times = columns_of(values, keys, event_times)
+        values, keys, event_times, headers = columns_of(values, keys, event_times, headers)
         return self._bridge.call(
             lambda: self._appends.in_turn(
                 lambda: self._inner.append_many(
-                    values, first_sequence, keys=keys, event_times=event_times
+                    values, first_sequence, keys=keys, event_times=event_times, headers=headers
                 )
             )
         )

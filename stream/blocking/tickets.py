@@ -22,7 +22,7 @@ from stream.bridge.writing import (
 from stream.core.arguments import Time
 from stream.core.entry.encoder import Headers
 from stream.core.position import Position
-from stream.partitions.writer import PartitionPosition
+from stream.partitions.ticket import PartitionPosition
 from stream.writing.producer import Producer as TrioProducer
 
 
@@ -132,6 +132,9 @@ class Producing(Appending):
     """The append methods of producers."""
 
     _inner: TrioProducer
+
+    def __repr__(self) -> str:
+        return repr(self._inner)
 
     def _append_numbered(
         self,

@@ -39,6 +39,10 @@ class PendingRecord(Completion):
         "error", "event_time_ms", "headers", "is_withdrawn", "key", "nbytes", "ticket", "value",
     )  # fmt: skip
 
+    def __repr__(self) -> str:
+        state = self.error or (self.outcome() if self.is_set else "in flight")
+        return f"<{type(self).__name__} {state}>"
+
     def __init__(
         self,
         value: bytes,

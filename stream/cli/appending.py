@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from stream.cli.arguments import StreamName
     from stream.cli.inputs import RecordInput, RecordParts
     from stream.namespace import Namespace
-    from stream.partitions.writer import PartitionedWriter, PartitionPosition, PartitionTicket
+    from stream.partitions.ticket import PartitionPosition, PartitionTicket
+    from stream.partitions.writer import PartitionedWriter
     from stream.writing.batch import Ticket
     from stream.writing.receipt import ReceiptTicket
     from stream.writing.writer import StreamWriter

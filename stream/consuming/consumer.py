@@ -14,7 +14,7 @@ from collections import deque
 import trio
 
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerError, RetryableError
-from ledger.runtime.opening import Opened
+from ledger.runtime.opening import Closable
 from stream.consuming.assigned_partition import RETRY_S, AssignedPartition, HoldState, MemberContext
 from stream.consuming.coordinator import Coordinator
 from stream.consuming.delivery import DeliveredBatch, Delivery, RecordDelivery
@@ -30,7 +30,7 @@ LEAVE_TIMEOUT_S = 5.0
 """How long the end of a block waits for the last commits and for leaving the group."""
 
 
-class Consumer(Opened):
+class Consumer(Closable):
     """An async iterator of `Delivery`. Made by `Namespace.consumer`.
 
     A request for the next one says that all before it are handled; they are committed in the
@@ -354,9 +354,9 @@ class Consumer(Opened):
     def begin(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
 
-    async def close(self) -> None:
-        """Leaves the group, of a consumer that was opened without a block. Idempotent."""
-        await self._leave()
+    def _description(self) -> str:
+        held = ", ".join(self.partitions) or "nothing yet"
+        return f"{self.member!r} of group {self.group!r} at {self.stream!r}, holds {held}"
 
     async def leave(self, membership: Membership) -> None:
         """Commits and releases what is assigned, then leaves the group. Its tasks have ended."""

@@ -22,7 +22,7 @@ from ledger.errors import (
     RetryableError,
 )
 from ledger.runtime.background import open_background
-from ledger.runtime.opening import Opened
+from ledger.runtime.opening import Closable
 from stream.core.entry.records import Record, RecordBatch
 from stream.core.metadata.cursors import CursorMetadata, CursorMoved
 from stream.core.metadata.streams import StreamMetadata
@@ -40,7 +40,7 @@ LEAVE_TIMEOUT_S = 2.0
 """How long the end of a cancelled block waits for its last commit."""
 
 
-class Cursor(Opened):
+class Cursor(Closable):
     """Made by `Namespace.cursor`; an `async with` object for one consumer.
 
     `position` is where the next record to be handled is. `advance` moves it, and it is stored in
@@ -135,9 +135,8 @@ class Cursor(Opened):
         """
         return await lag_of(self._client, self._namespace, self._metadata, self.position)
 
-    async def close(self) -> None:
-        """Stores the position, and closes a cursor that was opened without a block."""
-        await self._leave()
+    def _description(self) -> str:
+        return f"{self.name!r} of {self.stream!r} at {self.position}"
 
     # For the owner of the cursor
 

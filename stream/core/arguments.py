@@ -14,15 +14,14 @@ from typing import TypeVar, cast
 from ledger.core.times import milliseconds_of
 from ledger.errors import InvalidArgument
 from ledger.units import parse_duration_ms
+from stream.core.entry.encoder import Headers
+from stream.core.entry.record_columns import HeaderPairs, RecordColumns
 
 T = TypeVar("T")
 
 Time = int | datetime
 """Milliseconds since the Unix epoch, or a datetime. One without a time zone is local time, as it is
 for `datetime.timestamp`."""
-
-Columns = tuple[Sequence[bytes], Sequence[bytes | None] | None, Sequence[int | None] | None]
-"""Values, keys and event times of records."""
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -59,12 +58,15 @@ def columns_of(
     values: Iterable[bytes],
     keys: Iterable[bytes | None] | None,
     event_times: Iterable[Time | None] | None,
-) -> Columns:
-    """Returns the columns of records as sequences, with all times in milliseconds."""
-    return (
+    headers: Iterable[Headers | None] | None = None,
+) -> RecordColumns:
+    """Returns the columns of records as sequences, with all times in milliseconds and all headers
+    as pairs."""
+    return RecordColumns(
         _listed(values),
         None if keys is None else _listed(keys),
         None if event_times is None else _all_to_ms(_listed(event_times)),
+        None if headers is None else _all_to_pairs(headers),
     )
 
 
@@ -72,6 +74,14 @@ def _all_to_ms(times: Sequence[Time | None]) -> Sequence[int | None]:
     if set(map(type, times)) <= {int, type(None)}:
         return cast("Sequence[int | None]", times)
     return [to_ms(time) if isinstance(time, datetime) else time for time in times]
+
+
+def _all_to_pairs(headers: Iterable[Headers | None]) -> Sequence[HeaderPairs | None]:
+    if isinstance(headers, Mapping):
+        raise InvalidArgument(
+            "headers are those of one record; give one item per value: [headers] * len(values)"
+        )
+    return [None if each is None else header_pairs(each) for each in headers]
 
 
 def _listed(values: Iterable[T]) -> Sequence[T]:

@@ -14,6 +14,7 @@ from zlib import crc32
 from crc32c import crc32c
 
 from ledger.errors import InvalidArgument
+from stream.core.entry.record_columns import RecordColumns
 from stream.core.names import PARTITIONS_MAX
 
 CACHED_KEYS_MAX: Final = 1 << 16
@@ -100,51 +101,26 @@ class Routes(dict[bytes | None, int]):
         return at
 
 
-Group = tuple[Sequence[bytes], Sequence[bytes | None] | None, Sequence[int | None] | None]
-"""Values, keys and event times of records for one partition."""
-
-
 def grouped(
-    routes: Routes,
-    values: Sequence[bytes],
-    keys: Sequence[bytes | None] | None,
-    event_times: Sequence[int | None] | None,
-    turns: Sequence[int],
-) -> dict[int, Group]:
+    routes: Routes, columns: RecordColumns, turns: Sequence[int]
+) -> dict[int, RecordColumns]:
     """Returns the records of each partition, in order.
 
     If no record has a key, they are sliced over the partitions in `turns`; single records without a
     key go to the first of these.
     """
+    keys = columns.keys
     if keys is None:
-        return _sliced(values, event_times, turns)
+        size = -(-len(columns.values) // len(turns))
+        begins = range(0, len(columns.values), size)
+        return {
+            number: columns.part(begin, begin + size)
+            for number, begin in zip(turns, begins, strict=False)
+        }
     routes[None] = turns[0]
-    numbers = list(map(routes.__getitem__, keys))
-    chosen = dict.fromkeys(numbers)
-    if len(chosen) == 1:
-        return {numbers[0]: (values, keys, event_times)}
-    values_of: dict[int, list[bytes]] = {number: [] for number in chosen}
-    keys_of: dict[int, list[bytes | None]] = {number: [] for number in chosen}
-    for number, value, key in zip(numbers, values, keys, strict=True):
-        values_of[number].append(value)
-        keys_of[number].append(key)
-    if event_times is None:
-        return {number: (values_of[number], keys_of[number], None) for number in chosen}
-    times_of: dict[int, list[int | None]] = {number: [] for number in chosen}
-    for number, time in zip(numbers, event_times, strict=True):
-        times_of[number].append(time)
-    return {number: (values_of[number], keys_of[number], times_of[number]) for number in chosen}
-
-
-def _sliced(
-    values: Sequence[bytes], event_times: Sequence[int | None] | None, turns: Sequence[int]
-) -> dict[int, Group]:
-    size = -(-len(values) // len(turns))
-    return {
-        number: (
-            values[begin : begin + size],
-            None,
-            None if event_times is None else event_times[begin : begin + size],
-        )
-        for number, begin in zip(turns, range(0, len(values), size), strict=False)
-    }
+    indexes: dict[int, list[int]] = {}
+    for at, number in enumerate(map(routes.__getitem__, keys)):
+        indexes.setdefault(number, []).append(at)
+    if len(indexes) == 1:
+        return dict.fromkeys(indexes, columns)
+    return {number: columns.picked(chosen) for number, chosen in indexes.items()}

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import trio
 
@@ -20,8 +19,9 @@ from stream.core.arguments import Time, columns_of
 from stream.core.entry.encoder import Headers
 from stream.core.entry.sizes import many_bytes
 from stream.core.position import Position
-from stream.core.routing import SLICE_RECORDS, Group, Routes, grouped
+from stream.core.routing import SLICE_RECORDS, Routes, grouped
 from stream.errors import PartitionsFailed
+from stream.partitions.ticket import PartitionPosition, PartitionTicket
 from stream.partitions.writers import PartitionWriters
 from stream.scope import NamespaceScope
 from stream.store.partitions import PartitionStore
@@ -31,35 +31,6 @@ from stream.writing.policy_watch import PolicyWatch
 from stream.writing.writer import StreamWriter
 
 _WATCH_RETRY_S = 1.0
-
-
-class PartitionPosition(NamedTuple):
-    """Where a record of a partitioned stream is. Positions of one partition are ordered."""
-
-    partition: int
-    position: Position
-
-    def __str__(self) -> str:
-        return f"{self.partition}/{self.position}"
-
-
-class PartitionTicket:
-    """A record in flight to a partition."""
-
-    __slots__ = ("_ticket", "partition")
-
-    def __init__(self, partition: int, ticket: Ticket) -> None:
-        self.partition = partition
-        self._ticket = ticket
-
-    @property
-    def is_confirmed(self) -> bool:
-        """Whether `wait` would return at once."""
-        return self._ticket.is_confirmed
-
-    async def wait(self) -> PartitionPosition:
-        """Returns where the record is once it is durable. Raises as `Ticket.wait`."""
-        return PartitionPosition(self.partition, await self._ticket.wait())
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,33 +153,34 @@ class PartitionedWriter(Opened):
         keys: Iterable[bytes | None] | None = None,
         event_times: Iterable[Time | None] | None = None,
         *,
+        headers: Iterable[Headers | None] | None = None,
         partition: int | None = None,
     ) -> dict[int, tuple[Position, Position]]:
         """Appends records; returns the first and the last position in each partition that received
         some, when all are durable.
 
-        Within a partition they keep their order. `keys` and `event_times` (ms), when given, have
-        one item per value. Raises InvalidArgument before anything is accepted; PartitionsFailed
-        when some partitions failed, or rejected a record over the namespace's own
+        Within a partition they keep their order. `keys`, `event_times` (ms) and `headers`, when
+        given, have one item per value. Raises InvalidArgument before anything is accepted;
+        PartitionsFailed when some partitions failed, or rejected a record over the namespace's own
         `record_bytes_max`: records for the others are durable.
         """
-        values, keys, event_times = columns_of(values, keys, event_times)
-        if not many_bytes(values, keys, event_times):
+        columns = columns_of(values, keys, event_times, headers)
+        if not many_bytes(columns):
             raise InvalidArgument("append_many needs at least one record")
         while self._switching is not None:
             await self._switching.wait()
         if partition is not None:
-            groups: dict[int, Group] = {partition: (values, keys, event_times)}
+            groups = {partition: columns}
         else:
-            turns = self._turns(1 if keys is not None else -(-len(values) // SLICE_RECORDS))
-            groups = grouped(self._routes, values, keys, event_times, turns)
+            slices = 1 if columns.keys is not None else -(-len(columns.values) // SLICE_RECORDS)
+            groups = grouped(self._routes, columns, self._turns(slices))
         for number in groups:
             self._writers.check(number)
         positions: dict[int, tuple[Position, Position]] = {}
 
         async def append_group(number: int) -> None:
             writer = await self._writers.opened(number)
-            positions[number] = await writer.append_many(*groups[number])
+            positions[number] = await writer.append_many(**groups[number]._asdict())
 
         self._calls += 1
         try:
@@ -269,6 +241,9 @@ class PartitionedWriter(Opened):
                 raise PartitionsFailed(self.stream, errors, done)
         finally:
             await self._leave()
+
+    def _description(self) -> str:
+        return f"of {self.stream!r}, {self.partitions} partitions"
 
     def statistics(self) -> PartitionedWriterStatistics:
         """Returns counters since each partition's writer was opened."""

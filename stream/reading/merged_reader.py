@@ -146,6 +146,9 @@ class MergedReader(Opened):
         """Makes all calls raise LedgerClosed from now on."""
         self._feeds.close()
 
+    def _description(self) -> str:
+        return f"of {', '.join(self.streams) or 'no streams'}"
+
     async def aclose(self) -> None:
         """Closes a reader that was opened without a block. Idempotent."""
         await self._leave()

@@ -116,6 +116,11 @@ class StreamReader(Opened):
     ) -> None:
         await self.aclose()
 
+    def _description(self) -> str:
+        if self._is_closed or self._feed.position is None:
+            return f"of {self.stream!r}, {'closed' if self._is_closed else 'not open yet'}"
+        return f"of {self.stream!r} at {self.position}"
+
     async def aclose(self) -> None:
         """Closes the ledger. Closing twice is allowed."""
         self._is_closed, self._is_closable, self._block = True, False, None

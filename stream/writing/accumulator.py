@@ -18,6 +18,7 @@ from ledger.runtime.parking import ParkedTasks, ParkingSlot
 from stream.core.arguments import Time, header_pairs, to_ms
 from stream.core.entry.compression import Compression, require
 from stream.core.entry.encoder import Headers
+from stream.core.entry.record_columns import RecordColumns
 from stream.core.entry.sizes import RECORD_OVERHEAD_BYTES, first_to_fill, record_bytes
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.errors import SequenceMismatch
@@ -170,12 +171,7 @@ class RecordAccumulator:
         return Ticket(batch, slot)
 
     def take_many(
-        self,
-        values: Sequence[bytes],
-        keys: Sequence[bytes | None] | None,
-        event_times: Sequence[int | None] | None,
-        sizes: Sequence[int],
-        kind: BatchKind = BatchKind.PLAIN,
+        self, columns: RecordColumns, sizes: Sequence[int], kind: BatchKind = BatchKind.PLAIN
     ) -> tuple[int, Ticket, Ticket]:
         """Takes as many of these records, from the first on, as fit the open batch.
 
@@ -186,11 +182,7 @@ class RecordAccumulator:
         slot = len(batch.values)
         budget = self._batch_bytes - batch.nbytes
         count, taken = first_to_fill(sizes, budget)
-        batch.extend_columns(
-            None if keys is None else keys[:count],
-            None if event_times is None else event_times[:count],
-        )
-        batch.values += values[:count]
+        batch.extend(columns.part(0, count))
         batch.nbytes += taken
         if taken >= budget:
             self._send_open()

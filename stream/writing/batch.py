@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import enum
-from collections.abc import Sequence
 from typing import TypeVar
 
 import trio
@@ -17,8 +16,9 @@ from ledger.errors import LedgerError
 from ledger.runtime.parking import ParkedTasks
 from ledger.writing.receipts import EntryAcks
 from stream.core.entry.compression import Compression
-from stream.core.entry.encoder import HeaderPairs, encode
+from stream.core.entry.encoder import encode
 from stream.core.entry.format import restamped
+from stream.core.entry.record_columns import HeaderPairs, RecordColumns
 from stream.core.position import Position
 from stream.errors import SequenceMismatch
 from stream.writing.open_segment import OpenSegment
@@ -90,10 +90,9 @@ class Batch:
             self.headers = _filled(self.headers, slot)
             self.headers.append(headers)
 
-    def extend_columns(
-        self, keys: Sequence[bytes | None] | None, event_times: Sequence[int | None] | None
-    ) -> None:
-        """Adds the columns of many records whose values are about to be added."""
+    def extend(self, columns: RecordColumns) -> None:
+        """Adds many records."""
+        values, keys, event_times, headers = columns
         slot = len(self.values)
         if keys is not None:
             self.keys = _filled(self.keys, slot)
@@ -101,6 +100,10 @@ class Batch:
         if event_times is not None:
             self.event_times = _filled(self.event_times, slot)
             self.event_times.extend(event_times)
+        if headers is not None:
+            self.headers = _filled(self.headers, slot)
+            self.headers.extend(headers)
+        self.values += values
 
     def seal(
         self,
@@ -191,6 +194,9 @@ class Ticket:
     def __init__(self, batch: Batch, slot: int) -> None:
         self._batch = batch
         self._slot = slot
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.position or self._batch.error or 'in flight'}>"
 
     @property
     def is_confirmed(self) -> bool:

@@ -84,6 +84,9 @@ class Producer:
         self._taken(batch, sequence, 1)
         return ticket
 
+    def __repr__(self) -> str:
+        return f"<Producer {self.name!r}, next sequence {self.next_sequence}>"
+
     async def append(
         self,
         value: bytes,
@@ -120,6 +123,7 @@ class Producer:
         *,
         keys: Iterable[bytes | None] | None = None,
         event_times: Iterable[Time | None] | None = None,
+        headers: Iterable[Headers | None] | None = None,
     ) -> tuple[Position, Position] | None:
         """Appends records numbered from `first_sequence` on; returns when all are durable.
 
@@ -127,8 +131,8 @@ class Producer:
         first and the last of the others, None if there are none. Raises the same as `append`.
         """
         accumulator, log = self._accumulator, self._log
-        values, keys, event_times = columns_of(values, keys, event_times)
-        sizes = many_bytes(values, keys, event_times, accumulator.record_bytes_max)
+        columns = columns_of(values, keys, event_times, headers)
+        sizes = many_bytes(columns, accumulator.record_bytes_max)
         first: Ticket | None = None
         last: Ticket | None = None
         begin = 0
@@ -144,11 +148,7 @@ class Producer:
             stop = begin + _STEP_RECORDS
             batch = accumulator.open_for(log.producer_id, first_sequence + begin)
             count, ticket, last = accumulator.take_many(
-                values[begin:stop],
-                None if keys is None else keys[begin:stop],
-                None if event_times is None else event_times[begin:stop],
-                sizes[begin:stop],
-                BatchKind.PRODUCED,
+                columns.part(begin, stop), sizes[begin:stop], BatchKind.PRODUCED
             )
             self._taken(batch, first_sequence + begin, count)
             first = first or ticket

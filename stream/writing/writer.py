@@ -165,18 +165,19 @@ class StreamWriter(Opened):
         keys: Iterable[bytes | None] | None = None,
         event_times: Iterable[Time | None] | None = None,
         *,
+        headers: Iterable[Headers | None] | None = None,
         expected_sequence: int | None = None,
     ) -> tuple[Position, Position]:
         """Appends records in order; returns the first and the last position when all are durable.
 
         Records of other callers may come between, unless `expected_sequence` gives the sequence
         number of the first one: then they follow each other, and together must fit
-        `WriterOptions.pending_bytes_max`. `keys` and `event_times` (ms), when given, have one item
-        per value. Raises the same as `append`; InvalidArgument before any record is taken.
+        `WriterOptions.pending_bytes_max`. `keys`, `event_times` (ms) and `headers`, when given,
+        have one item per value. Raises as `append`; InvalidArgument before any record is taken.
         """
         accumulator = self._accumulator
-        values, keys, event_times = columns_of(values, keys, event_times)
-        sizes = many_bytes(values, keys, event_times, accumulator.record_bytes_max)
+        columns = columns_of(values, keys, event_times, headers)
+        sizes = many_bytes(columns, accumulator.record_bytes_max)
         if not sizes:
             raise InvalidArgument("append_many needs at least one record")
         kind = BatchKind.PLAIN
@@ -191,11 +192,7 @@ class StreamWriter(Opened):
                 await accumulator.wait_room()
             stop = begin + _STEP_RECORDS
             count, ticket, last = accumulator.take_many(
-                values[begin:stop],
-                None if keys is None else keys[begin:stop],
-                None if event_times is None else event_times[begin:stop],
-                sizes[begin:stop],
-                kind,
+                columns.part(begin, stop), sizes[begin:stop], kind
             )
             first = first or ticket
             begin += count
@@ -233,11 +230,9 @@ class StreamWriter(Opened):
         await self._accumulator.flush()
 
     async def close(self) -> None:
-        """Waits until all records taken are durable, then seals the segment. Idempotent.
-
-        Does nothing if the stream was handed over. Raises its error if it failed, and
-        SequenceMismatch like `flush`. The end of the block calls it.
-        """
+        """Waits until all records taken are durable, then seals the segment; the end of the block
+        calls it. Idempotent. Does nothing if the stream was handed over. Raises the writer's error
+        if it failed, and SequenceMismatch like `flush`."""
         try:
             if self.error is None:
                 await self._lifecycle.close()
@@ -245,6 +240,10 @@ class StreamWriter(Opened):
                 raise copy.copy(self.error)
         finally:
             await self._leave()
+
+    def _description(self) -> str:
+        state = self.error or f"at sequence {self.next_sequence}"
+        return f"of {self.stream!r}, epoch {self.epoch}, {state}"
 
     def statistics(self) -> StreamWriterStatistics:
         """Counters since the writer was opened."""

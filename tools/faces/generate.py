@@ -226,7 +226,10 @@ def _body(module: Module, face: Face, method: Method) -> tuple[str, str, str]:
         prelude = ""
         if name == "append_many":  # iterators run in the caller's thread
             module.use("stream.core.arguments:columns_of")
-            prelude = "values, keys, event_times = columns_of(values, keys, event_times)\n"
+            prelude = (
+                "values, keys, event_times, headers = columns_of("
+                "values, keys, event_times, headers)\n"
+            )
         call = f"{face.turn}(lambda: {call})" if face.turn else call
         crossed = f"await self._bridge.call(lambda: {call})"
         if wanted in FACES and not outer:

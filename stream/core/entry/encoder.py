@@ -27,8 +27,8 @@ from stream.core.entry.format import (
     RECORDS_PER_ENTRY_MAX,
     VERSION,
 )
+from stream.core.entry.record_columns import HeaderPairs
 
-HeaderPairs = Sequence[tuple[str, bytes]]
 Headers = HeaderPairs | Mapping[str, bytes]
 """Headers as applications give them."""
 

@@ -100,6 +100,11 @@ class RecordBatch:
         "nbytes", "segment", "stop_slot",
     )  # fmt: skip
 
+    def __repr__(self) -> str:
+        return (
+            f"<RecordBatch of {len(self)} records, {self.first_position} to {self.last_position}>"
+        )
+
     def __init__(
         self, payload: Buffer, segment: int, entry: int, base_sequence: int, committed_ms: int
     ) -> None:

@@ -11,8 +11,8 @@ from operator import index
 from typing import Final, cast
 
 from ledger.errors import InvalidArgument
-from stream.core.entry.encoder import HeaderPairs
 from stream.core.entry.format import RECORD_BYTES_MAX
+from stream.core.entry.record_columns import HeaderPairs, RecordColumns
 
 RECORD_OVERHEAD_BYTES: Final = 16
 """Counted per record for offsets and times, so that empty records fill a batch too."""
@@ -48,17 +48,13 @@ def record_bytes(
     return size
 
 
-def many_bytes(
-    values: Sequence[bytes],
-    keys: Sequence[bytes | None] | None,
-    event_times: Sequence[int | None] | None,
-    bytes_max: int = RECORD_BYTES_MAX,
-) -> list[int]:
+def many_bytes(columns: RecordColumns, bytes_max: int = RECORD_BYTES_MAX) -> list[int]:
     """Returns the size of each record in a batch, overhead included. Raises as `record_bytes`."""
-    for what, column in (("keys", keys), ("event times", event_times)):
+    values, keys, event_times, headers = columns
+    for what, column in (("keys", keys), ("event times", event_times), ("headers", headers)):
         if column is not None and len(column) != len(values):
             raise InvalidArgument(f"{len(column)} {what} for {len(values)} values")
-    if _are_plain(values, keys, event_times):
+    if headers is None and _are_plain(values, keys, event_times):
         lengths = map(len, values)
         if keys is None:
             sizes = [size + RECORD_OVERHEAD_BYTES for size in lengths]
@@ -72,11 +68,12 @@ def many_bytes(
             return sizes
     nothing: Sequence[None] = [None] * len(values)
     return [
-        record_bytes(value, key, time, None, bytes_max) + RECORD_OVERHEAD_BYTES
-        for value, key, time in zip(
+        record_bytes(value, key, time, pairs, bytes_max) + RECORD_OVERHEAD_BYTES
+        for value, key, time, pairs in zip(
             values,
             nothing if keys is None else keys,
             nothing if event_times is None else event_times,
+            nothing if headers is None else headers,
             strict=True,
         )
     ]

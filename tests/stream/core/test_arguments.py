@@ -56,11 +56,19 @@ def test_durations_are_numbers_texts_or_timedeltas() -> None:
 
 
 def test_columns_may_be_iterators() -> None:
-    values, keys, times = columns_of((b"%d" % n for n in range(2)), iter([b"k", None]), (NOON, 3))
+    values, keys, times, headers = columns_of(
+        (b"%d" % n for n in range(2)), iter([b"k", None]), (NOON, 3), iter([{"a": b"1"}, None])
+    )
     assert (list(values), list(keys or ()), list(times or ())) == (
         [b"0", b"1"], [b"k", None], [1_772_366_400_000, 3],
     )  # fmt: skip
-    assert columns_of([b"x"], None, None) == ([b"x"], None, None)
+    assert headers == [(("a", b"1"),), None]
+    assert columns_of([b"x"], None, None) == ([b"x"], None, None, None)
+
+
+def test_headers_of_one_record_are_not_those_of_many() -> None:
+    with pytest.raises(InvalidArgument, match="one item per value"):
+        columns_of([b"x"], None, None, {"a": b"1"})  # type: ignore[dict-item]
 
 
 def test_headers_may_be_a_mapping() -> None:

@@ -9,11 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import InvalidArgument
+from stream.core.entry.record_columns import RecordColumns
 from stream.core.names import PARTITIONS_MAX
 from stream.core.routing import (
     CACHED_KEY_BYTES_MAX,
     CACHED_KEYS_MAX,
     Routes,
+    grouped,
     jump_hash,
     key_hash,
     partition_of,
@@ -108,3 +110,31 @@ def test_records_without_a_key_go_to_all_partitions_in_turn() -> None:
 def test_impossible_partitions_are_refused(partitions: int, own: list[int] | None) -> None:
     with pytest.raises(InvalidArgument):
         Routes(partitions, own)
+
+
+@given(
+    st.lists(st.one_of(st.none(), st.binary(max_size=2)), min_size=1, max_size=30),
+    st.integers(1, 5),
+    st.booleans(),
+)
+def test_grouped_records_keep_their_columns_and_their_order(
+    keys: list[bytes | None], partitions: int, are_keyed: bool
+) -> None:
+    count = len(keys)
+    values = [b"%d" % at for at in range(count)]
+    headers = [(("n", value),) for value in values]
+    columns = RecordColumns(values, keys if are_keyed else None, list(range(count)), headers)
+    turns = [0] if are_keyed else list(range(partitions))
+    groups = grouped(Routes(partitions, None), columns, turns)
+    seen = {}
+    for number, group in groups.items():
+        times = [at for at in group.event_times or () if at is not None]
+        assert times == sorted(times)
+        for at, value, pairs in zip(times, group.values, group.headers or (), strict=True):
+            assert (value, pairs) == (values[at], headers[at])
+            seen[at] = number
+        if are_keyed:
+            assert [keys[at] for at in times] == list(group.keys or ())
+            for key in group.keys or ():
+                assert key is None or partition_of(key, partitions) == number
+    assert sorted(seen) == list(range(count))

@@ -33,12 +33,18 @@ def test_records_take_mappings_datetimes_and_iterators(
             writer.append_many(values(), event_times=[MOMENT, None, 7])
             producer = writer.producer("p")
             producer.append(b"five", 0, event_time_ms=MOMENT, headers={"c": b"3"})
-            producer.append_many(iter([b"six"]), 1)
+            producer.append_many(iter([b"six"]), 1, headers=[[("g", b"7")]])
         assert set(threads) == {threading.current_thread().name}
         namespace.create_stream("p", partitions=2)
         with namespace.partitioned_writer("p") as partitioned:
             partitioned.append(b"x", event_time_ms=MOMENT, headers={"d": b"4"})
-            partitioned.append_many(iter([b"y", b"z"]), iter([b"k", b"l"]))
+            partitioned.append_many(
+                iter([b"y", b"z"]), iter([b"k", b"l"]), headers=iter([{"e": b"5"}, {"f": b"6"}])
+            )
+        several = [r for n in range(2) for r in namespace.read_last(f"p#{n}", 9)]
+        assert {record.value: record.headers for record in several} == {
+            b"x": (("d", b"4"),), b"y": (("e", b"5"),), b"z": (("f", b"6"),),
+        }  # fmt: skip
         records = namespace.read_last("s", 99)
         assert [record.event_time_ms for record in records] == [
             MOMENT_MS, MOMENT_MS, MOMENT_MS, None, 7, MOMENT_MS, None,
@@ -46,6 +52,7 @@ def test_records_take_mappings_datetimes_and_iterators(
         assert [tuple(record.headers) for record in records[:2]] == [
             (("a", b"1"),), (("b", b"2"),),
         ]  # fmt: skip
+        assert records[-1].headers == (("g", b"7"),)
         with namespace.reader(
             "s", start=FromTime(datetime.now(UTC) - timedelta(hours=1))
         ) as reader:

@@ -65,6 +65,24 @@ async def check_append_many_keeps_order_across_entries(namespace: Namespace) -> 
     assert [record.sequence for record in records] == list(range(1000))
 
 
+async def check_append_many_takes_headers(namespace: Namespace) -> None:
+    await namespace.set_policy(batch_bytes=500)
+    async with namespace.writer("s", create=True) as writer:
+        await writer.append(b"before")
+        await writer.append_many(
+            [b"%d" % i for i in range(100)],
+            headers=[[("n", b"%d" % i)] if i % 3 else None for i in range(100)],
+        )
+        with pytest.raises(InvalidArgument, match="1 headers for 2 values"):
+            await writer.append_many([b"a", b"b"], headers=[{"n": b"1"}])
+        with pytest.raises(TypeError, match="headers are pairs"):
+            await writer.append_many([b"a", b"b"], headers=[{"n": b"1"}, {"n": "2"}])  # type: ignore[dict-item]
+        await writer.append(b"behind")
+    assert [record.headers for record in await everything(namespace)] == [
+        (), *((("n", b"%d" % i),) if i % 3 else () for i in range(100)), (),
+    ]  # fmt: skip
+
+
 async def check_concurrent_callers_each_get_their_position(namespace: Namespace) -> None:
     positions: dict[bytes, Position] = {}
     async with namespace.writer("s", create=True) as writer:

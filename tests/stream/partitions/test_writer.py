@@ -11,7 +11,8 @@ from ledger.errors import InvalidArgument, LedgerClosed
 from stream import Namespace, NoSuchStream, Record, TakenOver, WriterOptions
 from stream.core.routing import SLICE_RECORDS, partition_of
 from stream.errors import NotPartitioned, PartitionsFailed
-from stream.partitions.writer import PartitionedWriter, PartitionPosition
+from stream.partitions.ticket import PartitionPosition
+from stream.partitions.writer import PartitionedWriter
 from stream.partitions.writers import PENDING_BYTES_MIN
 from stream.store.streams import stream_path
 from tests.stream.real_namespace import a_namespace
