@@ -42,6 +42,7 @@ class _Descriptor(io.RawIOBase):
 
     def __init__(self, descriptor: int, *, is_dropped: bool) -> None:
         self._descriptor = descriptor
+        self._written: list[int] = []
         self.is_dropped = is_dropped
         """What cannot be written is dropped: nothing could report it, or it was reported."""
 
@@ -56,9 +57,12 @@ class _Descriptor(io.RawIOBase):
 
     def write(self, data: Buffer, /) -> int:
         view = memoryview(data)
-        while True:
+        # Python raises KeyboardInterrupt at the end of a call, when os.write may have written: its
+        # result would be lost, and the same bytes written again by the next flush. So the list has
+        # it before the interpreter goes on, and an interrupted call leaves it for the next one.
+        while not self._written:
             try:
-                return os.write(self._descriptor, view)
+                self._written.extend(map(os.write, (self._descriptor,), (view,)))
             except BlockingIOError:  # another process has made the pipe or terminal non-blocking
                 poll = select.poll()
                 poll.register(self._descriptor, select.POLLOUT)
@@ -69,6 +73,8 @@ class _Descriptor(io.RawIOBase):
                 if isinstance(error, BrokenPipeError):
                     raise OutputClosed from None
                 raise StandardStreamFailed(_STDOUT_NAME, error) from None
+        written, self._written = self._written, []
+        return written[0]
 
 
 def _escaped(error: UnicodeError) -> tuple[str | bytes, int]:

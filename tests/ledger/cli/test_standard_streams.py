@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -68,3 +69,26 @@ def test_bytes_that_are_no_text_and_letters_the_encoding_lacks_are_escaped() -> 
     code = "sys.stderr.write(os.fsdecode(b'a\\xff') + '\\N{SNOWMAN}')"
     assert run(code, "")[1].startswith(rb"a\xff")
     assert run(code, "", stdout=subprocess.DEVNULL)[1].endswith("☃".encode())
+
+
+def test_an_interrupted_write_is_not_repeated() -> None:
+    """A signal that comes while a line is written must not make the next flush write it again."""
+    code = """
+import signal
+def interrupt(*_): raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, interrupt)
+out = sys.stdout.buffer
+for number in range(20_000):
+    out.write(b"%d\\n" % number)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + number % 37))
+        while True:
+            out.flush()
+    except KeyboardInterrupt:
+        out.flush()
+"""
+    with tempfile.TemporaryFile() as output:
+        code_of_process, errors = run(code, stdout=output.fileno())
+        assert (code_of_process, errors) == (0, b"")
+        output.seek(0)
+        assert output.read().split() == [b"%d" % number for number in range(20_000)]
