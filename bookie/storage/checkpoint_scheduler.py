@@ -177,7 +177,7 @@ class CheckpointScheduler:
                 self.poison(failure)
                 raise failure from error
             except BaseException as error:
-                self.poison(StorageFailed(f"checkpoint was interrupted: {error!r}"))
+                self.poison(StorageFailed(f"checkpoint was interrupted by {type(error).__name__}"))
                 raise
             finally:
                 self._is_checkpointing = False

@@ -134,8 +134,9 @@ async def find(
         return stream.first_available
     if start is LATEST:
         return await end_of(client, stream)
+    shown = repr(start) if isinstance(start, str) else f"of type {type(start).__name__}"
     raise InvalidArgument(
-        f"start is {start!r}; it must be EARLIEST, LATEST, a Position, FromSequence, FromTime, "
+        f"start is {shown}; it must be EARLIEST, LATEST, a Position, FromSequence, FromTime, "
         f"FromEventTime, FromEnd or FromCursor (parse_start parses a text)"
     )
 

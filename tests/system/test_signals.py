@@ -57,12 +57,20 @@ def test_sighup_ends_a_command_with_a_line(cluster: StandaloneCluster, command: 
 def test_restarts_of_bookies_are_invisible_to_a_writer_and_a_tail(
     cluster: StandaloneCluster,
 ) -> None:
-    """Every bookie is stopped with SIGTERM, one after the other; the supervisor starts it again."""
-    slowest_s, sent, received = 0.0, 0, 0
+    """Every bookie reopens its log, is stopped with SIGTERM, one after the other, and is started
+    again by the supervisor. How long an append may take meanwhile is proved in virtual time
+    (tests/bookie/test_stop.py)."""
+    sent, received = 0, 0
 
     async def restarted(number: int) -> None:
         before = cluster.pid_of(number)
         log = cluster.directory / f"bookie-{number}" / "bookie.log"
+        log.rename(f"{log}.1")
+        os.kill(before, signal.SIGHUP)
+        await trio.to_thread.run_sync(wait_for, partial(is_reopened, log))
+        appended = sent
+        while sent < appended + 20:  # with the log reopened
+            await trio.lowlevel.checkpoint()
         served = log.read_text().count("serving bookie=")
         os.kill(before, signal.SIGTERM)
         await trio.to_thread.run_sync(
@@ -74,12 +82,10 @@ def test_restarts_of_bookies_are_invisible_to_a_writer_and_a_tail(
         async with Namespace.connect(cluster.uri, "demo") as namespace:
 
             async def write() -> None:
-                nonlocal slowest_s, sent
+                nonlocal sent
                 async with namespace.writer("load") as writer:
                     while not is_over:
-                        begun_s = trio.current_time()
                         await writer.append(b"%d" % sent)
-                        slowest_s = max(slowest_s, trio.current_time() - begun_s)
                         sent += 1
                 written.set()
 
@@ -107,4 +113,3 @@ def test_restarts_of_bookies_are_invisible_to_a_writer_and_a_tail(
 
     trio.run(main)
     assert received == sent > 0
-    assert slowest_s < 3.0  # a crashed bookie costs the add timeout of 5 s at worst

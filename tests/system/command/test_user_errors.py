@@ -5,6 +5,7 @@ tests/golden/user_errors.txt has them all; tests/system/command/user_errors.py s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import pytest
@@ -13,6 +14,8 @@ from tests.system.cluster import StandaloneCluster
 from tests.system.command.user_errors import Surroundings, UserError, user_errors
 
 USER_ERRORS = user_errors()
+_REPR = re.compile(r"\b[A-Z]\w+\((?!s\))|<class |object at 0x")
+"""How Python shows an object to a programmer: `Cookie(...)`."""
 
 
 @pytest.fixture(scope="module")
@@ -36,3 +39,4 @@ def test_there_are_many_each_answered_in_one_line() -> None:
         assert case.answer.startswith(("[1] ledgerstream: ", "[2] ledgerstream: ")), case
         assert "\n" not in case.answer
         assert "Traceback" not in case.answer
+        assert not _REPR.search(case.answer), case
