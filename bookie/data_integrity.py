@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from bookie.core.availability import Range, expected_ranges, fixed_part
 from bookie.core.integrity_state import IntegrityStage
 from bookie.server.requests import Requests
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.ledger_storage import LedgerStorage
+from ledger.core.availability import Range, expected_ranges, fixed_part
 from ledger.core.entry import Digest, DigestType, master_key
 from ledger.core.metadata import LedgerMetadata
 from ledger.errors import (

@@ -4,6 +4,7 @@
 - scope.py: client, store and name of a namespace
 - takeover.py: takes a stream over, and makes and ends its ledgers
 - verify.py: verifies the copies of a stream
+- adoption.py: appends the records of ledgers that a restore has lost
 - canary.py: appends and verifies forever
 - errors.py: errors of streams
 - core/: decisions, without I/O

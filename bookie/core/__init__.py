@@ -1,7 +1,6 @@
 """The decisions of a bookie, without I/O, clocks or chance: pure objects that the shells call.
 
 adds: takes ADD frames from a received chunk into the write cache.
-availability: which entries a bookie holds, should hold, and lacks.
 buffer_pool: reuses receive buffers.
 caches: the write cache and the read cache.
 capacity: flags that say whether a bookie can take more.

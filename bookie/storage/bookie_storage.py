@@ -16,7 +16,6 @@ from typing import NamedTuple
 
 import trio
 
-from bookie.core.availability import EntriesHeld
 from bookie.core.buffer_pool import SegmentPool
 from bookie.core.capacity import Capacity
 from bookie.core.compaction import CompactionKind
@@ -34,6 +33,7 @@ from bookie.storage.journal.trimmer import JournalTrimmer
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.metrics import GarbageCollectionReport
 from bookie.storage.options import StorageFailed, StorageOptions, StorageStatistics
+from ledger.core.availability import EntriesHeld
 from ledger.errors import FinalError
 
 _log = logging.getLogger(__name__)

@@ -20,7 +20,6 @@ from itertools import islice
 
 import trio
 
-from bookie.core.availability import EntriesHeld
 from bookie.core.caches import Block, ReadCache, WriteCache
 from bookie.core.entry_log import entry_ends
 from bookie.core.read_ahead import ReadAhead, ReuseTracker
@@ -28,6 +27,7 @@ from bookie.storage.disk.disk import Buffer
 from bookie.storage.entry_log.entry_logs import EntryLogs
 from bookie.storage.index.index import ENTRY_ID_MAX, Index, PlacedRun
 from bookie.storage.metrics import ReadMetrics, timed
+from ledger.core.availability import EntriesHeld
 from ledger.errors import BookieIoError
 
 _ids_of_entry = struct.Struct(">qq").unpack_from

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from bookie.core.availability import Range, missing_ranges
 from bookie.core.integrity_state import (
     IntegrityState,
     decode_integrity_state,
@@ -16,6 +15,7 @@ from bookie.storage.index.index_changes import IndexChanges
 from bookie.storage.index.key_value import KeyValue
 from bookie.storage.metrics import LimboStatistics
 from bookie.storage.yielding import yield_to_tasks
+from ledger.core.availability import Range, missing_ranges
 
 _KEY = b"X"
 _STEP = 200

@@ -14,7 +14,6 @@ from typing import NoReturn
 
 import trio
 
-from bookie.core.availability import EntriesHeld
 from bookie.core.buffer_pool import SegmentPool
 from bookie.core.caches import ReadCache, WriteCache
 from bookie.core.capacity import DirectoryCapacity
@@ -40,6 +39,7 @@ from bookie.storage.ledger_states import LedgerStates
 from bookie.storage.metrics import DirectoryStatistics
 from bookie.storage.options import StorageOptions, StorageStatistics
 from bookie.storage.scrubber import Scrubber
+from ledger.core.availability import EntriesHeld
 from ledger.errors import NoSuchEntry, NoSuchLedger, UnknownLedgerState
 
 

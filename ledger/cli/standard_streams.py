@@ -59,7 +59,7 @@ class _Descriptor(io.RawIOBase):
         view = memoryview(data)
         # Python raises KeyboardInterrupt at the end of a call, when os.write may have written: its
         # result would be lost, and the same bytes written again by the next flush. So the list has
-        # it before the interpreter goes on, and an interrupted call leaves it for the next one.
+        # it before the interpreter continues, and an interrupted call leaves it for the next one.
         while not self._written:
             try:
                 self._written.extend(map(os.write, (self._descriptor,), (view,)))

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import stream.cli.adoption
 import stream.cli.trash  # noqa: F401 - it adds commands to the same app
 from ledger.cli.output import (
     ClusterOption,

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bookie.data_integrity
-from bookie.core.availability import expected_ranges, missing_ranges
 from bookie.core.integrity_state import (
     IntegrityStage,
     IntegrityState,
@@ -26,6 +25,7 @@ from bookie.storage.disk.real_disk import RealDisk
 from bookie.storage.index.index import Index
 from bookie.storage.index.rocksdb import RocksStores
 from ledger.client import LedgerClient
+from ledger.core.availability import expected_ranges, missing_ranges
 from ledger.core.entry import DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.core.quorum import entries_held

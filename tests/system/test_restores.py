@@ -6,6 +6,7 @@ another, none twice, and what was acknowledged is read unless its loss is named.
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Iterable
@@ -179,3 +180,29 @@ def test_a_backup_is_exported_imported_and_noticed(
 async def _exported(uri: str) -> int:
     async with open_store(uri) as store:
         return len([line async for line in export_lines(store, "/ledgers")])
+
+
+def test_records_that_a_restore_lost_come_back(start_cluster: StartCluster, tmp_path: Path) -> None:
+    cluster = start_cluster("--janitor-interval-s", "0")
+    cluster.run("append", "ns/known", stdin=b"known\n")
+    cluster.end()
+    copy(cluster, tmp_path / "moment")
+    cluster.start()
+    lines = b"".join(b"k%d:%d\n" % (n % 3, n) for n in range(50))
+    key = ("--key-separator", ":", "--header", "source=web", "--event-time", "2026-01-02T03:04:05Z")
+    cluster.run("append", "ns/forgotten", *key, stdin=lines)
+    cluster.end()
+    put_back(cluster, tmp_path / "moment", ["cluster.db"])
+    cluster.start()
+    assert cluster.run("read", "ns/known") == b"known\n"
+    (lost,) = json.loads(cluster.run("stream", "lost-ledgers", "--json"))
+    assert (lost["records"], lost["first_sequence"], lost["first_value"]) == (50, 0, "0")
+    assert (lost["bookies"], lost["behind_gap"]) == (3, 0)
+    for _ in range(2):  # again appends nothing more
+        cluster.run("stream", "adopt", "ns/found", str(lost["ledger"]))
+    records = [json.loads(line) for line in cluster.run("read", "ns/found", "--json").splitlines()]
+    assert [(r["key"], r["value"]) for r in records] == [(f"k{n % 3}", f"{n}") for n in range(50)]
+    assert {r["event_time"] for r in records} == {"2026-01-02T03:04:05.000Z"}
+    assert {json.dumps(r["headers"]) for r in records} == {json.dumps([["source", "web"]])}
+    cluster.run("metadata", "release", "1", "--yes")
+    assert json.loads(cluster.run("stream", "lost-ledgers", "--json")) == []

@@ -11,9 +11,9 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.core.availability import EntriesHeld, decode_entries_held
 from bookie.server.requests import AUTH_DISABLED_PLUGIN
 from bookie.storage.ledger_storage import LedgerStorage
+from ledger.core.availability import EntriesHeld, decode_entries_held
 from ledger.errors import Status
 from ledger.proto import bookkeeper_protocol_pb2 as pb
 from ledger.wire import v2, v3

@@ -9,12 +9,12 @@ import trio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.core.availability import decode_entries_held
 from bookie.core.caches import WriteCache
 from bookie.storage import entry_reader
 from bookie.storage.entry_reader import list_entries
 from bookie.storage.index.index import Index, PlacedRun
 from bookie.testing.memory_key_value import MemoryKeyValue
+from ledger.core.availability import decode_entries_held
 from ledger.errors import BookieIoError
 
 LEDGER = 7

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from bookie.core.availability import decode_entries_held
+from ledger.core.availability import decode_entries_held
 from ledger.core.entry import Digest, DigestType, master_key
 from ledger.errors import Status
 from ledger.proto import bookkeeper_protocol_pb2 as pb

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bookie.core.availability import EntriesHeld, decode_entries_held
+from ledger.core.availability import EntriesHeld, decode_entries_held
 from ledger.errors import RemoteProtocolError
 
 RANGES = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 6)), max_size=30).map(

@@ -1,0 +1,107 @@
+"""Lost ledgers of streams: what is in them, and how their records return to a stream.
+
+The metadata was put back to an older state and does not list these ledgers any more. Nothing says
+which stream they belonged to: an operator recognizes them by times, sequences and records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from ledger.client import LedgerClient
+from ledger.errors import InvalidArgument, RecoveryIncomplete
+from ledger.lost_ledgers import LostLedger, open_lost_ledger
+from stream.core.entry.records import RecordBatch
+from stream.core.position import Position
+from stream.writing.writer import StreamWriter
+
+_ENTRIES_AT_ONCE = 256
+
+
+@dataclass(frozen=True, slots=True)
+class LostRecords:
+    """What a lost ledger contains. `first_sequence` is None if the ledger was no part of a stream
+    yet, like those of a sink's batch."""
+
+    ledger: LostLedger
+    records: int
+    first_sequence: int | None
+    appended_ms: tuple[int, int]
+    first_value: bytes
+
+
+async def describe_lost(client: LedgerClient, lost: LostLedger) -> LostRecords:
+    """Reads the first and the last entry. `records` is exact for ledgers of streams, -1 for others.
+
+    Raises RecordFormatError if they are not entries of streams, DigestMismatch, and what reading
+    raises.
+    """
+    reader = await open_lost_ledger(client, lost)
+    first, last = [
+        _batch(entry, (await reader.read(entry, entry))[0].payload)
+        for entry in (0, lost.entries - 1)
+    ]
+    is_of_stream = not first.header.is_sequence_in_segment
+    begin, end = first.header.first_sequence, last.header.first_sequence + len(last)
+    return LostRecords(
+        lost,
+        end - begin,
+        begin if is_of_stream else None,
+        (first.append_time_ms, last.append_time_ms),
+        next(iter(first.records())).value,
+    )
+
+
+async def adopt_ledger(
+    client: LedgerClient,
+    lost: LostLedger,
+    writer: StreamWriter,
+    *,
+    is_partial_allowed: bool = False,
+    on_progress: Callable[[int], None] | None = None,
+) -> tuple[int, Position | None]:
+    """Appends the records of a lost ledger to a stream: values, keys, event times and headers.
+
+    They get new positions and times of appending. Returns how many there are, and the position of
+    the last. Repeated with the same stream it appends only what is missing: the records are those
+    of an idempotent producer, whose name has the id of the ledger. The last records of a ledger may
+    never have been acknowledged; they are appended, too.
+
+    Raises RecoveryIncomplete, unless `is_partial_allowed`, if entries are missing or a bookie does
+    not say what it has; RecordFormatError, and what reading and appending raise.
+    """
+    if not is_partial_allowed and (lost.silent or lost.behind_gap):
+        silent = f"{', '.join(lost.silent)} did not say what they have" if lost.silent else ""
+        gap = f"no bookie has entry {lost.entries}, {lost.behind_gap} entries are behind it"
+        why = "; ".join(each for each in (silent, gap if lost.behind_gap else "") if each)
+        raise RecoveryIncomplete(
+            f"ledger {lost.ledger_id} may have more than its first {lost.entries} entries: {why}. "
+            "Cure: start all bookies, or take what there is with --partial"
+        )
+    producer = await writer.producer(f"lost-ledger-{lost.ledger_id}")
+    records, last = 0, None
+    async for batch in _batches(client, lost):
+        appended = await producer.append_many(
+            batch.values(), records,
+            keys=batch.keys(), event_times=batch.event_times(), headers=batch.headers(),
+        )  # fmt: skip
+        records += len(batch)
+        last = last if appended is None else appended[1]
+        if on_progress is not None:
+            on_progress(records)
+    return records, last
+
+
+async def _batches(client: LedgerClient, lost: LostLedger) -> AsyncIterator[RecordBatch]:
+    reader = await open_lost_ledger(client, lost)
+    for begin in range(0, lost.entries, _ENTRIES_AT_ONCE):
+        end = min(begin + _ENTRIES_AT_ONCE, lost.entries) - 1
+        for entry, found in enumerate(await reader.read(begin, end), begin):
+            yield _batch(entry, found.payload)
+
+
+def _batch(entry: int, payload: bytes) -> RecordBatch:
+    if not payload:
+        raise InvalidArgument(f"entry {entry} is empty: this is no ledger of a stream")
+    return RecordBatch(payload, 0, entry, 0, -1)
