@@ -208,7 +208,7 @@ def run(main: Callable[[], object]) -> NoReturn:
     the reader of stdout has closed it. Bugs keep their traceback.
     """
     open_standard_streams()
-    _stop_on_hangup()
+    _stop_on_signals()
     code: object
     try:
         try:
@@ -225,22 +225,25 @@ def run(main: Callable[[], object]) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-_HANGUPS: list[int] = []
-"""Each SIGHUP that this process got and did not use for another purpose."""
+_STOPS: list[int] = []
+"""Each signal that asked this process to stop, but for Ctrl-C."""
 
 
-def _stop_on_hangup() -> None:
-    """Makes SIGHUP an orderly stop, with a line, unless it is ignored (nohup)."""
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_DFL:
-        return
+def _stop_on_signals() -> None:
+    """Makes SIGTERM and SIGHUP orderly stops, with a line, unless they are ignored (nohup).
+
+    A command that uses one of them itself replaces the handler while it runs.
+    """
 
     def stop(number: int, frame: object) -> None:
-        _HANGUPS.append(number)
+        _STOPS.append(number)
         with suppress(OSError, ValueError):  # the terminal may be gone
-            remark("ledgerstream: stopped by SIGHUP")
+            remark(f"ledgerstream: stopped by {signal.Signals(number).name}")
         signal.raise_signal(signal.SIGINT)
 
-    signal.signal(signal.SIGHUP, stop)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, stop)
 
 
 _EXPLAINED = (LedgerError, OSError, OutputClosed, StandardStreamFailed, KeyboardInterrupt)
@@ -248,7 +251,7 @@ _EXPLAINED = (LedgerError, OSError, OutputClosed, StandardStreamFailed, Keyboard
 
 def _explain(causes: Sequence[BaseException]) -> int:
     if any(isinstance(cause, KeyboardInterrupt) for cause in causes):
-        return 128 + (signal.SIGHUP if _HANGUPS else signal.SIGINT)
+        return 128 + (_STOPS[0] if _STOPS else signal.SIGINT)
     if any(isinstance(cause, OutputClosed) for cause in causes):
         return _EXIT_OUTPUT_CLOSED
     remark(f"ledgerstream: {_bytes_shown(_text_of(causes[0]))}")

@@ -77,3 +77,30 @@ def test_an_interrupted_command_is_130(shared: StandaloneCluster) -> None:
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 130
         assert process.stdout.read() == b""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_stopped_append_reports_what_is_durable(
+    shared: StandaloneCluster, number: signal.Signals
+) -> None:
+    stream = f"codes/stopped-{number.name.lower()}"
+    process = subprocess.Popen(
+        [*COMMAND, "append", stream, "-", "--acks"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(LEDGERSTREAM_CLUSTER=shared.uri),
+    )
+    with process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"one\ntwo\n")
+        process.stdin.flush()
+        while process.stdout.readline().split()[-1:] != [b"2"]:
+            assert process.poll() is None
+        process.send_signal(number)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + number
+    assert f"ledgerstream: stopped by {number.name}\n" in said.decode()
+    assert "durable before the interruption: 2 records" in said.decode()
+    assert shared.run("read", stream) == b"one\ntwo\n"
