@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from google.protobuf import text_format
-
 from ledger.errors import InvalidArgument, MetadataCorrupt
 from ledger.proto.data_formats_pb2 import CookieFormat
 
@@ -51,12 +49,16 @@ def encode_cookie(cookie: Cookie) -> bytes:
         message.instanceId = cookie.instance_id
     if cookie.index_directories:
         message.indexDirs = _counted(cookie.index_directories)
+    from google.protobuf import text_format  # slow to import, and clients need none
+
     text: str = text_format.MessageToString(message, as_utf8=False)
     return f"{LAYOUT_VERSION}\n{text}".encode()
 
 
 def decode_cookie(data: bytes) -> Cookie:
     """Returns the cookie in a text. Raises MetadataCorrupt."""
+    from google.protobuf import text_format
+
     try:
         first, _, rest = data.decode().partition("\n")
         version = int(first)

@@ -13,16 +13,15 @@ from ledger.cli.output import (
     print_json,
     remark,
 )
-from ledger.core.copies import CopyVerdict
 
 if TYPE_CHECKING:
     from stream.canary import CanaryRound
 
 _CLUSTER = ClusterOption()
 _SEVERITY = {
-    CopyVerdict.DAMAGE: "VIOLATION",
-    CopyVerdict.DOUBT: "trouble",
-    CopyVerdict.REDUCED: "fewer copies",
+    "DAMAGE": "VIOLATION",
+    "DOUBT": "trouble",
+    "REDUCED": "fewer copies",
 }
 
 
@@ -78,11 +77,11 @@ async def canary(
     def on_round(report: CanaryRound) -> None:
         print_json(report.as_dict())
         for verdict, text in report.alerts:
-            remark(f"{_SEVERITY[verdict]}: {name}: round {report.number}: {text}")
+            remark(f"{_SEVERITY[verdict.name]}: {name}: round {report.number}: {text}")
 
     async with connect(cluster, name) as namespace:
         if await namespace.ensure():
             remark(f"namespace {name.namespace} is new, with the default policy")
         checking = Canary(namespace, name.stream, options)
         verdict = await checking.run(on_round, rounds=rounds, stop_on_violation=stop_on_violation)
-    return EXIT_CODES[verdict]
+    return EXIT_CODES[verdict.name]

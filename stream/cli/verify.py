@@ -24,7 +24,6 @@ from ledger.cli.output import (
     remark,
     usage,
 )
-from ledger.core.copies import CopyVerdict
 from stream.cli.streams import app as app
 
 if TYPE_CHECKING:
@@ -32,12 +31,8 @@ if TYPE_CHECKING:
     from stream.namespace import Namespace
     from stream.verify import OnProgress, StreamReport, VerifyProgress
 
-EXIT_CODES = {
-    CopyVerdict.WHOLE: 0,
-    CopyVerdict.DAMAGE: 3,
-    CopyVerdict.DOUBT: 4,
-    CopyVerdict.REDUCED: 5,
-}
+EXIT_CODES = {"WHOLE": 0, "DAMAGE": 3, "DOUBT": 4, "REDUCED": 5}
+"""By the name of the verdict: its class is loaded when a stream is verified."""
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
@@ -46,12 +41,12 @@ _FAULTS_SHOWN_MAX = 50
 _REPORTS_MAX = 1000
 _REPORT_EVERY_S = 10.0
 _WORDS = {
-    CopyVerdict.WHOLE: "whole: every copy there should be is there, and equal to the others",
-    CopyVerdict.REDUCED: (
+    "WHOLE": "whole: every copy there should be is there, and equal to the others",
+    "REDUCED": (
         "fewer copies than there should be; an ack quorum holds all of it, nothing is lost"
     ),
-    CopyVerdict.DOUBT: "in doubt: not every copy could be looked at; try again with all bookies up",
-    CopyVerdict.DAMAGE: "DAMAGED: see the faults; copies were lost or are wrong",
+    "DOUBT": "in doubt: not every copy could be looked at; try again with all bookies up",
+    "DAMAGE": "DAMAGED: see the faults; copies were lost or are wrong",
 }
 
 
@@ -102,7 +97,7 @@ async def verify(
                 on_progress=on_progress,
             )
     _show(name, report, output)
-    return EXIT_CODES[report.verdict]
+    return EXIT_CODES[report.verdict.name]
 
 
 def _show(name: StreamName, report: StreamReport, output: OutputOption) -> None:
@@ -125,7 +120,7 @@ def _show(name: StreamName, report: StreamReport, output: OutputOption) -> None:
         output.show_list(faults[:_FAULTS_SHOWN_MAX], title="faults", none="")
         if len(faults) > _FAULTS_SHOWN_MAX:
             remark(f"{len(faults) - _FAULTS_SHOWN_MAX} more faults: --json prints them")
-    remark(f"{name} is {_WORDS[report.verdict]}")
+    remark(f"{name} is {_WORDS[report.verdict.name]}")
 
 
 def _faults(report: StreamReport) -> Iterator[dict[str, Any]]:
@@ -155,6 +150,7 @@ async def _verify_file(
     import trio
 
     from ledger.copy_reader import SilentBookies
+    from ledger.core.copies import CopyVerdict
     from stream.core.position import Truncated
     from stream.core.receipt import Receipt
     from stream.verify import verify_stream
@@ -198,8 +194,8 @@ async def _verify_file(
         faults = [fault for report in reports for fault in _faults(report)]
         if faults:
             output.show_list(faults[:_FAULTS_SHOWN_MAX], title="faults", none="")
-        remark(f"what they name is {_WORDS[verdict]}")
-    return EXIT_CODES[verdict]
+        remark(f"what they name is {_WORDS[verdict.name]}")
+    return EXIT_CODES[verdict.name]
 
 
 @contextmanager

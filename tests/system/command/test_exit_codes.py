@@ -13,7 +13,6 @@ import subprocess
 import pytest
 
 from ledger.cli import output
-from ledger.core.copies import CopyVerdict
 from stream.cli.health import Health
 from stream.cli.verify import EXIT_CODES
 from tests.system.cluster import COMMAND, StandaloneCluster, environment
@@ -39,10 +38,10 @@ def test_the_table_has_every_exit_code() -> None:
 
 
 def test_the_verdicts_have_the_same_codes_in_all_commands() -> None:
-    assert EXIT_CODES[CopyVerdict.WHOLE] == Health.HEALTHY
-    assert EXIT_CODES[CopyVerdict.DAMAGE] == Health.UNAVAILABLE
-    assert EXIT_CODES[CopyVerdict.DOUBT] == Health.UNKNOWN
-    assert EXIT_CODES[CopyVerdict.REDUCED] == Health.DEGRADED
+    assert EXIT_CODES["WHOLE"] == Health.HEALTHY
+    assert EXIT_CODES["DAMAGE"] == Health.UNAVAILABLE
+    assert EXIT_CODES["DOUBT"] == Health.UNKNOWN
+    assert EXIT_CODES["REDUCED"] == Health.DEGRADED
 
 
 def test_errors_of_users_have_no_other_codes() -> None:
