@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter, validators
 
-from bookie.standalone.cluster import BOOKIES_MAX
+from bookie.standalone import BOOKIES_MAX
 from ledger.cli.output import (
     CLUSTER_VARIABLE,
     AtLeastZero,

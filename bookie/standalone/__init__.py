@@ -5,3 +5,6 @@
 - zookeeper_server: finds and describes a ZooKeeper server.
 - zookeeper_process: runs that server as a child.
 """
+
+BOOKIES_MAX = 64
+"""Bookies of one such cluster."""

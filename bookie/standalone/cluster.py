@@ -21,13 +21,13 @@ from typing import Any, Self
 
 import trio
 
+from bookie.standalone import BOOKIES_MAX
 from bookie.standalone.supervisor import Child, ClusterStartFailed
 from bookie.standalone.zookeeper_server import require_zookeeper
 from ledger.errors import InvalidArgument
 from ledger.metastore import ledgers_root
 
 HOST = "127.0.0.1"
-BOOKIES_MAX = 64
 SQLITE, ZOOKEEPER = "sqlite", "zookeeper"
 """Values of --metadata other than an address."""
 # Below Linux's range for outgoing connections: a client that tries the port of a dead bookie can
