@@ -194,6 +194,8 @@ class CopyReader:
             ReadRequest(self._ledger_id, entry_id),
             timeout_s=self._options.read_timeout_s,
         )
+        if answer.status is Status.IO_ERROR and isinstance(answer, ReadResponse) and answer.body:
+            return self._damaged(bookie, entry_id, answer.body)
         if answer.status is not Status.OK:
             return _bad_copy(answer.status, bookie)
         if not isinstance(answer, ReadResponse) or answer.body is None:
@@ -208,6 +210,13 @@ class CopyReader:
                 found[entry_id] = self._checked(entry_id, body)
         else:
             found.update(zip(range(first, first + len(entries)), entries, strict=True))
+
+    def _damaged(self, bookie: str, entry_id: int, body: Buffer) -> BadCopy:
+        """Returns the copy that a bookie refuses to serve, because its bytes do not match the
+        checksums stored with them."""
+        checked = self._checked(entry_id, body)
+        why = checked.detail if isinstance(checked, BadCopy) else "its stored checksum is wrong"
+        return BadCopy(CopyState.CORRUPT, f"damaged on bookie {bookie}, which found it: {why}")
 
     def _checked(self, entry_id: int, body: Buffer) -> Copy:
         try:

@@ -288,12 +288,18 @@ def _last_of(half: Half, known: dict[int, tuple[int, int]], ledger_id: int) -> i
 
 
 class Block:
-    """A stretch of one run: `ends[i]` is where entry `first + i` ends in `data`."""
+    """A stretch of one run: `ends[i]` is where entry `first + i` ends in `data`. `damaged`: the
+    ascending ids of the entries in it whose bytes are not those that were added."""
 
-    __slots__ = ("data", "ends", "first", "ledger_id")
+    __slots__ = ("damaged", "data", "ends", "first", "ledger_id")
 
     def __init__(
-        self, ledger_id: int, first: int, ends: Sequence[int], data: bytes | bytearray
+        self,
+        ledger_id: int,
+        first: int,
+        ends: Sequence[int],
+        data: Buffer,
+        damaged: Sequence[int] = (),
     ) -> None:
         assert ends
         assert ends[-1] == len(data), f"{len(data)} bytes for entries ending at {ends[-1]}"
@@ -301,6 +307,7 @@ class Block:
         self.first = first
         self.ends = ends
         self.data = memoryview(data)
+        self.damaged = damaged
 
     @property
     def last(self) -> int:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from bookie.core.caches import OFFSET_MASK, Buffer, Half
+from bookie.core.integrity import digest_that_fits
 from bookie.core.journal import KEEP_INTERPRETER
 from ledger.wire.v2 import ADD_ENTRY_AT
 
@@ -27,6 +28,8 @@ FILE_HEADER_BYTES = 32
 _FILE_HEADER = struct.Struct(">8sQI12x")
 
 RUN_MAGIC = b"RUN\x01"
+SUMMED_RUN_MAGIC = b"RUN\x02"
+"""Of a record that ends with a CRC-32C of each entry, for entries that have no CRC of their own."""
 _RUN_PREFIX = struct.Struct(">4sI")
 _RUN_FIELDS = struct.Struct(">IIqqQ")
 RUN_HEADER_BYTES = _RUN_PREFIX.size + _RUN_FIELDS.size
@@ -59,6 +62,13 @@ class Run(NamedTuple):
     head: bytes
     pieces: Sequence[Buffer]
     body_bytes: int
+    sums: bytes = b""
+    """The checksums of the entries, after the bodies; b"" if each entry has a CRC of its own."""
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the whole record."""
+        return len(self.head) + self.body_bytes + len(self.sums)
 
 
 class RunHeader(NamedTuple):
@@ -70,6 +80,12 @@ class RunHeader(NamedTuple):
     ledger_id: int
     first: int
     body_bytes: int
+    has_sums: bool
+
+    @property
+    def sums_bytes(self) -> int:
+        """The bytes of the checksums after the bodies."""
+        return 4 * self.entries if self.has_sums else 0
 
 
 def encode_file_header(log_id: int) -> bytes:
@@ -109,26 +125,48 @@ def make_run(ledger_id: int, first: int, lengths: array[int], pieces: Sequence[B
         body_bytes += len(piece)
     fields = _RUN_FIELDS.pack(crc, len(lengths), ledger_id, first, body_bytes)
     fields += encode_lengths(lengths)
-    head = _RUN_PREFIX.pack(RUN_MAGIC, crc32c(fields)) + fields
-    return Run(ledger_id, first, lengths, head, pieces, body_bytes)
+    sums, magic = b"", RUN_MAGIC
+    # All entries of a ledger have one type of digest, so the first one stands for all. The checksum
+    # of a single entry's record is its own.
+    if len(lengths) > 1 and digest_that_fits(memoryview(pieces[0])[: lengths[0]]) is None:
+        sums, magic = encode_lengths(_sums_of(lengths, pieces)), SUMMED_RUN_MAGIC
+    head = _RUN_PREFIX.pack(magic, _head_crc(fields, bool(sums))) + fields
+    return Run(ledger_id, first, lengths, head, pieces, body_bytes, sums)
+
+
+def _head_crc(fields: bytes, has_sums: bool) -> int:
+    return crc32c(SUMMED_RUN_MAGIC + fields if has_sums else fields)
+
+
+def _sums_of(lengths: array[int], pieces: Sequence[Buffer]) -> array[int]:
+    """Returns the CRC-32C of each entry; a piece is one entry, or the only piece is all of them."""
+    if len(pieces) == len(lengths):
+        return array("I", [crc32c(piece, 0, KEEP_INTERPRETER) for piece in pieces])
+    [body] = pieces
+    view, begin, sums = memoryview(body), 0, array("I")
+    for length in lengths:
+        sums.append(crc32c(view[begin : begin + length], 0, KEEP_INTERPRETER))
+        begin += length
+    return sums
 
 
 def decode_run_header(data: bytes) -> RunHeader:
     """Decodes the fixed part of a record. Raises ValueError if it is not one: the log ends here."""
-    if len(data) < RUN_HEADER_BYTES or data[:4] != RUN_MAGIC:
+    if len(data) < RUN_HEADER_BYTES or data[:4] not in (RUN_MAGIC, SUMMED_RUN_MAGIC):
         raise ValueError("no run record begins here")
     _, head_crc = _RUN_PREFIX.unpack_from(data)
     body_crc, count, ledger_id, first, body_bytes = _RUN_FIELDS.unpack_from(data, _RUN_PREFIX.size)
     if not 0 < count <= RUN_ENTRIES_MAX or ledger_id < 0 or first < 0:
         raise ValueError(f"run of {count} entries from {first} of ledger {ledger_id}")
-    return RunHeader(head_crc, body_crc, count, ledger_id, first, body_bytes)
+    has_sums = data[:4] == SUMMED_RUN_MAGIC
+    return RunHeader(head_crc, body_crc, count, ledger_id, first, body_bytes, has_sums)
 
 
 def check_run_lengths(header: RunHeader, fixed: bytes, lengths: bytes) -> array[int]:
     """Returns the lengths of a run's entries. Raises ValueError if header or lengths are
     damaged."""
     fields = fixed[_RUN_PREFIX.size : RUN_HEADER_BYTES] + lengths
-    if crc32c(fields) != header.head_crc or len(lengths) != 4 * header.entries:
+    if _head_crc(fields, header.has_sums) != header.head_crc or len(lengths) != 4 * header.entries:
         raise ValueError(f"run at entry {header.first} of ledger {header.ledger_id}: bad header")
     decoded = decode_lengths(lengths)
     if sum(decoded) != header.body_bytes:

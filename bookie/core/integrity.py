@@ -16,6 +16,7 @@ from typing import Any, Final
 from crc32c import crc32c
 
 from bookie.core.caches import Buffer
+from bookie.core.journal import KEEP_INTERPRETER
 
 HEADER_BYTES: Final = 32
 FINDINGS_MAX: Final = 1000
@@ -108,7 +109,7 @@ def digest_that_fits(entry: Buffer) -> str | None:
     password."""
     view = memoryview(entry)
     if len(view) >= HEADER_BYTES + 4:
-        crc = crc32c(view[HEADER_BYTES + 4 :], crc32c(view[:HEADER_BYTES]))
+        crc = crc32c(view[HEADER_BYTES + 4 :], crc32c(view[:HEADER_BYTES]), KEEP_INTERPRETER)
         if crc == int.from_bytes(view[HEADER_BYTES : HEADER_BYTES + 4], "big"):
             return "CRC32C"
     if len(view) >= HEADER_BYTES + 8:

@@ -68,6 +68,18 @@ DIRECTORY: Final[tuple[Metric[LedgerDirectory], ...]] = (
         "bookie_readahead_batch_size",
         lambda d: d.statistics.reads.entry_log_bytes,
     ),
+    counter(
+        "entries_damaged",
+        "Damaged entries found by reads, which were answered with an I/O error.",
+        "",
+        lambda d: d.statistics.reads.entries_damaged,
+    ),
+    counter(
+        "entries_unverified",
+        "Entries read whose stored checksum could not be compared.",
+        "",
+        lambda d: d.statistics.reads.entries_unverified,
+    ),
     histogram(
         "disk_read_seconds",
         "Durations of reads of entry logs that waited for the disk; the others were in the page"

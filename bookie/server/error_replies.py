@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from bookie.core.ledger_state import LedgerState
+from bookie.storage.read_check import DamagedEntry
 from ledger.errors import (
     BookieIoError,
     LedgerError,
@@ -68,10 +69,19 @@ def status_of_absent(state: LedgerState) -> Status:
     return Status.UNKNOWN_LEDGER_STATE if state.is_limbo else Status.NO_SUCH_ENTRY
 
 
+def read_refused(error: LedgerError, ledger_id: int, entry_id: int, asked_id: int) -> ReadResponse:
+    """Returns the response to a read that failed; `asked_id` is the id in the request. Of a damaged
+    entry it holds the stored bytes, by which a verification distinguishes damage from a disk that
+    may read the entry the next time. Other clients ignore them, as Apache's do."""
+    data = error.data if isinstance(error, DamagedEntry) else None
+    status = status_of_error(error, ledger_id, entry_id)
+    return ReadResponse(status, ledger_id, asked_id, data)
+
+
 def status_of_error(error: LedgerError, ledger_id: int, entry_id: int) -> Status:
     """Returns the status for an error of storage. An error that says nothing about whether the
     entry exists is an I/O error, and is logged."""
     status = _STATUS_OF_ERROR.get(type(error), Status.IO_ERROR)
-    if status is Status.IO_ERROR:
+    if status is Status.IO_ERROR and not isinstance(error, DamagedEntry):  # reported once for a log
         _log.error("read failed ledger=%d entry=%d cause=%s", ledger_id, entry_id, error)
     return status

@@ -15,7 +15,7 @@ import trio
 from bookie.core.ledger_state import LedgerState
 from bookie.core.long_polls import LongPoll, ParkedPolls
 from bookie.server.deferred_replies import DeferredReplies, ReplyTarget
-from bookie.server.error_replies import status_of_absent, status_of_error
+from bookie.server.error_replies import read_refused, status_of_absent
 from bookie.server.read_scheduler import Job
 from bookie.storage.bookie_storage import BookieStorage
 from ledger.errors import BookieIoError, Status
@@ -120,8 +120,7 @@ class LongPolls:
             if target.owner.takes_replies:
                 entry = self._storage.read_cached(ledger_id, entry_id)
         except BookieIoError as error:
-            status = status_of_error(error, ledger_id, entry_id)
-            target.reply(ReadResponse(status, ledger_id, body.entry_id))
+            target.reply(read_refused(error, ledger_id, entry_id, body.entry_id))
             return
         if entry is None:
             read: Job

@@ -14,7 +14,7 @@ import trio
 
 from bookie.core.ledger_state import LedgerState
 from bookie.server.deferred_replies import DeferredReplies, ReplyTarget
-from bookie.server.error_replies import status_of_absent, status_of_error
+from bookie.server.error_replies import read_refused, status_of_absent, status_of_error
 from bookie.server.long_polls import LongPolls
 from bookie.server.read_scheduler import ReadLimits, ReadScheduler
 from bookie.storage.bookie_storage import BookieStorage
@@ -136,8 +136,7 @@ class Reads:
                 if state is not None and self._answer_from_memory(body, state, target, durable_to):
                     return
         except BookieIoError as error:
-            status = status_of_error(error, body.ledger_id, body.entry_id)
-            target.reply(ReadResponse(status, body.ledger_id, body.entry_id))
+            target.reply(read_refused(error, body.ledger_id, body.entry_id, body.entry_id))
             return
         read = partial(self.read_entry, body, body.entry_id, target, durable_to)
         self._deferred.read(body, target, read)
@@ -177,8 +176,7 @@ class Reads:
                 return
             entry = await storage.read(ledger_id, entry_id)
         except LedgerError as error:
-            status = status_of_error(error, ledger_id, entry_id)
-            target.reply(ReadResponse(status, ledger_id, body.entry_id))
+            target.reply(read_refused(error, ledger_id, entry_id, body.entry_id))
             return
         # The entry may have been added while this request waited for a disk.
         is_durable = entry_id <= state.lac or entry_id <= durable_to

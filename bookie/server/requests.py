@@ -19,7 +19,7 @@ import trio
 
 from bookie.core.ledger_state import ENTRY_ID_END, EXPLICIT_LAC_BYTES_MAX
 from bookie.server.deferred_replies import IsGone, Reply, ReplyTarget
-from bookie.server.error_replies import error_reply, status_of_error
+from bookie.server.error_replies import error_reply, read_refused, status_of_error
 from bookie.server.read_scheduler import Job, Owner, ReadLimits, Unbounded, is_urgent
 from bookie.server.reads import LAST_ENTRY, MASTER_KEY_BYTES, Reads
 from bookie.storage.bookie_storage import BookieStorage
@@ -288,7 +288,9 @@ class Requests:
 
 def _failed(body: RequestBody, error: BookieIoError) -> ResponseBody:
     """Returns the reply to a request that met damage: an I/O error, for every operation."""
-    if isinstance(body, ReadRequest | BatchReadRequest | AddRequest):
+    if isinstance(body, ReadRequest):
+        return read_refused(error, body.ledger_id, body.entry_id, body.entry_id)
+    if isinstance(body, BatchReadRequest | AddRequest):
         return error_reply(body, status_of_error(error, body.ledger_id, body.entry_id))
     if isinstance(body, ReadLacRequest | WriteLacRequest | ListEntriesRequest):
         return error_reply(body, status_of_error(error, body.ledger_id, LAST_ENTRY))

@@ -1,8 +1,9 @@
 """Reads entries: from write cache, read cache, index and entry log, in this order.
 
 Must never report an entry as absent if it may exist: whatever is wrong with stored bytes is a
-BookieIoError. Between a miss in the caches and the look-up in the index there is no await, because
-a checkpoint moves entries from the one to the other.
+BookieIoError. What comes from a disk is checked before it is served, by
+`bookie.storage.read_check`. Between a miss in the caches and the look-up in the index there is no
+await, because a checkpoint moves entries from the one to the other.
 
 It also lists which entries of a ledger are stored. A ledger may have a hundred million entries, so
 other tasks run between the steps, and what is built is bounded. The cache is read first, so that an
@@ -12,7 +13,6 @@ entry is read.
 
 from __future__ import annotations
 
-import struct
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 from heapq import merge
@@ -24,14 +24,13 @@ from bookie.core.caches import Block, ReadCache, WriteCache
 from bookie.core.entry_log import entry_ends
 from bookie.core.read_ahead import ReadAhead, ReuseTracker
 from bookie.storage.disk.disk import Buffer
-from bookie.storage.entry_log.entry_logs import EntryLogs
+from bookie.storage.entry_log.entry_logs import EntryLogCut, EntryLogs
 from bookie.storage.index.index import ENTRY_ID_MAX, Index, PlacedRun
 from bookie.storage.metrics import ReadMetrics, timed
+from bookie.storage.read_check import DamagedEntry, Piece, ReadCheck, head_bytes_of
 from ledger.core.availability import EntriesHeld
 from ledger.errors import BookieIoError
 
-_ids_of_entry = struct.Struct(">qq").unpack_from
-_ENTRY_BYTES_MIN = 16
 _ENTRIES_PER_SLICE = 2000
 """After this number of entries a long batch yields to other tasks: all of it may come from
 memory."""
@@ -82,11 +81,12 @@ class EntryReader:
         """By ledger; no more than the reads that are in flight."""
         self._reuse = ReuseTracker()
         self.metrics = ReadMetrics()
+        self._check = ReadCheck(logs, self.metrics)
         self.disk_reads = 0
         """The number of reads that had to wait for the disk."""
 
     def read_cached(self, ledger_id: int, entry_id: int) -> memoryview | None:
-        """Returns the entry if it is in memory. Raises BookieIoError if a block holds wrong
+        """Returns the entry if it is in memory. Raises DamagedEntry if a block holds wrong
         bytes."""
         entry = self._cache.get(ledger_id, entry_id)
         if entry is not None:
@@ -178,6 +178,7 @@ class EntryReader:
             key=lambda j: block.ends[j] - before + BATCH_ENTRY_OVERHEAD_BYTES * (j - i + 1),
         )
         end = entry_id + min(fits, count_max)
+        end = next((one for one in block.damaged if entry_id < one < end), end)
         if self._cache.holds(block.ledger_id):  # an entry that was added again is newer
             for held in range(entry_id, end):
                 if self._cache.get(block.ledger_id, held) is not None:
@@ -207,7 +208,7 @@ class EntryReader:
             while True:
                 try:
                     return await self._read_block(run, entry_id, ends, generation)
-                except BookieIoError:
+                except BookieIoError as error:
                     # The place may have changed during the read, and the log may be gone: look it
                     # up again.
                     is_same = self._blocks.is_current(
@@ -216,6 +217,8 @@ class EntryReader:
                     if not is_same and attempt < self._ATTEMPTS_MAX - 1:
                         break
                     if len(ends) == 1:
+                        if isinstance(error, EntryLogCut):
+                            raise self._check.lost(run, entry_id, error) from error
                         raise
                     # What is wrong may be in what is read ahead.
                     ends = ends[: max(1, len(ends) // self._NARROWER)]
@@ -237,6 +240,8 @@ class EntryReader:
         offset = run.offset + sum(run.lengths[:skipped])
         log_id, size = run.log_id, ends[-1]
         is_once = not self._reuse.is_reused(log_id, offset, size)
+        head = head_bytes_of(run, entry_id, len(ends))
+        offset, size = offset - head, size + head
         data: bytes | bytearray | None
         data = self._logs.read_nowait(log_id, offset, size, drops_cache=is_once)
         if data is None:
@@ -247,7 +252,7 @@ class EntryReader:
             try:
                 with timed(self.metrics.disk_seconds):
                     data = await self._logs.read(log_id, offset, size, drops_cache=is_once)
-                block = self._kept(run.ledger_id, entry_id, ends, data, generation)
+                block = await self._kept(run, entry_id, ends, data, head, generation)
                 under_way.block = block
                 return block
             finally:
@@ -255,20 +260,24 @@ class EntryReader:
                 if not others:
                     del self._under_way[run.ledger_id]
                 under_way.ended.set()
-        return self._kept(run.ledger_id, entry_id, ends, data, generation)
+        return await self._kept(run, entry_id, ends, data, head, generation)
 
-    def _kept(
+    async def _kept(
         self,
-        ledger_id: int,
+        run: PlacedRun,
         entry_id: int,
         ends: list[int],
         data: bytes | bytearray,
+        head: int,
         generation: int,
     ) -> Block:
-        self.metrics.block_read(len(ends), len(data))
-        self._ahead.has_read(ledger_id, entry_id, entry_id + len(ends), len(data))
-        block = Block(ledger_id, entry_id, ends, data)
-        _checked(block, entry_id)
+        """Checks what was read, of which the first `head` bytes are the head of the record."""
+        self.metrics.block_read(len(ends), ends[-1])
+        self._ahead.has_read(run.ledger_id, entry_id, entry_id + len(ends), ends[-1])
+        view = memoryview(data)
+        piece = Piece(run, entry_id, ends, view[head:], view[:head])
+        damaged = await self._check.damaged(piece)
+        block = Block(run.ledger_id, entry_id, ends, piece.data, damaged)
         self._blocks.put(block, generation)
         return block
 
@@ -281,26 +290,25 @@ class EntryReader:
 
 
 def _checked(block: Block, entry_id: int) -> memoryview:
-    """Returns the entry in the block. Raises BookieIoError unless its bytes begin with its own
-    ids."""
+    """Returns the entry in the block. Raises DamagedEntry."""
     return _checked_entries(block, entry_id, entry_id + 1)[0]
 
 
 def _checked_entries(block: Block, entry_id: int, end: int) -> list[memoryview]:
-    """Returns the entries from `entry_id` up to, not including, `end`. About 0.4 us each."""
-    data, ends, ledger_id = block.data, block.ends, block.ledger_id
-    i = entry_id - block.first
+    """Returns the entries from `entry_id` up to, not including, `end`. Raises DamagedEntry for the
+    first that is not one."""
+    if entry_id in block.damaged:
+        raise DamagedEntry(
+            f"entry {entry_id} of ledger {block.ledger_id}: other bytes are stored in its place in "
+            "the entry log. Read it from another bookie; check the disk of this one",
+            block.entry(entry_id),
+        )
+    data, ends, i = block.data, block.ends, entry_id - block.first
     begin = ends[i - 1] if i else 0
     entries: list[memoryview] = []
     for stop in ends[i : end - block.first]:
-        if stop - begin < _ENTRY_BYTES_MIN or _ids_of_entry(data, begin) != (ledger_id, entry_id):
-            raise BookieIoError(
-                f"entry {entry_id} of ledger {ledger_id}: other bytes are stored in its place in "
-                "the entry log. Read it from another bookie; check the disk of this one"
-            )
         entries.append(data[begin:stop])
         begin = stop
-        entry_id += 1
     return entries
 
 

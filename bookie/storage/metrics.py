@@ -151,6 +151,11 @@ class ReadStatistics:
     """Entries read along with the requested one."""
     entry_log_bytes: int
     """Bytes read from entry logs."""
+    entries_damaged: int
+    """Entries found whose bytes are not those that were added: reads of them are I/O errors."""
+    entries_unverified: int
+    """Entries served although no checksum could be compared: the digest of their ledger has a key,
+    and the rest of their record is damaged or was replaced."""
     disk_seconds: Distribution
     """The time of reads that had to wait for the disk."""
 
@@ -160,6 +165,7 @@ class ReadMetrics:
 
     def __init__(self) -> None:
         self.entries = self.write_cache_hits = 0
+        self.entries_damaged = self.entries_unverified = 0
         self._blocks = self._read_ahead_entries = self._entry_log_bytes = 0
         self.disk_seconds = Histogram(SECONDS)
 
@@ -180,6 +186,8 @@ class ReadMetrics:
             read_cache_misses=self._blocks,
             read_ahead_entries=self._read_ahead_entries,
             entry_log_bytes=self._entry_log_bytes,
+            entries_damaged=self.entries_damaged,
+            entries_unverified=self.entries_unverified,
             disk_seconds=self.disk_seconds.distribution(),
         )
 

@@ -24,7 +24,8 @@ class CopyState(enum.Enum):
     MISSING = "missing"
     """The bookie says explicitly that it does not have it."""
     CORRUPT = "corrupt"
-    """The bookie returns other bytes than were written: the digest does not match."""
+    """The bookie returns other bytes than were written, or says that it has them: the digest does
+    not match."""
     DIFFERS = "differs"
     """A valid copy whose bytes differ from the other copies, or from the receipt."""
     UNREADABLE = "unreadable"

@@ -60,6 +60,8 @@ _HEADER = struct.Struct(">I")
 _LENGTH_HEADER = struct.Struct(">iI")
 _IDS = struct.Struct(">qq")
 _READ = struct.Struct(">iIqq")
+_WITH_ENTRY: Final = (Status.OK, Status.IO_ERROR)
+"""An I/O error brings the bytes that are stored if these are not what was added."""
 _BATCH_LIMITS = struct.Struct(">qiq")
 _REPLY = struct.Struct(">iqq")
 _INT64 = struct.Struct(">q")
@@ -344,7 +346,7 @@ def decode_response(frame: Buffer) -> Response:
         last = _decode_last_acked(view, entry_id) if flags & RANGE_ACKS else entry_id
         return Response(version, 0, m.AddResponse(status, ledger_id, entry_id, last))
     if operation == READ:
-        body = view[24:] if status is Status.OK and len(view) > 24 else None
+        body = view[24:] if status in _WITH_ENTRY and len(view) > 24 else None
         return Response(version, 0, m.ReadResponse(status, ledger_id, entry_id, body))
     _need(view, 32, "a BATCH_READ reply")
     request_id = _INT64.unpack_from(view, 24)[0]

@@ -57,6 +57,10 @@ def stray_id_of(name: str) -> int | None:
     return log_id_of(name.removesuffix(STRAY_SUFFIX)) if name.endswith(STRAY_SUFFIX) else None
 
 
+class EntryLogCut(BookieIoError):
+    """The bytes are certainly not there: the file ends before them, or does not exist."""
+
+
 class EntryLogs:
     """All entry logs of one directory. One task appends; any task reads.
 
@@ -131,7 +135,7 @@ class EntryLogs:
     async def append(self, run: Run) -> PlacedRun:
         """Takes a run and returns where it will be stored. It is written at the latest by `sync`;
         until then its pieces must not change."""
-        size = len(run.head) + run.body_bytes
+        size = run.nbytes
         if self._current is not None and (
             self._position + size > self._log_bytes_max
             or (
@@ -145,7 +149,7 @@ class EntryLogs:
         assert self.current_id is not None
         offset = self._position + len(run.head)
         self._position += size
-        self._pending += (run.head, *run.pieces)
+        self._pending += (run.head, *run.pieces, run.sums)
         self._pending_bytes += size
         ledgers = self.current_ledgers
         ledgers[run.ledger_id] = ledgers.get(run.ledger_id, 0) + run.body_bytes
@@ -227,10 +231,13 @@ class EntryLogs:
         try:
             file = await self._open(log_id)
             data = await file.read(offset, size, drops_cache=drops_cache)
+        except FileNotFoundError as error:
+            raise EntryLogCut(str(self._read_failed(log_id, offset, size, str(error)))) from error
         except OSError as error:
             raise self._read_failed(log_id, offset, size, str(error)) from error
         if len(data) != size:
-            raise self._read_failed(log_id, offset, size, f"only {len(data)} bytes are there")
+            why = f"only {len(data)} bytes are there"
+            raise EntryLogCut(str(self._read_failed(log_id, offset, size, why)))
         return data
 
     async def scan(self, log_id: int) -> AsyncIterator[tuple[PlacedRun, bytes]]:
@@ -256,7 +263,7 @@ class EntryLogs:
             except ValueError:
                 return
             yield PlacedRun(header.ledger_id, header.first, log_id, offset, lengths), body
-            offset += header.body_bytes
+            offset += header.body_bytes + header.sums_bytes
 
     async def size(self, log_id: int) -> int:
         """Returns the bytes of a sealed log. Raises OSError, also if it does not exist."""

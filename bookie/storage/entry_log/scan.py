@@ -70,7 +70,7 @@ class LogScanner:
             return None
         at += len(packed)
         run = PlacedRun(header.ledger_id, header.first, self._log_id, at, lengths)
-        self.position = at + header.body_bytes
+        self.position = at + header.body_bytes + header.sums_bytes
         return LogRecord(run, header, fixed + packed)
 
     async def body(self, record: LogRecord) -> bytes:

@@ -46,7 +46,7 @@ class CompactionLog:
     async def append(self, run: Run) -> int:
         """Returns the offset of the first entry's bytes. Written at the latest by `sync`."""
         offset = self.bytes_written + self._pending_bytes + len(run.head)
-        self._put(run.head, *run.pieces)
+        self._put(run.head, *run.pieces, run.sums)
         self.ledgers[run.ledger_id] = self.ledgers.get(run.ledger_id, 0) + run.body_bytes
         if self._pending_bytes >= self.WRITE_BYTES:
             await self._write()

@@ -163,7 +163,8 @@ class Compactor:
         try:
             for use in chosen:
                 self._check_time()
-                if not await self._has_space(use.bytes_live):
+                _, free = await self._disk.space(self._directory)
+                if free < use.bytes_live + self._options.free_bytes_min:
                     self._round.logs_without_room += 1
                     continue
                 await self._rewrite_or_set_aside(use.log_id)
@@ -185,10 +186,6 @@ class Compactor:
         statistics.logs_by_live_ratio = ratio_histogram(survey.uses)
         return survey.uses
 
-    async def _has_space(self, bytes_live: int) -> bool:
-        _, free = await self._disk.space(self._directory)
-        return free >= bytes_live + self._options.free_bytes_min
-
     # --- one log
 
     async def _rewrite_or_set_aside(self, log_id: int) -> None:
@@ -209,27 +206,34 @@ class Compactor:
             raise _Damaged(f"it cannot be opened: {error}") from error
         try:
             scan = LogScanner(file, log_id, on_read=self._pace)
-            await self._copy_all(scan)
+            damage = await self._copy_all(scan)
         finally:
             file.close()
         await self._move()
+        if damage:
+            raise _Damaged(damage)
         if await self._is_needed(log_id):
             raise _Damaged(
                 f"its records end {scan.end_reason}, but the index knows entries that come later"
             )
         await self._drop([log_id])
 
-    async def _copy_all(self, scan: LogScanner) -> None:
+    async def _copy_all(self, scan: LogScanner) -> str:
+        """Copies all that is whole; returns what is wrong with the first record that stays."""
+        damage = ""
         while True:
             try:
                 record = await scan.next()
                 if record is None:
-                    return
+                    return damage
                 parts = self._places.parts_of(record.run)
                 body = await scan.body(record) if parts else b""
             except IndexUnreadable:
                 raise
-            except (OSError, BookieIoError) as error:
+            except BookieIoError as error:
+                damage = damage or f"a record is damaged {error}"
+                continue
+            except OSError as error:
                 raise _Damaged(f"reading the record before {scan.position}: {error}") from error
             for part in parts:
                 await self._copy(part, _run_of(part, record, body))
@@ -237,7 +241,7 @@ class Compactor:
             await yield_to_tasks()
 
     async def _copy(self, part: PlacedRun, run: Run) -> None:
-        size = len(run.head) + run.body_bytes
+        size = run.nbytes
         if self._target is None or not self._target.has_space(size):
             await self._move()
             await self._finish_target()
@@ -389,7 +393,7 @@ async def remove_logs(
 
 def _run_of(part: PlacedRun, record: LogRecord, body: bytes) -> Run:
     """Returns the part of a record that is needed, as a record of its own."""
-    if part == record.run:
+    if part == record.run and not record.header.has_sums:
         return Run(part.ledger_id, part.first, part.lengths, record.head, (body,), len(body))
     begin = part.offset - record.run.offset
     piece = memoryview(body)[begin : begin + sum(part.lengths)]

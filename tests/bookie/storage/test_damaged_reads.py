@@ -74,7 +74,8 @@ async def _readable(storage: BookieStorage) -> list[int]:
 
 
 def _cut(disk: BadSector, path: str) -> int:
-    del disk.names[path].data[-1]
+    sums_bytes = 4 * ENTRIES  # these follow the last entry, and are not needed to read it
+    del disk.names[path].data[-1 - sums_bytes :]
     return ENTRIES - 1
 
 

@@ -108,7 +108,7 @@ async def test_damaged_missing_or_short_entry_logs_are_doubt_not_absence() -> No
         await simulated.storage.checkpoint()
     path = f"ledgers/{log_name(1)}"
     whole = bytes(simulated.disk.names[path].data)
-    for damaged in (whole[:-1], whole.replace(make_entry(1, 2)[:16], make_entry(1, 3)[:16]), None):
+    for damaged in (whole[:-13], whole.replace(make_entry(1, 2)[:16], make_entry(1, 3)[:16]), None):
         if damaged is None:
             del simulated.disk.names[path]
         else:

@@ -19,10 +19,17 @@ from bookie.core.entry_log import Run, flush_steps, make_run
 from bookie.storage.entry_log import entry_logs
 from bookie.storage.entry_log.entry_logs import EntryLogs, log_name
 from bookie.storage.index.index import PlacedRun
+from ledger.core.entry import Digest, DigestType
 from ledger.errors import BookieIoError
 from tests.bookie.core.test_caches import make_entry, make_frame
 from tests.bookie.storage.memory_disk import MemoryDisk
 from tests.effort import scaled
+
+
+def with_crc(ledger_id: int, entry_id: int, payload: bytes = b"") -> bytes:
+    """An entry whose header holds its CRC32C, as nearly all do."""
+    digest = Digest(DigestType.CRC32C)
+    return b"".join(digest.encode_entry(ledger_id, entry_id, -1, len(payload), payload))
 
 
 def _entries_of(run: Run) -> dict[tuple[int, int], bytes]:
@@ -130,10 +137,20 @@ def test_a_shorter_last_frame_at_the_end_of_its_segment_is_not_taken_as_uniform(
 
 
 def test_the_bytes_of_a_record_never_change() -> None:
-    body = make_entry(7, 3, b"one") + make_entry(7, 4)
-    run = make_run(7, 3, array("I", [35, 32]), [body])
-    fields = struct.pack(">IIqqQ", crc32c(body), 2, 7, 3, 67) + struct.pack("<II", 35, 32)
+    body = with_crc(7, 3, b"one") + with_crc(7, 4)
+    run = make_run(7, 3, array("I", [39, 36]), [body])
+    fields = struct.pack(">IIqqQ", crc32c(body), 2, 7, 3, 75) + struct.pack("<II", 39, 36)
     assert run.head == b"RUN\x01" + struct.pack(">I", crc32c(fields)) + fields
+    assert run.sums == b""
+    one, two = make_entry(7, 3, b"one"), make_entry(7, 4)
+    for pieces in ([one, two], [one + two]):
+        run = make_run(7, 3, array("I", [35, 32]), pieces)
+        fields = struct.pack(">IIqqQ", crc32c(one + two), 2, 7, 3, 67)
+        fields += struct.pack("<II", 35, 32)
+        assert run.head == b"RUN\x02" + struct.pack(">I", crc32c(b"RUN\x02" + fields)) + fields
+        assert run.sums == struct.pack("<II", crc32c(one), crc32c(two))
+    run = make_run(7, 3, array("I", [35]), [one])
+    assert (run.head[:4], run.sums) == (b"RUN\x01", b"")
     header = core.encode_file_header(0x1F)
     assert header.hex() == (
         "4c53454c4f470001" + "000000000000001f" + f"{crc32c(header[:16]):08x}" + "00" * 12
@@ -145,7 +162,7 @@ async def _write(disk: MemoryDisk, counts: list[int], log_bytes_max: int) -> lis
     await logs.start()
     placed = []
     for ledger, count in enumerate(counts):
-        bodies = [make_entry(ledger, i, b"p" * i) for i in range(count)]
+        bodies = [with_crc(ledger, i, b"p" * i) for i in range(count)]
         run = make_run(ledger, 0, array("I", map(len, bodies)), bodies)
         placed.append(await logs.append(run))
     await logs.sync()
@@ -160,8 +177,8 @@ async def _scan(disk: MemoryDisk, log_id: int) -> list[tuple[PlacedRun, bytes]]:
 
 async def test_logs_roll_and_report_the_same_when_scanned() -> None:
     disk = MemoryDisk()
-    placed = await _write(disk, [3, 1, 9, 2, 2, 30, 1], log_bytes_max=700)
-    logs = EntryLogs(disk, "d", log_bytes_max=700)
+    placed = await _write(disk, [3, 1, 9, 2, 2, 30, 1], log_bytes_max=760)
+    logs = EntryLogs(disk, "d", log_bytes_max=760)
     log_ids = await logs.start()
     assert log_ids == [1, 2, 3, 4]
     found = [pair for log_id in log_ids for pair in await _scan(disk, log_id)]
@@ -170,7 +187,7 @@ async def test_logs_roll_and_report_the_same_when_scanned() -> None:
         assert await logs.read(run.log_id, run.offset, len(body)) == body
         assert logs.read_nowait(run.log_id, run.offset, len(body)) == body
     for log_id in log_ids[:-2]:
-        assert len(disk.names[f"d/{log_name(log_id)}"].data) <= 700
+        assert len(disk.names[f"d/{log_name(log_id)}"].data) <= 760
     # A run larger than a log gets one to itself, and old logs are never appended to.
     placed_later = await logs.append(make_run(1, 0, array("I", [16]), [b"e" * 16]))
     assert placed_later.log_id == 5
@@ -208,6 +225,14 @@ async def test_a_scan_ends_at_the_first_damaged_byte() -> None:
     for size in rng.sample(range(core.FILE_HEADER_BYTES, len(whole)), 30):
         data[:] = whole[:size]
         assert len(await _scan(disk, 1)) == sum(end <= size for end in ends)
+    # What is wrong with checksums after the entries says nothing about the entries.
+    run = make_run(9, 0, array("I", [35, 32]), [make_entry(9, 0, b"one") + make_entry(9, 1)])
+    data[:] = whole + run.head + b"".join(run.pieces) + run.sums
+    data += data[core.FILE_HEADER_BYTES : len(whole)]
+    summed = [found async for found in EntryLogs(disk, "d", log_bytes_max=1).scan(1)]
+    assert len(summed) == 2 * len(placed) + 1
+    data[len(whole) + run.nbytes - 1] ^= 1
+    assert len(await _scan(disk, 1)) == len(summed)
     data[:] = b"\0" * 100
     with pytest.raises(BookieIoError, match="header"):
         await _scan(disk, 1)

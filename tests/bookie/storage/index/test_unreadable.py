@@ -79,7 +79,7 @@ async def _serves(simulated: SimulatedStorage) -> None:
     assert (9, 0) in simulated.acked
 
 
-BAD = [(b"L", 4), (b"T", 1), (b"G", 2), (b"E", 3)]
+BAD = [(b"L", 4), (b"T", 1), (b"G", 5), (b"E", 3)]
 
 
 @pytest.mark.parametrize(("kind", "number"), BAD)
@@ -138,7 +138,7 @@ async def test_a_log_whose_record_cannot_be_read_keeps_no_other() -> None:
         await fill(simulated)
         before = logs(simulated)
         simulated.deleted.update(dict.fromkeys(range(1, 6)))
-        pairs.bad = _key(b"G", 1)
+        pairs.bad = _key(b"G", 5)
         collected = await _round(simulated)
         assert collected.ledgers_deleted == 5
         assert logs(simulated).keys() & before.keys() <= {"ledgers/0000000000000001.log"}
