@@ -29,11 +29,13 @@ from bookie.server.read_scheduler import ReadLimits
 from bookie.server.requests import Requests
 from bookie.server.server import Server, ServerStatistics
 from bookie.startup.cookies import check_cookie, check_has_no_cluster
+from bookie.startup.directory_repair import start_storage
 from bookie.startup.power_loss import noticing_power_loss
 from bookie.startup.preflight import listen, lock_directories
 from bookie.startup.restored_metadata import record_restore
 from bookie.startup.start_count import StartCount
 from bookie.storage.bookie_storage import BookieStorage
+from bookie.storage.check.index_rebuild import IndexStores
 from bookie.storage.disk.disk import Disk
 from bookie.storage.index.key_value import KeyValue
 from bookie.storage.journal.journal import Journal
@@ -119,6 +121,7 @@ class Bookie:
         rng: draws the salts of files and the cluster's instance id.
         http: the address of the bookie's HTTP server, which is published but not served here.
         boot_id: identifies the start of the machine; "" if it never stops.
+        index_stores: for the repair of a damaged ledger directory; None: it stops the bookie.
     """
 
     def __init__(
@@ -133,6 +136,7 @@ class Bookie:
         rng: random.Random,
         http: tuple[str, int] | None = None,
         boot_id: str = "",
+        index_stores: IndexStores | None = None,
     ) -> None:
         self.config = config
         self.http = http
@@ -147,6 +151,7 @@ class Bookie:
         self._disk = disk
         self.disk_monitor = DiskMonitor(disk, config)
         self._key_value = key_value
+        self._index_stores = index_stores
         self._now_ms = now_ms
         self._rng = rng
         self.bookie_id = config.bookie_id
@@ -247,11 +252,11 @@ class Bookie:
 
     async def _open_storage(self) -> BookieStorage:
         config, disk = self.config, self.disk_monitor.disk
-        storage = BookieStorage(
+        make = partial(
+            BookieStorage,
             disk,
             config.ledger_directories,
             self._key_value,
-            journals_of(config, disk, self._rng),
             now_ms=self._now_ms,
             options=StorageOptions(
                 write_cache_bytes=config.write_cache_bytes,
@@ -267,9 +272,13 @@ class Bookie:
             gate=self.disk_monitor.gate,
             has_space=disk.promise_space,
         )
-        self.storage = storage
         started_at = trio.current_time()
-        await storage.start()
+        self.storage = storage = await start_storage(
+            lambda: make(journals=journals_of(config, disk, self._rng)),
+            config,
+            self._disk,
+            self._index_stores,
+        )
         _log.info(
             "storage ready bookie=%s replay_s=%.3f",
             self.bookie_id,

@@ -32,7 +32,7 @@ from bookie.startup.preflight import check_not_running
 from bookie.storage.disk.disk import Disk
 from bookie.storage.disk.read_only_disk import ReadOnlyDisk
 from bookie.storage.disk.real_disk import RealDisk
-from bookie.storage.index.rocksdb import index_opener
+from bookie.storage.index.rocksdb import RocksStores, index_opener
 from ledger.cli.standard_streams import announce, open_standard_streams
 from ledger.cli.supervised import wait_starter_gone
 from ledger.errors import InvalidArgument, LedgerError, MetadataUnavailable, NoSuchCluster
@@ -152,6 +152,7 @@ async def _serve(
                     rng=random.SystemRandom(),
                     http=http_address(listeners, config.advertised_host or config.host),
                     boot_id=boot_id(),
+                    index_stores=RocksStores(disk),
                 )
                 serving.start_soon(serve_http, listeners, Observer(bookie, disk))
                 bookie_id = await serving.start(_run_bookie, bookie, serving.cancel_scope)

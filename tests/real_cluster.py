@@ -14,7 +14,7 @@ import trio
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
 from bookie.storage.disk.real_disk import RealDisk
-from bookie.storage.index.rocksdb import index_opener
+from bookie.storage.index.rocksdb import RocksStores, index_opener
 from ledger.client import LedgerClient
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.memory import MemoryStore, MemoryTree
@@ -51,6 +51,7 @@ def bookie_of(
         now_ms=now_ms,
         rng=random.Random(number),
         boot_id=boot_id,
+        index_stores=RocksStores(disk),
     )
 
 
@@ -64,6 +65,7 @@ class RealCluster:
         self.disks: dict[int, RealDisk] = {}
         self._nursery = nursery
         self._settings = settings
+        self._counts: tuple[int, int] = settings.pop("counts", (1, 1))
         self._scopes: dict[int, tuple[trio.CancelScope, trio.Event]] = {}
         self._ports: dict[int, int] = {}
 
@@ -74,10 +76,11 @@ class RealCluster:
 
     async def _run(self, number: int, task_status: trio.TaskStatus[str]) -> None:
         at = f"{self.directory}/{number}"
+        journals, directories = self._counts
         settings: dict[str, Any] = {
             "metadata_uri": "memory:",
-            "journal_directories": (f"{at}/journal",),
-            "ledger_directories": (f"{at}/ledgers",),
+            "journal_directories": tuple(f"{at}/journal{n or ''}" for n in range(journals)),
+            "ledger_directories": tuple(f"{at}/ledgers{n or ''}" for n in range(directories)),
             "port": self._ports.get(number, 0),
         }
         config = BookieConfig(**settings | self._settings)
@@ -124,6 +127,7 @@ class RealCluster:
 async def real_cluster(
     directory: Path, bookies: int = 3, **settings: Any
 ) -> AsyncIterator[RealCluster]:
+    """`settings`: of each bookie; `counts` are those of its journals and its ledger directories."""
     async with AsyncExitStack() as stack:
         nursery = await stack.enter_async_context(trio.open_nursery())
         cluster = RealCluster(directory, nursery, settings)

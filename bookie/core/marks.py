@@ -12,7 +12,7 @@ depend on it has not stored (Apache's #3329), nor let a mark move backwards (#47
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import gcd
 from typing import Final, NamedTuple
@@ -103,6 +103,18 @@ class DirectoryMap:
         """Returns the directories whose ledgers have frames in `journal`, in order."""
         step = gcd(self.journals, self.directories)
         return tuple(range(journal % step, self.directories, step))
+
+
+def first_of_last_files(file_ids: Iterable[int]) -> int:
+    """Returns the first of the last files of a journal without a gap between them, or 0 if there
+    are none. Older ones were trimmed and only wait to be written again, so whatever the marks were,
+    all after them is in these."""
+    first = 0
+    for file_id in sorted(file_ids, reverse=True):
+        if first and file_id != first - 1:
+            break
+        first = file_id
+    return first
 
 
 class MarkTable:

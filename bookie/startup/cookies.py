@@ -1,8 +1,14 @@
-"""Cookies: a bookie refuses an emptied or foreign disk, and names the cure."""
+"""Cookies: a bookie refuses an emptied or foreign disk, and names the cure.
+
+A cookie that was damaged, or removed from a directory that is not empty, is written again if the
+directory proves otherwise that it is this bookie's. One that can be read and is another's may be
+that of a disk mounted in the wrong place, and is always refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 
 from bookie.config import BookieConfig
@@ -36,6 +42,9 @@ _NO_DATA = (
 """Files that the directory of a new bookie may contain, also after a crash or on a new disk."""
 
 
+_log = logging.getLogger(__name__)
+
+
 class CookieMismatch(FinalError):
     """The disk is not the one this bookie was registered with."""
 
@@ -57,8 +66,9 @@ async def check_cookie(
         instance_id=instance_id,
     )
     directories = dict.fromkeys((*config.journal_directories, *config.ledger_directories))
-    on_disk = {d: await _cookie_of(disk, d) for d in directories}
     registered = await registry.read_cookie(bookie_id)
+    is_known = registered is not None and registered[0] == expected
+    on_disk = await _cookies_on(disk, list(directories), expected if is_known else None)
     found = [(d, cookie) for d, cookie in on_disk.items() if cookie is not None]
     if registered is not None:
         found.append(("the cluster", registered[0]))
@@ -95,6 +105,47 @@ async def check_cookie(
             # cluster knows this bookie, a directory without its cookie is refused permanently.
             await disk.sync_directory(directory)
         await registry.write_cookie(bookie_id, expected)
+
+
+async def _cookies_on(
+    disk: Disk, directories: Sequence[str], known: Cookie | None
+) -> dict[str, Cookie | None]:
+    """Returns the cookies by directory. Writes those that are lost again, where the directory is
+    certainly not another's: the cluster has the cookie `known`, another directory has it too, and
+    their numbers of starts are equal. Raises CookieMismatch for others that are damaged."""
+    found: dict[str, Cookie | None] = {}
+    damaged: dict[str, CookieMismatch] = {}
+    for directory in directories:
+        try:
+            found[directory] = await _cookie_of(disk, directory)
+        except CookieMismatch as error:
+            damaged[directory] = error
+    lost = [each for each in directories if found.get(each) is None]
+    proved = [await start_number(disk, each) for each, cookie in found.items() if cookie == known]
+    starts = max(proved, default=0) if known is not None else 0
+    for directory in lost:
+        if known is not None and starts and await start_number(disk, directory) == starts:
+            await disk.replace_file(f"{directory}/{COOKIE_FILE}", encode_cookie(known))
+            found[directory] = known
+            _log.error(
+                "cookie written again directory=%s cause=%s. The directory is this bookie's, as "
+                "its file %s shows. Cure: check the disk",
+                directory,
+                damaged.get(directory, "the file was missing"),
+                START_COUNT_FILE,
+            )
+        elif directory in damaged:
+            raise damaged[directory]
+    return {directory: found[directory] for directory in directories}
+
+
+async def start_number(disk: Disk, directory: str) -> int:
+    """Returns the number of starts in a directory (`bookie.startup.start_count`); 0 if the file is
+    missing or damaged. Raises OSError."""
+    try:
+        return int(await disk.read_file(f"{directory}/{START_COUNT_FILE}"))
+    except (FileNotFoundError, ValueError):
+        return 0
 
 
 async def check_has_no_cluster(config: BookieConfig, disk: Disk) -> None:

@@ -13,7 +13,12 @@ import errno
 import logging
 
 from bookie.config import BookieConfig
-from bookie.startup.cookies import PUT_BACK, START_COUNT_FILE, UNSYNCED_FILE
+from bookie.startup.cookies import (
+    PUT_BACK,
+    START_COUNT_FILE,
+    UNSYNCED_FILE,
+    start_number,
+)
 from bookie.storage.disk.disk import Disk
 from ledger.errors import MetadataCorrupt, NodeExists, NoSuchNode
 from ledger.metastore.base import MetadataStore
@@ -41,7 +46,8 @@ class StartCount:
     async def check(self) -> list[str]:
         """Compares the directories with the metadata, records in the journals' directories if any
         was put back, and advances the number. Returns those that were put back."""
-        counted = {each: await self._of_directory(each) for each in self._directories}
+        # One whose number is damaged counts as put back.
+        counted = {each: await start_number(self._disk, each) for each in self._directories}
         registered = await self._of_metadata()
         older = [each for each, number in counted.items() if number < registered]
         if older:
@@ -84,14 +90,6 @@ class StartCount:
             await self._disk.read_file(path)  # it says already why entries may be missing
         except FileNotFoundError:
             await self._disk.replace_file(path, PUT_BACK)
-
-    async def _of_directory(self, directory: str) -> int:
-        try:
-            return int(await self._disk.read_file(f"{directory}/{START_COUNT_FILE}"))
-        except FileNotFoundError:
-            return 0
-        except ValueError:
-            return 0  # damaged: the directory counts as one that was put back
 
     async def _of_metadata(self) -> int:
         try:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -21,24 +22,52 @@ from bookie.core.capacity import Capacity
 from bookie.core.compaction import CompactionKind
 from bookie.core.disk_space import WriteGate
 from bookie.core.integrity_state import IntegrityStage, IntegrityState
-from bookie.core.journal import JournalFailed, Mark, file_name
+from bookie.core.journal import BEGINNING, JournalFailed, Mark, file_name
 from bookie.core.ledger_state import LedgerState
 from bookie.core.marks import DirectoryMap
 from bookie.storage.disk.disk import Buffer, Disk
 from bookie.storage.entry_log.startup_scan import count_journal_frames
-from bookie.storage.index.key_value import KeyValue
+from bookie.storage.index.key_value import IndexDamaged, IndexUnreadable, KeyValue
 from bookie.storage.journal.journal import Journal
 from bookie.storage.journal.replay import replay_journal
 from bookie.storage.journal.trimmer import JournalTrimmer
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.metrics import GarbageCollectionReport
-from bookie.storage.options import StorageFailed, StorageOptions, StorageStatistics
+from bookie.storage.options import (
+    DirectoryDamaged,
+    MarkDamaged,
+    StorageFailed,
+    StorageOptions,
+    StorageStatistics,
+)
 from ledger.core.availability import EntriesHeld
 from ledger.errors import FinalError
 
 _log = logging.getLogger(__name__)
 
 HasSpace = Callable[[str, int], Awaitable[bool]]
+
+
+@contextmanager
+def _damage_of(number: int) -> Iterator[None]:
+    """Raises DirectoryDamaged for damage that is in directory `number` alone."""
+    try:
+        yield
+    except (MarkDamaged, IndexDamaged, IndexUnreadable) as error:
+        raise DirectoryDamaged(number, error) from error
+    except StorageFailed as error:
+        if isinstance(error.__cause__, IndexDamaged | IndexUnreadable):
+            raise DirectoryDamaged(number, error.__cause__) from error
+        raise
+
+
+@contextmanager
+def _closing_after_failure(pairs: KeyValue) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        pairs.close()
+        raise
 
 
 class Shard(NamedTuple):
@@ -84,19 +113,14 @@ class BookieStorage:
         opened: list[LedgerStorage] = []
         try:
             for number, path in enumerate(directories):
-                pairs = key_value(f"{path}/index")
-                opened.append(
-                    LedgerStorage(
-                        disk,
-                        path,
-                        number,
-                        pairs,
-                        trimmer,
-                        now_ms=now_ms,
-                        options=options,
-                        spares=segments,
-                    )
-                )
+                with _damage_of(number):
+                    pairs = key_value(f"{path}/index")
+                    with _closing_after_failure(pairs):
+                        directory = LedgerStorage(
+                            disk, path, number, pairs, trimmer,
+                            now_ms=now_ms, options=options, spares=segments,
+                        )  # fmt: skip
+                opened.append(directory)
                 if has_space is not None:
                     opened[-1].task.has_space = partial(has_space, path)
         except BaseException:
@@ -217,15 +241,21 @@ class BookieStorage:
     async def start(self) -> None:
         """Replays the journals and makes checkpoints of what they held.
 
-        Raises JournalCorrupt, BookieIoError, StorageFailed or OSError: the bookie must not start.
+        Raises JournalCorrupt, BookieIoError, StorageFailed or OSError: the bookie must not start;
+        if it is DirectoryDamaged, a new object may after that directory was repaired.
         """
-        for directory in self.directories:
-            await directory.load()
+        for number, directory in enumerate(self.directories):
+            with _damage_of(number):
+                await directory.load()
+                await self._check_marks(directory)
         await self._settle_logs()
 
+        async def make_room(number: int) -> None:
+            with _damage_of(number):
+                await self.directories[number].task.make(moves_mark=False)
+
         def on_progress(number: int) -> Awaitable[None] | None:
-            task = self.directories[number].task
-            return task.make(moves_mark=False) if task.is_due else None
+            return make_room(number) if self.directories[number].task.is_due else None
 
         targets = [directory.replay_target for directory in self.directories]
         for number, journal in enumerate(self.journals):
@@ -233,8 +263,20 @@ class BookieStorage:
             await replay_journal(journal, number, self.layout, marks, targets, on_progress)
             if journal.end.lost is not None:
                 await self._require_integrity_check(number, journal.end.lost, journal.mark)
-        for directory in self.directories:
-            await directory.checkpoint()
+        for number, directory in enumerate(self.directories):
+            with _damage_of(number):
+                await directory.checkpoint()
+
+    async def _check_marks(self, directory: LedgerStorage) -> None:
+        """Checks that the journals still have their beginnings for a directory without marks."""
+        for journal_no, mark in directory.stored_marks.items():
+            journal = self.journals[journal_no]
+            if mark == BEGINNING and (first := await journal.first_file_id()) > 1:
+                raise MarkDamaged(
+                    f"{directory.directory}/lastmark is missing, but journal {journal.directory} "
+                    f"begins with {file_name(first)}. Cure: put the file back as it was; else set "
+                    "this bookie's directories aside and replicate"
+                )
 
     async def _settle_logs(self) -> None:
         """Removes unfinished entry logs before the replay, if whole journals prove that this is
@@ -251,7 +293,8 @@ class BookieStorage:
             counts = [frames[number] for number in layout.journals_of(one)]
             whole = [count for count in counts if count is not None]
             total = sum(whole) if len(whole) == len(counts) else None
-            await self.directories[one].inventory.settle_early(total)
+            with _damage_of(one):
+                await self.directories[one].inventory.settle_early(total)
 
     async def _require_integrity_check(self, number: int, end: Mark, found: Mark) -> None:
         """Puts the directories of a journal into the state that requires an integrity check, before

@@ -22,9 +22,11 @@ from bookie.core.marks import StoredMarks, decode_marks, encode_marks
 from bookie.storage.disk.disk import Disk
 from bookie.storage.entry_log.entry_logs import EntryLogs
 from bookie.storage.index.index import Index, PlacedRun
+from bookie.storage.index.key_value import IndexDamaged
 from bookie.storage.journal.trimmer import JournalTrimmer
 from bookie.storage.ledger_states import LedgerStates
 from bookie.storage.metrics import FlushMetrics, timed
+from bookie.storage.options import MarkDamaged
 from bookie.storage.yielding import yield_to_tasks
 from ledger.errors import BookieIoError
 
@@ -86,7 +88,7 @@ class Checkpointer:
         try:
             found = decode_marks(data)
         except ValueError as error:
-            raise BookieIoError(
+            raise MarkDamaged(
                 f"{self._mark_path}: {error}. Cure: remove the file if the journal is whole from "
                 "its first file on; else set this bookie's directories aside and replicate"
             ) from error
@@ -99,7 +101,7 @@ class Checkpointer:
             )
         indexed = self._index.checkpoint_no
         if indexed < found.checkpoint_no:
-            raise BookieIoError(
+            raise IndexDamaged(
                 f"the index has checkpoint {indexed}, but {self._mark_path} says "
                 f"{found.checkpoint_no}: the index directory is not the one that was used "
                 "last. Cure: restore it; or rebuild one from the entry logs: `ledgerstream bookie "

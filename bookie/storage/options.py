@@ -7,13 +7,29 @@ from dataclasses import dataclass, field, replace
 
 from bookie.core.garbage import GarbageOptions
 from bookie.core.read_ahead import ReadAhead
-from ledger.errors import FinalError, InvalidArgument
+from ledger.errors import BookieIoError, FinalError, InvalidArgument
 
 MIB = 1 << 20
 
 
 class StorageFailed(FinalError):
     """A checkpoint failed: what is on disk is unknown, so the process must exit and replay."""
+
+
+class MarkDamaged(BookieIoError):
+    """The mark file of a ledger directory is damaged or missing: what is in index and entry logs is
+    unknown."""
+
+
+class DirectoryDamaged(BookieIoError):
+    """A start found one ledger directory damaged, which can be repaired from what is there
+    (`bookie.startup.directory_repair`). `number` is its place among the bookie's, and `cause` is
+    MarkDamaged, or an error of the index."""
+
+    def __init__(self, number: int, cause: BookieIoError) -> None:
+        super().__init__(str(cause))
+        self.number = number
+        self.cause = cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

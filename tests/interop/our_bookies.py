@@ -104,6 +104,10 @@ class OurBookies:
         process.terminate()
         return self._reap(process)
 
+    def wait_end(self, number: int) -> int:
+        """Waits until a bookie ends by itself; returns its exit code."""
+        return self._reap(self._processes.pop(number))
+
     def pause(self, number: int) -> None:
         """Stops the process; its sockets stay open."""
         self._processes[number].send_signal(signal.SIGSTOP)

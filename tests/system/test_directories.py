@@ -80,3 +80,76 @@ async def test_acknowledged_entries_survive_kill_9(bookies: OurBookies, tmp_path
         "*/*/LOCK": 5,
     }.items():
         assert len(files(tmp_path, place)) >= count, place
+
+
+async def _written(bookies: OurBookies) -> dict[int, list[bytes]]:
+    """Closed ledgers in every directory, most of them in entry logs."""
+    written: dict[int, list[bytes]] = {}
+    async with LedgerClient.connect(bookies.uri) as client:
+        for _ in range(LEDGERS):
+            async with client.create_ledger(
+                ensemble_size=1, write_quorum=1, ack_quorum=1
+            ) as writer:
+                payloads = [payload(writer.ledger_id, entry) for entry in range(ENTRIES)]
+                await writer.append_many(payloads)
+            written[writer.ledger_id] = payloads
+    return written
+
+
+async def _read(bookies: OurBookies, ledger_id: int) -> list[bytes]:
+    async with LedgerClient.connect(bookies.uri) as client:
+        reader = await client.open_ledger(ledger_id)
+        return [bytes(entry.payload) for entry in await reader.read(0, ENTRIES - 1)]
+
+
+def _flip_all(paths: list[Path]) -> None:
+    assert paths
+    for path in paths:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 0x10
+        path.write_bytes(data)
+
+
+def _log(tmp_path: Path) -> str:
+    return (tmp_path / "ours-0" / "bookie.log").read_text()
+
+
+@pytest.mark.parametrize("pattern", ["index/*.sst", "lastmark"])
+async def test_a_damaged_directory_is_repaired_and_the_others_are_served(
+    bookies: OurBookies, tmp_path: Path, pattern: str
+) -> None:
+    written = await _written(bookies)
+    bookies.kill(0)
+    bookies.start(0)  # a start ends with a checkpoint
+    bookies.kill(0)
+    _flip_all(files(tmp_path / "large" / "1", pattern))
+    bookies.start(0)
+    for ledger_id, payloads in written.items():
+        assert await _read(bookies, ledger_id) == payloads
+    lines = [line for line in _log(tmp_path).splitlines() if "ledger directory" in line]
+    [found, mended] = [line for line in lines if "ledgers in limbo" not in line][:2]
+    assert "damaged" in found
+    assert f"directory={tmp_path}/large/1 " in found
+    assert "Cure: " in mended
+    # It was repaired once.
+    bookies.kill(0)
+    bookies.start(0)
+    assert _log(tmp_path).count("ledger directory damaged") == 1
+
+
+async def test_a_damaged_journal_stops_the_bookie_and_names_the_cure(
+    bookies: OurBookies, tmp_path: Path
+) -> None:
+    await _written(bookies)
+    bookies.kill(0)
+    [first, *_] = sorted(files(tmp_path / "fast" / "1", "*.journal"))
+    data = bytearray(first.read_bytes())
+    used = len(bytes(data).rstrip(b"\0"))
+    for mark in files(tmp_path, "large/*/lastmark"):
+        mark.unlink()  # so that all of the journal is needed
+    data[used // 2 : used // 2 + 4096] = bytes(4096)
+    first.write_bytes(data)
+    bookies.begin(0)
+    assert bookies.wait_end(0) == 1
+    assert str(first) in _log(tmp_path)
+    assert "Cure: " in _log(tmp_path)

@@ -22,6 +22,10 @@ class IndexUnreadable(BookieIoError):
     process may continue; and no entry log is damaged because of it."""
 
 
+class IndexDamaged(BookieIoError):
+    """The files of the store are damaged or missing, so that it can only be rebuilt."""
+
+
 class KeyValue(Protocol):
     """A sorted map of bytes to bytes. Calls are synchronous and quick (memory or block cache);
     `flush` may take long and is awaited. What cannot be read is IndexUnreadable, what cannot be

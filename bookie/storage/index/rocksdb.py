@@ -41,7 +41,7 @@ from rocksdict import (
 )
 
 from bookie.storage.disk.disk import Disk
-from bookie.storage.index.key_value import INDEX_CURE, IndexUnreadable
+from bookie.storage.index.key_value import INDEX_CURE, IndexDamaged, IndexUnreadable
 from ledger.errors import BookieIoError, InvalidArgument
 
 _CONFIG_FILE: Final = "rocksdict-config.json"
@@ -92,6 +92,8 @@ _MARKS_WINDOW, _MARKS_MAX = 4000, 2000
 over that many takes half a millisecond."""
 _IN_USE = ("lock hold by current process", "While lock file")
 """Texts of RocksDB. Not just "lock": damage is reported as "block checksum mismatch"."""
+_DAMAGED = ("Corruption:", "IO error: No such file or directory")
+"""Begins of its texts. Others say that the disk is full, or that permissions are missing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +155,8 @@ class RocksKeyValue:
                     f"index {path} is in use by another process: {text}. Cure: stop the other "
                     "bookie, or give this one directories of its own"
                 ) from error
-            raise BookieIoError(f"index {path} cannot be opened: {text}. {INDEX_CURE}") from error
+            kind = _kind_of(error)
+            raise kind(f"index {path} cannot be opened: {text}. {INDEX_CURE}") from error
         self._impatient = ReadOptions()
         self._impatient.set_max_skippable_internal_keys(_MARKS_SKIPPED_MAX)
         self._no_wal = WriteOptions()
@@ -165,7 +168,7 @@ class RocksKeyValue:
         try:
             yield
         except Exception as error:  # rocksdict raises plain Exceptions
-            raise BookieIoError(self._explain(what, error)) from error
+            raise _kind_of(error)(self._explain(what, error)) from error
 
     def _unreadable(self, what: str, error: Exception) -> IndexUnreadable:
         return IndexUnreadable(self._explain(what, error))
@@ -267,6 +270,10 @@ class RocksKeyValue:
             _log.warning("index closed without its last flush cause=%s", error)
         if self._view is not None:
             self._view.close()
+
+
+def _kind_of(error: Exception) -> type[BookieIoError]:
+    return IndexDamaged if str(error).startswith(_DAMAGED) else BookieIoError
 
 
 def index_opener(cache_bytes: int, directories: int) -> Callable[[str], RocksKeyValue]:

@@ -25,6 +25,7 @@ from bookie.core.journal import (
     file_id_of,
     file_name,
 )
+from bookie.core.marks import first_of_last_files
 from bookie.storage.disk.disk import Disk, File
 from bookie.storage.disk.reserved_space import is_no_space
 
@@ -92,6 +93,13 @@ class JournalFiles:
     def _missing(self, file_id: int, why: str) -> None:
         path = self.path(file_name(file_id))
         raise JournalCorrupt(path, 0, 0, f"the file is missing ({why})")
+
+    async def first_id(self) -> int:
+        """Returns the first file of an unbroken sequence up to the last one; 0 if there is none.
+        Raises OSError."""
+        await self._disk.make_directory(self._directory)
+        ids = map(file_id_of, await self._disk.list_directory(self._directory))
+        return first_of_last_files(one for one in ids if one is not None)
 
     async def free_leftovers(self) -> None:
         """Recycles or removes what `find` saw and no replay needs. Not allowed before it

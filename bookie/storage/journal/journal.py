@@ -433,6 +433,11 @@ class Journal:
 
     # --- replay
 
+    async def first_file_id(self) -> int:
+        """Returns the first file of an unbroken sequence up to the last one; 0 if there is none.
+        Raises OSError."""
+        return await self._files.first_id()
+
     def reader(self, from_mark: Mark) -> JournalReader:
         """Returns a reader of what the journal holds after `from_mark`; pass it to `begin`
         afterwards."""

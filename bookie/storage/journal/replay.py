@@ -17,9 +17,11 @@ from bookie.core.journal import JournalCorrupt, Mark, file_name
 from bookie.core.journal_frames import ExplicitLacFrame, FenceFrame, decode_frame, iterate_frames
 from bookie.core.ledger_state import LedgerState
 from bookie.core.marks import DirectoryMap
+from bookie.storage.index.key_value import IndexUnreadable
 from bookie.storage.journal.journal import Journal
 from bookie.storage.journal.reader import reading_ahead
 from bookie.storage.ledger_states import LedgerStates
+from bookie.storage.options import DirectoryDamaged
 from ledger.errors import BookieIoError
 
 _add_of = struct.Struct(">8x20sqqq").unpack_from
@@ -58,6 +60,7 @@ async def replay_journal(
     Raises:
         JournalCorrupt: a file after the least mark is missing or damaged, or a mark is missing.
         BookieIoError: it is another journal's directory.
+        DirectoryDamaged: the index of a directory cannot be read.
         FrameCorrupt, OSError.
     """
     before = min(marks.values())
@@ -90,7 +93,7 @@ async def replay_journal(
                 if own is None:
                     stop = _take_stretch(payload, position, target, layout.shards)
                 if stop == position:
-                    _replay_frame(frame, own, ledger_id, target)
+                    _replay_frame(frame, own, ledger_id, target, directory)
                     target.frames += 1
                     stop += len(frame)
                 position = stop
@@ -105,7 +108,8 @@ def _check_between(marks: Mapping[int, Mark], before: Mark, end: Mark) -> None:
     """Checks that no directory's mark is between `before` and `end`, the ends of two successive
     groups."""
     for directory, mark in marks.items():
-        if before < mark < end:
+        # A mark at the beginning of a file replaces a lost one: no group has to end there.
+        if before < mark < end and mark.offset:
             raise JournalCorrupt(
                 file_name(mark.file_id),
                 mark.offset,
@@ -147,16 +151,22 @@ def _replay_frame(
     own: FenceFrame | ExplicitLacFrame | None,
     ledger_id: int,
     target: ReplayTarget,
+    directory: int,
 ) -> None:
+    """Raises DirectoryDamaged if the index of `directory`, whose target it is, cannot be read."""
     states = target.states
+    try:
+        known = states.get(ledger_id)
+    except IndexUnreadable as error:
+        raise DirectoryDamaged(directory, error) from error
     if own is not None:
-        state = states.get(ledger_id) or states.create(ledger_id, own.master_key)
+        state = known or states.create(ledger_id, own.master_key)
         if not state.is_deleted:
             _replay_own(own, state)
             states.changed(state)
         return
     master_key, _, _, lac = _add_of(frame)
-    state = states.get(ledger_id) or states.create(ledger_id, master_key)
+    state = known or states.create(ledger_id, master_key)
     if not state.master_key:  # the index was rebuilt from entry logs, which have no keys
         state.master_key = master_key
         states.changed(state)

@@ -14,6 +14,7 @@ from bookie.config import BookieConfig
 from bookie.startup.cookies import (
     COOKIE_FILE,
     EMPTIED,
+    START_COUNT_FILE,
     UNSYNCED_FILE,
     CookieMismatch,
     check_cookie,
@@ -153,10 +154,14 @@ async def test_another_id_in_the_right_cluster_is_reported_as_before(tmp_path: P
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # protobuf warns of unknown escapes
-async def test_every_flipped_bit_of_a_cookie_is_refused_with_a_cure_or_means_the_same(
-    tmp_path: Path,
+@pytest.mark.parametrize("proves_itself", [False, True])
+async def test_every_flipped_bit_of_a_cookie_is_refused_or_mended_or_means_the_same(
+    tmp_path: Path, proves_itself: bool
 ) -> None:
+    """Refused with a cure. It is written again only if it cannot be read, and the directory has
+    this bookie's number of starts."""
     refused: list[str] = []
+    mended = 0
     async with AsyncExitStack() as stack:
         cluster = await stack.enter_async_context(real_cluster(tmp_path, bookies=1))
         await cluster.stop(0)
@@ -166,6 +171,8 @@ async def test_every_flipped_bit_of_a_cookie_is_refused_with_a_cure_or_means_the
         checker, disk = cluster.bookies[0], RealDisk()
         store = await stack.enter_async_context(MemoryStore(cluster.tree, now_ms))
         registry = BookieRegistry(store)
+        if not proves_itself:
+            os.remove(f"{tmp_path}/0/ledgers/{START_COUNT_FILE}")
         for at in range(len(whole)):
             for bit in range(8):
                 damaged = bytearray(whole)
@@ -177,9 +184,13 @@ async def test_every_flipped_bit_of_a_cookie_is_refused_with_a_cure_or_means_the
                     )
                 except CookieMismatch as error:
                     refused.append(str(error))
+                else:
+                    mended += read_if_there(path) == whole
         _write(path, whole)
         await cluster.start(0)
-    assert len(refused) > 7 * len(whole)
+    assert len(refused) + mended > 7 * len(whole)
+    assert len(refused) > 4 * len(whole), "most of them might be another bookie's"
+    assert mended > len(whole) if proves_itself else not mended
     assert all("Cure: " in error for error in refused)
 
 
