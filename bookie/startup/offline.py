@@ -70,9 +70,9 @@ async def check_cookies(config: BookieConfig, disk: Disk, report: CheckReport) -
 
 
 async def check_unsynced(config: BookieConfig, disk: Disk, boot: str, report: CheckReport) -> None:
-    """Reports journals whose entries will be unknown after the next start. `boot` is the boot id of
-    the machine."""
-    for directory in config.journal_directories:
+    """Reports directories whose entries will be unknown after the next start. `boot` is the boot
+    id of the machine."""
+    for directory in (*config.journal_directories, *config.ledger_directories):
         path = f"{directory}/{UNSYNCED_FILE}"
         try:
             reason = reason_unverified(await disk.read_file(path), boot)
@@ -86,9 +86,9 @@ async def check_unsynced(config: BookieConfig, disk: Disk, boot: str, report: Ch
                 Finding(
                     severity=Severity.DOUBT,
                     path=path,
-                    what=f"entries that this journal acknowledged may be gone: {reason}",
-                    cure="start the bookie: it treats all ledgers of this journal as unknown, and "
-                    "copies lost entries back from other bookies",
+                    what=f"acknowledged entries of this directory may be gone: {reason}",
+                    cure="start the bookie: it treats all ledgers of this directory as unknown, "
+                    "and copies lost entries back from other bookies",
                 )
             )
 

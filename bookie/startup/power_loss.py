@@ -9,12 +9,15 @@ machine cost nothing (docs/adr/0024).
 A failed sync is as bad: the system marks its pages as clean, keeps them for an unknown time, and no
 later sync writes them. The file records that, too, and the next start treats the ledgers as
 unverified.
+
+A directory that was put back to an older state (`bookie.startup.start_count`) has the file, too; in
+a ledger directory it concerns the ledgers of that directory alone.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
@@ -64,21 +67,10 @@ async def noticing_power_loss(
     """
     is_owing = bool(boot) and not config.journal_sync_data
     for number, directory in enumerate(config.journal_directories):
-        path = f"{directory}/{UNSYNCED_FILE}"
-        try:
-            found = await disk.read_file(path)
-        except FileNotFoundError:
-            found = None
-        if (reason := reason_unverified(found, boot)) is not None:
-            for ledger_directory in storage.layout.directories_of(number):
-                integrity = storage.directories[ledger_directory].integrity
-                await integrity.set_state(IntegrityState(IntegrityStage.LEDGERS_UNKNOWN, reason))
-        # Not before the states of the directories are durable.
-        if is_owing:
-            await disk.replace_file(path, boot.encode())
-        elif found is not None:
-            await disk.remove(path)
-            await disk.sync_directory(directory)
+        depending = storage.layout.directories_of(number)
+        await _settle(disk, directory, storage, depending, boot, is_owing=is_owing)
+    for number, directory in enumerate(config.ledger_directories):
+        await _settle(disk, directory, storage, [number], boot, is_owing=False)
     try:
         yield
     finally:
@@ -92,6 +84,34 @@ async def noticing_power_loss(
                         await _record_failure(directory, disk)
                     elif storage.failure is None:
                         await _sync_and_remove_file(directory, disk)
+
+
+async def _settle(
+    disk: Disk,
+    directory: str,
+    storage: BookieStorage,
+    depending: Iterable[int],
+    boot: str,
+    *,
+    is_owing: bool,
+) -> None:
+    """Puts the ledger directories `depending` into the state that requires an integrity check, if
+    the file in `directory` says so, and then replaces or removes the file."""
+    path = f"{directory}/{UNSYNCED_FILE}"
+    try:
+        found = await disk.read_file(path)
+    except FileNotFoundError:
+        found = None
+    if (reason := reason_unverified(found, boot)) is not None:
+        for number in depending:
+            integrity = storage.directories[number].integrity
+            await integrity.set_state(IntegrityState(IntegrityStage.LEDGERS_UNKNOWN, reason))
+    # Not before the states of the directories are durable.
+    if is_owing:
+        await disk.replace_file(path, boot.encode())
+    elif found is not None:
+        await disk.remove(path)
+        await disk.sync_directory(directory)
 
 
 async def _sync_and_remove_file(directory: str, disk: Disk) -> None:

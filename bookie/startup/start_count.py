@@ -14,6 +14,7 @@ import logging
 
 from bookie.config import BookieConfig
 from bookie.startup.cookies import (
+    EMPTIED,
     PUT_BACK,
     START_COUNT_FILE,
     UNSYNCED_FILE,
@@ -44,8 +45,8 @@ class StartCount:
         self.number = 0
 
     async def check(self) -> list[str]:
-        """Compares the directories with the metadata, records in the journals' directories if any
-        was put back, and advances the number. Returns those that were put back."""
+        """Compares the directories with the metadata, records it in those that were put back, and
+        advances the number. Returns those that were put back."""
         # One whose number is damaged counts as put back.
         counted = {each: await start_number(self._disk, each) for each in self._directories}
         registered = await self._of_metadata()
@@ -53,11 +54,11 @@ class StartCount:
         if older:
             _log.error(
                 "directories were put back to an older state directories=%s: entries may be "
-                "missing that the bookie acknowledged; its ledgers are unverified until they were "
-                "compared with the other copies",
+                "missing that the bookie acknowledged; their ledgers are unverified until they "
+                "were compared with the other copies",
                 ",".join(older),
             )
-            for directory in self._config.journal_directories:
+            for directory in older:
                 await self._record(f"{directory}/{UNSYNCED_FILE}")
         self.number = max(registered, *counted.values())
         await self.advance()
@@ -87,9 +88,11 @@ class StartCount:
 
     async def _record(self, path: str) -> None:
         try:
-            await self._disk.read_file(path)  # it says already why entries may be missing
+            if await self._disk.read_file(path) == EMPTIED:
+                return  # it says already why entries may be missing
         except FileNotFoundError:
-            await self._disk.replace_file(path, PUT_BACK)
+            pass
+        await self._disk.replace_file(path, PUT_BACK)
 
     async def _of_metadata(self) -> int:
         try:

@@ -83,10 +83,17 @@ class ReadCheck:
         only if an entry does not prove itself."""
         if _is_whole_record(piece):
             return ()
-        unproved = _without_own_crc(piece)
+        entry_ids: Sequence[int] = range(piece.first, piece.first + len(piece.ends))
+        # If the first has no CRC, probably none has: what is quicker for most comes first.
+        has_own = not _without_own_crc(piece, entry_ids[:1])
+        first_left = _without_own_crc(piece, entry_ids) if has_own else entry_ids
+        if not first_left:
+            return ()
+        left = await self._without_sum(piece, first_left)
+        unproved = left if has_own else _without_own_crc(piece, left)
         if not unproved:
             return ()
-        damaged = await self._judge(piece, unproved)
+        damaged = await self._judge(piece, unproved, has_sums=len(left) < len(first_left))
         if damaged:
             self._metrics.entries_damaged += len(damaged)
             self._report(piece, damaged)
@@ -99,12 +106,12 @@ class ReadCheck:
         self._report_at(run.log_id, place.offset, run.ledger_id, entry_id)
         return DamagedEntry(str(error), bytes(place.lengths[0]))
 
-    async def _judge(self, piece: Piece, unproved: list[int]) -> list[int]:
-        run = piece.run
-        before, unproved = len(unproved), await self._without_sum(piece, unproved)
-        if not unproved:
-            return []
-        is_decided = len(unproved) < before  # others have sums, so these have, too
+    async def _judge(
+        self, piece: Piece, unproved: Sequence[int], *, has_sums: bool
+    ) -> Sequence[int]:
+        """Returns those of `unproved` that are damaged. `has_sums`: others have sums that fit, so
+        these have sums, too, which do not."""
+        run, is_decided = piece.run, has_sums
         record = await self._record(run)
         if record is not None:
             header, body = record
@@ -125,7 +132,7 @@ class ReadCheck:
             self._report(piece, unproved)
         return strangers
 
-    async def _without_sum(self, piece: Piece, entry_ids: list[int]) -> list[int]:
+    async def _without_sum(self, piece: Piece, entry_ids: Sequence[int]) -> Sequence[int]:
         """Returns those of `entry_ids` that no checksum after the bodies fits. What stands there in
         records of version 1 is another record, or nothing."""
         run, skipped = piece.run, piece.first - piece.run.first
@@ -193,12 +200,14 @@ def _header_of(run: PlacedRun, head: memoryview) -> RunHeader | None:
     return header if is_its and lengths == run.lengths else None
 
 
-def _without_own_crc(piece: Piece) -> list[int]:
-    """Returns the ids of entries that do not prove themselves: ids and CRC in their headers. About
-    0.4 us each, and 0.1 ns a byte."""
-    ledger_id, data = piece.run.ledger_id, piece.data
-    begin, unproved = 0, []
-    for entry_id, end in enumerate(piece.ends, piece.first):
+def _without_own_crc(piece: Piece, entry_ids: Sequence[int]) -> list[int]:
+    """Returns those of `entry_ids` that do not prove themselves: ids and CRC in their headers.
+    About 0.4 us each, and 0.1 ns a byte."""
+    ledger_id, data, ends = piece.run.ledger_id, piece.data, piece.ends
+    unproved = []
+    for entry_id in entry_ids:
+        i = entry_id - piece.first
+        begin, end = ends[i - 1] if i else 0, ends[i]
         payload_at = begin + _CRC32C_BODY_AT
         if end < payload_at or (
             _header_crc32c_of(data, begin)
@@ -213,7 +222,6 @@ def _without_own_crc(piece: Piece) -> list[int]:
             )
         ):
             unproved.append(entry_id)
-        begin = end
     return [one for one in unproved if not _has_crc32(piece, one)]
 
 

@@ -92,25 +92,12 @@ def _needed(at: Path) -> list[Path]:
     return [at / f"journal1/{marks[1].file_id + 1:016x}.journal"]
 
 
-def _trimmed(at: Path) -> list[Path]:
-    """The mark file, when only those files of the journals are left that it needs."""
-    for directory in range(DIRECTORIES):
-        marks = decode_marks((at / f"ledgers{directory or ''}/lastmark").read_bytes()).marks
-        for journal, mark in marks.items():
-            for path in (at / f"journal{journal or ''}").glob("*.journal"):
-                if int(path.stem, 16) < mark.file_id:
-                    path.unlink()
-    return [at / f"ledgers{HURT}/lastmark"]
-
-
 S, L, M, X = Outcome.SERVES, Outcome.LOSES, Outcome.MENDS, Outcome.STOPS
 # In the order of DAMAGES.
 TABLE: dict[str, tuple[Victims, tuple[Outcome, Outcome, Outcome, Outcome]]] = {
     "journal": (_needed, (X, X, X, X)),
     "end of the journal": (_in_journal("END"), (S, S, S, S)),
-    # Without it the journals are replayed from their first files on, if these are there.
-    "mark": (_in_directory("lastmark"), (M, M, M, S)),
-    "mark, after trimming": (_trimmed, (M, M, M, M)),
+    "mark": (_in_directory("lastmark"), (M, M, M, M)),
     "entry log": (lambda at: _in_directory("*.log")(at)[:1], (L, L, L, L)),
     "index": (_in_directory("index/*.sst"), (M, M, M, M)),
     "index: CURRENT": (_in_directory("index/CURRENT"), (M, M, M, M)),
@@ -216,6 +203,9 @@ async def _check(
     outcome: Outcome,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    directories = storage_of(cluster).directories
+    in_doubt = [n for n, one in enumerate(directories) if one.integrity.state is not None]
+    assert in_doubt == ([HURT] if outcome is Outcome.MENDS else [])
     unserved = await _read(cluster, ledger_ids)
     lines = [one.getMessage() for one in caplog.records if one.levelno >= logging.ERROR]
     hurt = [one for one in ledger_ids if one % DIRECTORIES == HURT]
@@ -232,7 +222,6 @@ async def _check(
     if outcome is Outcome.MENDS:
         for ledger_id in ledger_ids:
             await client.open_ledger(ledger_id)  # closes it, if it is open
-        directories = storage_of(cluster).directories
         while any(one.integrity.state is not None for one in directories):
             await repair_round(cluster, 0)
         assert not await _read(cluster, ledger_ids)
