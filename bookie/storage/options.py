@@ -26,6 +26,8 @@ class DirectoryDamaged(BookieIoError):
     (`bookie.startup.directory_repair`). `number` is its place among the bookie's, and `cause` is
     MarkDamaged, or an error of the index."""
 
+    retry_is_safe = False
+
     def __init__(self, number: int, cause: BookieIoError) -> None:
         super().__init__(str(cause))
         self.number = number

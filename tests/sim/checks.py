@@ -157,7 +157,7 @@ async def _check_copies(
     chance: random.Random,
 ) -> None:
     """Asks the bookies themselves: each entry lies on its ack quorum at least. A bookie whose
-    disk was lost may have been one of those."""
+    disk was lost may have been one of those, and one that has a damaged copy."""
     lost = _lost(cluster)
     metadata = await client.ledger_metadata(history.ledger_id)
     last = metadata.last_entry_id
@@ -188,7 +188,7 @@ async def _copies(
             continue
         answer = await _ask(client, bookies[index], ReadRequest(metadata.ledger_id, entry_id))
         assert isinstance(answer, ReadResponse)
-        copies += answer.status is Status.OK
+        copies += answer.status is Status.OK or _is_damaged(answer)
     return copies
 
 
@@ -227,6 +227,12 @@ async def _check_fence(
                 f"{history.end[0]}, yet {takers} bookies take entry {entry_id} from its writer"
             )
     model.count("fences checked")
+
+
+def _is_damaged(answer: ResponseBody) -> bool:
+    """A bookie has an entry, but its disk rotted."""
+    is_error = answer.status is Status.IO_ERROR
+    return is_error and isinstance(answer, ReadResponse) and answer.body is not None
 
 
 async def _ask(client: LedgerClient, bookie: str, request: RequestBody) -> ResponseBody:

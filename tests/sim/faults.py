@@ -34,17 +34,19 @@ class Faults:
         *,
         pause_mean_s: float,
         loses_disk: bool = False,
+        rots: bool = False,
         loses_unsynced: bool = True,
     ) -> None:
-        """`loses_disk`: one bookie loses its disk for good. Then every ack quorum must
-        be 2 or more. `loses_unsynced`: machines stop, too, and not only processes; and
-        writes and syncs fail."""
+        """`loses_disk`: one bookie loses its disk for good. `rots`: bits of the entry logs of one
+        bookie flip. With either, every ack quorum must be 2 or more. `loses_unsynced`: machines
+        stop, too, and not only processes; and writes and syncs fail."""
         self.cluster = cluster
         self.workload = workload
         self.chance: random.Random = cluster.simulation.chance("faults")
         self.counts: dict[str, int] = {}
         self._pause_mean_s = pause_mean_s
         self._loses_disk = loses_disk
+        self._rots = rots
         self._crash_kinds = list(CrashKind) if loses_unsynced else [CrashKind.PROCESS_KILLED]
         self._loses_unsynced = loses_unsynced
         self._network_options = replace(cluster.network.options)
@@ -82,6 +84,8 @@ class Faults:
             async with trio.open_nursery() as nursery:
                 if self._loses_disk:
                     nursery.start_soon(self._lose_disk, seconds)
+                if self._rots:
+                    nursery.start_soon(self._rot)
                 while True:
                     await trio.sleep(self.chance.expovariate(1 / self._pause_mean_s))
                     fault = self.chance.choice(self.kinds)
@@ -285,6 +289,21 @@ class Faults:
             new = self.cluster.add_bookie()
             self._disk_options[new] = replace(self.cluster.disk(new).options)
             await self.cluster.start_bookie(new)
+
+    async def _rot(self) -> None:
+        """Bits of entry logs flip, always of the same bookie: the others have a copy of all."""
+        chance = self.cluster.simulation.chance("rot")
+        disk = self.cluster.disk(chance.choice(self.cluster.bookies))
+        while True:
+            await trio.sleep(chance.expovariate(2))
+            logs = [path for path in sorted(disk.inodes) if path.endswith(".log")]
+            sizes = [disk.inodes[path].size for path in logs]
+            if sum(sizes):
+                [path] = chance.choices(logs, sizes)
+                for _ in range(chance.choice((1, 1, 20))):
+                    offset = chance.randrange(disk.inodes[path].size)
+                    disk.flip_bit(path, offset, chance.randrange(8))
+                self.counts["rot"] = self.counts.get("rot", 0) + 1
 
     def _restore_disk(self, name: str, volume: str | None = None) -> None:
         """All of them, or one of several: the others keep their faults."""

@@ -54,9 +54,10 @@ def run_seed(seed: int, *, bug: str | None = None, trace_file: TextIO | None = N
             network=_network_options(chance),
         )
         _separate_disks(cluster, simulation.chance("separate disks"))
-        # One disk may go for good where every ack quorum is 2 at least.
+        # One disk may go for good, or rot, where every ack quorum is 2 at least.
         loses_disk = simulation.chance("lost disk").random() < 0.3
-        ack_quorum_min = 2 if loses_disk else 1
+        rots = not loses_disk and simulation.chance("rotten disk").random() < 0.2
+        ack_quorum_min = 2 if loses_disk or rots else 1
         async with cluster:
             model = Model(simulation.fail)
             streams: StreamWorkload | None = None
@@ -78,6 +79,7 @@ def run_seed(seed: int, *, bug: str | None = None, trace_file: TextIO | None = N
                 workload,
                 pause_mean_s=chance.choice((0.15, 0.5, 2.0)),
                 loses_disk=loses_disk,
+                rots=rots,
                 loses_unsynced=not syncs_late,
             )
             await faults.run(chance.uniform(2, 10))
