@@ -54,9 +54,7 @@ def run_seed(seed: int, *, bug: str | None = None, trace_file: TextIO | None = N
             network=_network_options(chance),
         )
         _separate_disks(cluster, simulation.chance("separate disks"))
-        # One disk may go for good, or rot, where every ack quorum is 2 at least.
-        loses_disk = simulation.chance("lost disk").random() < 0.3
-        rots = not loses_disk and simulation.chance("rotten disk").random() < 0.2
+        loses_disk, rots = _disk_damage(simulation)
         ack_quorum_min = 2 if loses_disk or rots else 1
         async with cluster:
             model = Model(simulation.fail)
@@ -101,6 +99,13 @@ def run_seed(seed: int, *, bug: str | None = None, trace_file: TextIO | None = N
             return run_simulated(main, seed, time_limit_s=TIME_LIMIT_S, trace_file=trace_file)
     finally:
         logging.disable(logging.NOTSET)
+
+
+def _disk_damage(simulation: Simulation) -> tuple[bool, bool]:
+    """Whether one disk is lost for good, and whether one rots: then every ack quorum must be 2 or
+    more, so never both."""
+    is_lost = simulation.chance("lost disk").random() < 0.3
+    return is_lost, not is_lost and simulation.chance("rotten disk").random() < 0.2
 
 
 def _network_options(chance: random.Random) -> NetworkOptions:
