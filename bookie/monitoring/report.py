@@ -99,6 +99,7 @@ def _directory(number: int, directory: LedgerDirectory) -> dict[str, object]:
         "live_bytes": found.compaction.live_bytes,
         "is_compacting": found.compaction.is_compacting,
         "logs_set_aside": found.compaction.logs_set_aside,
+        "entries_damaged": found.reads.entries_damaged,
         "ledgers_in_limbo": found.limbo.ledgers,
     }
 
