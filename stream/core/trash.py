@@ -84,6 +84,14 @@ def tombstone(stream: StreamMetadata, now_ms: int) -> StreamMetadata:
     )
 
 
+def begun_at(stream: StreamMetadata, segment: int) -> StreamMetadata:
+    """Returns an empty stream whose first segment has this number. Positions before it may have
+    been given out by streams that are gone: they are refused, as those of truncated records."""
+    if segment <= stream.next_segment:
+        return stream
+    return replace(stream, next_segment=segment, truncated_to=Position(segment, 0, 0))
+
+
 def recreated(stream: StreamMetadata, dead: StreamMetadata) -> StreamMetadata:
     """Returns a new stream in place of a tombstone.
 
@@ -92,10 +100,9 @@ def recreated(stream: StreamMetadata, dead: StreamMetadata) -> StreamMetadata:
     """
     assert dead.is_deleted, f"stream {dead.name!r} is in use"
     return replace(
-        stream,
+        begun_at(stream, dead.next_segment),
         epoch=dead.epoch + 1,
         created_ms=max(stream.created_ms, dead.created_ms + 1),
-        next_segment=max(stream.next_segment, dead.next_segment),
     )
 
 
@@ -110,14 +117,20 @@ def fenced_in_trash(stream: StreamMetadata, end: SegmentEnd, now_ms: int) -> Str
     return replace(alive.sealed(alive.epoch, end, now_ms), is_deleted=True)
 
 
-def undeleted(stream: StreamMetadata, name: str, epoch: int) -> StreamMetadata:
+def undeleted(stream: StreamMetadata, name: str, epoch: int, next_segment: int) -> StreamMetadata:
     """Returns a stream from the trash, restored under `name`; `epoch` is above all that the name
-    has had."""
+    has had, and so are the numbers of segments from `next_segment` on."""
     assert stream.is_deleted, f"stream {stream.name!r} is not in the trash"
     assert not stream.is_purged, f"stream {stream.name!r} is being purged"
     assert epoch > stream.epoch, f"epoch {epoch} would let the earlier writer continue"
     return replace(
-        stream, name=name, epoch=epoch, is_deleted=False, deleted_ms=-1, interrupted=None
+        stream,
+        name=name,
+        epoch=epoch,
+        next_segment=max(stream.next_segment, next_segment),
+        is_deleted=False,
+        deleted_ms=-1,
+        interrupted=None,
     )
 
 

@@ -220,7 +220,7 @@ class Janitor:
                 await forget_groups(
                     self._client.store, self._namespace, stream.name, only_if=is_gone
                 )
-                await self._store.remove_stream(self._namespace, stream.name, version)
+                await self._store.remove_stream(self._namespace, stream, version)
             except (MetadataConflict, NoSuchStream):
                 continue  # removed with its trash, or in use again
 

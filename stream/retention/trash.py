@@ -12,12 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 
 from ledger.client import LedgerClient
-from ledger.errors import (
-    LedgerError,
-    MetadataConflict,
-    NodeExists,
-    NoSuchNode,
-)
+from ledger.errors import LedgerError, MetadataConflict, NodeExists, NoSuchNode
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, MetadataStore, Put
 from stream.core.metadata.format import decode_stream, encode_stream
 from stream.core.metadata.streams import StreamMetadata
@@ -208,15 +203,17 @@ class Trash:
         try:
             existing, version = await self._streams.read_stream(self._namespace, name)
         except NoSuchStream:
-            back = undeleted(present, name, present.epoch + 1)
-            return back, [*changes, Create(path, encode_stream(back))]
+            begin, is_begin = await self._streams.gone.begin()
+            back = undeleted(present, name, present.epoch + 1, begin)
+            return back, [*changes, is_begin, Create(path, encode_stream(back))]
         if not existing.is_deleted or existing.ledgers():
             raise StreamExists(
                 f"stream {name!r} is in use again in namespace {self._namespace!r}: restore "
                 f"the deleted one under another name (ledgerstream stream undelete "
                 f"{self._namespace}/{present.name} --as-name NAME)"
             )
-        back = undeleted(present, name, max(existing.epoch, present.epoch) + 1)
+        epoch = max(existing.epoch, present.epoch) + 1
+        back = undeleted(present, name, epoch, existing.next_segment)
         return back, [*changes, Put(path, encode_stream(back), version)]
 
     async def _deleted_at(self, stream: str, deleted_ms: int | None) -> int:
@@ -326,6 +323,7 @@ class Trash:
                     self._namespace, present.name, only_if=is_gone
                 )
                 await forget_groups(self._store, self._namespace, present.name, only_if=is_gone)
+                await self._streams.gone.note(existing.next_segment)
                 removals.append(Delete(path, existing_version))
             elif existing.created_ms != present.created_ms:
                 await CursorStore(self._store).forget_incarnation(self._namespace, present)

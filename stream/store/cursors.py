@@ -24,10 +24,10 @@ from stream.core.metadata.streams import StreamMetadata
 from stream.core.names import check_name
 from stream.core.position import Position
 from stream.errors import NoSuchCursor, NoSuchStream
+from stream.store.gone_streams import remove_leftover
 from stream.store.streams import (
     UPDATE_TRIES_MAX,
     namespace_path,
-    remove_leftover,
     stream_path,
     too_many_conflicts,
 )

@@ -15,10 +15,10 @@ from ledger.metastore.base import ANY_VERSION, Check, MetadataStore, Node
 from stream.core.metadata.groups import GroupMetadata, decode_group, encode_group
 from stream.core.names import check_name
 from stream.errors import GroupBusy, NoSuchGroup
+from stream.store.gone_streams import remove_leftover
 from stream.store.streams import (
     UPDATE_TRIES_MAX,
     namespace_path,
-    remove_leftover,
     too_many_conflicts,
 )
 

@@ -30,7 +30,7 @@ from stream.core.names import (
     check_name,
     partition_name,
 )
-from stream.core.trash import recreated
+from stream.core.trash import begun_at, recreated
 from stream.errors import (
     IsPartitioned,
     NoSuchStream,
@@ -166,13 +166,14 @@ class PartitionStore:
         NoSuchNamespace."""
         policy, _ = await self._streams.read_namespace(namespace)
         await self._streams.check_stream_limit(policy, stream.partition_names[first:])
-        changes: list[Change] = [Check(namespace_path(namespace), ANY_VERSION)]
+        begin, is_begin = await self._streams.gone.begin()
+        changes: list[Change] = [Check(namespace_path(namespace), ANY_VERSION), is_begin]
         folder = f"{namespace_path(namespace)}/streams"
         existing = set(await self._store.children(folder))  # including tombstones
         for number in range(first, stream.partitions):
             name = partition_name(stream.name, number)
             path = stream_path(namespace, name)
-            blank = StreamMetadata(name=name, created_ms=stream.created_ms)
+            blank = begun_at(StreamMetadata(name=name, created_ms=stream.created_ms), begin)
             tombstone = await self._tombstone(namespace, name) if name in existing else None
             if tombstone is None:
                 changes.append(Create(path, encode_stream(blank)))

@@ -22,7 +22,7 @@ from stream.core.metadata.format import (
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.names import check_name, parse_partition
-from stream.core.trash import recreated
+from stream.core.trash import begun_at, recreated
 from stream.errors import (
     IsPartitioned,
     NamespaceExists,
@@ -32,6 +32,7 @@ from stream.errors import (
     StreamExists,
     TooManyStreams,
 )
+from stream.store.gone_streams import GoneSegments
 
 ROOT = "/ledgerstream/namespaces"
 UPDATE_TRIES_MAX = 100
@@ -68,6 +69,7 @@ class StreamStore:
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
+        self.gone = GoneSegments(store)
 
     # Namespaces
 
@@ -145,6 +147,7 @@ class StreamStore:
             present, version = await self.read_stream(namespace, stream)
             if not present.is_deleted or present.ledgers():
                 raise NamespaceNotEmpty(f"namespace {namespace!r}: stream {stream!r} exists")
+            await self.gone.note(present.next_segment)
             left.append(Delete(stream_path(namespace, stream), version))
         for delete in left:
             await self._store.transaction([delete])
@@ -169,11 +172,11 @@ class StreamStore:
         await self.check_stream_limit(policy, [stream.name])
         for _ in range(UPDATE_TRIES_MAX):
             try:
-                await self._create(namespace, stream)
+                return await self._create(namespace, stream)
+            except MetadataConflict:
+                continue
             except NodeExists:
                 pass
-            else:
-                return stream
             try:
                 present, version = await self.read_stream(namespace, stream.name)
                 if not present.is_deleted or present.ledgers():
@@ -187,17 +190,21 @@ class StreamStore:
             return stored
         raise StreamExists(f"stream {stream.name!r} already exists in namespace {namespace!r}")
 
-    async def _create(self, namespace: str, stream: StreamMetadata) -> None:
+    async def _create(self, namespace: str, stream: StreamMetadata) -> StreamMetadata:
+        begin, is_begin = await self.gone.begin()
+        stream = begun_at(stream, begin)
         try:
             # One transaction: a namespace cannot be deleted while a stream is created in it.
             await self._store.transaction(
                 [
                     Check(namespace_path(namespace), ANY_VERSION),
+                    is_begin,
                     Create(stream_path(namespace, stream.name), encode_stream(stream)),
                 ]
             )
         except NoSuchNode:
             raise no_namespace(namespace) from None
+        return stream
 
     async def check_stream_limit(self, policy: NamespaceMetadata, wanted: Collection[str]) -> None:
         """Raises TooManyStreams if the namespace may not have these streams too."""
@@ -213,10 +220,8 @@ class StreamStore:
             )
 
     async def read_stream(self, namespace: str, name: str) -> tuple[StreamMetadata, int]:
-        """Returns metadata and its version; also of a stream that is being deleted.
-
-        Raises NoSuchStream, MetadataCorrupt.
-        """
+        """Returns metadata and its version; also of a stream that is being deleted. Raises
+        NoSuchStream, MetadataCorrupt."""
         try:
             node = await self._store.get(stream_path(namespace, name))
         except NoSuchNode:
@@ -317,12 +322,13 @@ class StreamStore:
             return wanted
         raise too_many_conflicts(f"stream {name!r}")
 
-    async def remove_stream(self, namespace: str, name: str, version: int) -> None:
+    async def remove_stream(self, namespace: str, stream: StreamMetadata, version: int) -> None:
         """Removes a tombstone. Raises MetadataConflict, NoSuchStream."""
+        await self.gone.note(stream.next_segment)
         try:
-            await self._store.delete(stream_path(namespace, name), version)
+            await self._store.delete(stream_path(namespace, stream.name), version)
         except NoSuchNode:
-            raise no_such_stream(namespace, name) from None
+            raise no_such_stream(namespace, stream.name) from None
 
     async def list_streams(self, namespace: str) -> list[str]:
         """Returns the names, sorted. Deleted streams are left out."""
@@ -363,14 +369,6 @@ class StreamStore:
             async for node in nodes:
                 stream = None if node is None else decode_stream(name, node.data)
                 yield None if stream is None or stream.is_deleted else stream
-
-
-async def remove_leftover(store: MetadataStore, path: str, only_if: Check) -> None:
-    """Removes a node of a deleted stream. Raises MetadataConflict if the stream exists again."""
-    try:
-        await store.transaction([only_if, Delete(path)])
-    except (NoSuchNode, InvalidArgument):
-        pass  # it was removed before, or has children that a late client created
 
 
 def no_namespace(name: str) -> NoSuchNamespace:

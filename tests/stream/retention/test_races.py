@@ -183,7 +183,7 @@ def test_a_name_is_not_forgotten_with_the_cursors_of_the_stream_just_made_under_
 
         async def create_again() -> None:
             await write(namespace, "s", [b"new"])
-            await namespace.set_cursor("s", "c", Position(1, 0, 0))
+            await namespace.set_cursor("s", "c", Position(2, 0, 0))
             nursery.start_soon(consume)
             await members.wait()
 

@@ -357,7 +357,7 @@ def test_cursors_wait_in_the_trash_with_their_stream_and_are_purged_with_it() ->
         await namespace.set_cursor("s", "first", Position(1, 1, 0))
         await namespace.delete_stream("s")
         await write(namespace, "s", [b"b"])
-        await namespace.set_cursor("s", "second", Position(1, 1, 0))
+        await namespace.set_cursor("s", "second", Position(2, 1, 0))
         await trio.sleep(80 * WINDOW_MS / 1000)
         await namespace.delete_cursor("s", "second")
         await namespace.delete_stream("s")
@@ -366,7 +366,7 @@ def test_cursors_wait_in_the_trash_with_their_stream_and_are_purged_with_it() ->
         assert [cursor.name for cursor in await namespace.cursors("s")] == ["first"]
         await namespace.delete_stream("s")
         await write(namespace, "s", [b"c"])
-        await namespace.set_cursor("s", "third", Position(1, 1, 0))
+        await namespace.set_cursor("s", "third", Position(3, 1, 0))
         await trio.sleep(200 * WINDOW_MS / 1000)
         await sweep(namespace)
         assert await cursors() == ["third"]
