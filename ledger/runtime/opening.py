@@ -131,6 +131,9 @@ class Opening(Generic[T]):
             self._parent._note_opened(value)
         return value
 
+    def __repr__(self) -> str:
+        return f"<{self._name}(...), not open yet>"
+
     def _refuse(self, name: str) -> NoReturn:
         raise AttributeError(
             f"{self._name}(...) is not open yet and has no {name!r}: use it in `async with`, or "
@@ -143,6 +146,16 @@ class Opening(Generic[T]):
 
 class _TaskOpening(Opening[T]):
     """Enters and leaves the block in a system task if it is opened without one."""
+
+    async def __aenter__(self) -> T:
+        try:
+            trio.lowlevel.current_task()
+        except RuntimeError:
+            raise RuntimeError(
+                f"{self._name}(...) is for trio, and no trio event loop runs here; with asyncio "
+                "use `ledgerstream.aio`, in plain functions `ledgerstream.blocking`"
+            ) from None
+        return await super().__aenter__()
 
     async def open(self) -> T:
         self._block = _TaskBlock(self._block)

@@ -112,6 +112,9 @@ class Opening(Generic[T]):
             self._parent._note_opened(value)
         return value
 
+    def __repr__(self) -> str:
+        return f"<{self._name}(...), not open yet>"
+
     def _refuse(self, name: str) -> NoReturn:
         raise AttributeError(
             f"{self._name}(...) is not open yet and has no {name!r}: use it in `with`, or call "

@@ -209,6 +209,22 @@ def test_an_error_of_opening_in_trio_is_raised_as_it_is(
     trio.run(main)
 
 
+def test_objects_of_trio_say_what_asyncio_uses(ledgerstream_cluster: InProcessCluster) -> None:
+    async def main() -> None:
+        for opening in (
+            stream.Namespace.connect(ledgerstream_cluster.uri, "demo"),
+            ledger.LedgerClient.connect(ledgerstream_cluster.uri),
+        ):
+            assert "connect(...), not open yet" in repr(opening)
+            with pytest.raises(RuntimeError, match="with asyncio use `ledgerstream.aio`"):
+                await opening
+            with pytest.raises(RuntimeError, match="in plain functions `ledgerstream.blocking`"):
+                async with opening:
+                    pass
+
+    asyncio.run(main())
+
+
 def test_closing_all_goes_on_behind_an_error(ledgerstream_cluster: InProcessCluster) -> None:
     async def main() -> None:
         namespace = await stream.Namespace.open(ledgerstream_cluster.uri, "demo", create=True)
