@@ -268,9 +268,11 @@ async def _verify_receipt(
 def _missing_from(stream: StreamMetadata, receipt: Receipt) -> str:
     """Returns why the stream cannot hold the record, "" if it can.
 
-    Raises Truncated if the record was truncated, InvalidArgument if it is of an earlier stream.
+    Raises Truncated if the record was truncated, or is of an earlier stream of the name;
+    InvalidArgument if it is of one that no number tells from this stream.
     """
     position = receipt.position
+    stream.check_position(position)
     segment = next((s for s in stream.segments if s.ledger_id == receipt.ledger_id), None)
     if segment is None and stream.created_ms > receipt.append_time_ms:
         raise InvalidArgument(
@@ -278,7 +280,6 @@ def _missing_from(stream: StreamMetadata, receipt: Receipt) -> str:
             f"one was created at {stream.created_ms} ms, after the record "
             f"({receipt.append_time_ms} ms)"
         )
-    stream.check_position(position)
     if segment is None or segment.number != position.segment:
         return (
             f"the stream has no segment {position.segment} on ledger {receipt.ledger_id}, though "

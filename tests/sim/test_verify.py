@@ -251,7 +251,7 @@ async def disturb(cluster: SimCluster, chance: random.Random) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("seed", "seconds"), [(0, 8), (2, 8)])
+@pytest.mark.parametrize(("seed", "seconds"), [(0, 8), (1, 8)])
 def test_no_false_alarm_while_everything_moves(seed: int, seconds: float) -> None:
     """Writers roll and are replaced, the janitor deletes, bookies die and restart: whatever is
     verified meanwhile, nothing is called damaged."""

@@ -216,9 +216,9 @@ def test_objects_of_trio_say_what_asyncio_uses(ledgerstream_cluster: InProcessCl
             ledger.LedgerClient.connect(ledgerstream_cluster.uri),
         ):
             assert "connect(...), not open yet" in repr(opening)
-            with pytest.raises(RuntimeError, match="with asyncio use `ledgerstream.aio`"):
+            with pytest.raises(RuntimeError, match=r"with asyncio use `ledgerstream.aio`"):
                 await opening
-            with pytest.raises(RuntimeError, match="in plain functions `ledgerstream.blocking`"):
+            with pytest.raises(RuntimeError, match=r"in plain functions `ledgerstream.blocking`"):
                 async with opening:
                     pass
 
