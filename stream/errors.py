@@ -216,7 +216,8 @@ class ClockInDoubt(RetryableError):
 
 
 class CommitOutOfOrder(FinalError):
-    """The batch id is older than the last one that this sink committed."""
+    """The batch does not follow the last one of this sink: it is older, it is of another query or
+    another run of it, or batches between them are unknown."""
 
 
 class NoSuchCursor(FinalError):

@@ -1,4 +1,4 @@
-"""`ledgerstream sink`: shows the batches that sinks have committed, and forgets sinks."""
+"""`ledgerstream sink`: shows the batches that sinks have committed, resets and forgets sinks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from ledger.cli.output import (
 if TYPE_CHECKING:
     from stream.core.sinks import SinkMetadata
 
-app = App(name="sink", help="List, show, forget.", help_epilogue=examples("ledgerstream sink list"))
+app = App(
+    name="sink", help="List, show, reset, forget.", help_epilogue=examples("ledgerstream sink list")
+)
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
@@ -33,6 +35,17 @@ def _facts(sink: SinkMetadata) -> dict[str, Any]:
         "streams": sink.stream_count,
         "records": sink.records,
         "bytes": sink.nbytes,
+    }
+
+
+def _owner(sink: SinkMetadata) -> dict[str, Any]:
+    owner = sink.owner
+    return {
+        "origin": sink.origin or None,
+        "query": None if owner is None else owner.query_id,
+        "name": None if owner is None else owner.name or None,
+        "run": None if owner is None else owner.last_run_id or None,
+        "checkpoint": None if owner is None else owner.checkpoint or None,
     }
 
 
@@ -70,10 +83,37 @@ async def show(
         for share in found.streams
     ]
     if output.json:
-        print_json({**_facts(found), "last_batch": rows})
+        print_json({**_facts(found), **_owner(found), "last_batch": rows})
         return
-    output.show(_facts(found), title=f"sink {sink}")
+    output.show({**_facts(found), **_owner(found)}, title=f"sink {sink}")
     output.show_list(rows, title=f"batch {found.batch_id}", none="nothing was in it")
+
+
+@app.command(help_epilogue=examples("ledgerstream sink reset orders --batch 16"))
+async def reset(
+    sink: str,
+    /,
+    *,
+    batch: int,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Declare the batches of a sink up to this one settled. Its query continues with the next.
+
+    The cure where batches are missing that nobody can write again, after a restore for instance.
+    The next query that writes batch BATCH + 1 owns the sink. No stream changes.
+
+    Parameters
+    ----------
+    batch
+        The number of the last batch that is settled.
+    """
+    from ledger.client import LedgerClient
+    from stream.store.sinks import reset_sink
+
+    async with LedgerClient.connect(cluster.uri) as client:
+        await reset_sink(client.store, sink, batch, client.now_ms())
+    output.report({"sink": sink, "batch": batch}, f"sink {sink} continues behind batch {batch}")
 
 
 @app.command(

@@ -16,7 +16,8 @@ from stream.core.entry.format import RECORDS_PER_ENTRY_MAX
 from stream.core.metadata.documents import dump_document, load_document, text_value, whole_number
 from stream.core.metadata.streams import Interrupted, Segment, SegmentEnd, StreamMetadata
 from stream.core.names import check_name
-from stream.errors import CommitOutOfOrder, StreamBusy
+from stream.core.sink_owner import SinkOwner, owner_document, read_owner
+from stream.errors import StreamBusy
 
 STREAMS_REMEMBERED_MAX: Final = 1000
 """Streams of its last batch that the node of a sink lists one by one."""
@@ -97,7 +98,7 @@ class CommittedRange:
 class SinkMetadata:
     """A sink: its last batch. `streams` are the first of the `stream_count` streams it was
     committed to; `records` and `nbytes` are of all of them. `origin` names what numbers the
-    batches, "" if unknown."""
+    batches, "" if unknown; `owner` is its query, if one is known (order: sink_order.py)."""
 
     sink_id: str
     batch_id: int
@@ -107,27 +108,11 @@ class SinkMetadata:
     records: int = 0
     nbytes: int = 0
     origin: str = ""
+    owner: SinkOwner | None = None
 
     def is_committed(self, batch_id: int) -> bool:
         """Whether this batch was committed; those before the last one were, too."""
         return batch_id <= self.batch_id
-
-    def check_next(self, batch_id: int, origin: str = "") -> None:
-        """Raises CommitOutOfOrder for a batch before the last one, and for one of the same number
-        and another origin: it would be taken for a repetition, and be lost."""
-        if batch_id == self.batch_id and origin and self.origin and origin != self.origin:
-            raise CommitOutOfOrder(
-                f"sink {self.sink_id!r} committed batch {batch_id} already, of {self.origin}; this "
-                f"one is of {origin}. Each query, also one with a new Spark checkpoint, and each "
-                f"of several writes needs a sink id (txnAppId) of its own"
-            )
-        if batch_id < self.batch_id:
-            raise CommitOutOfOrder(
-                f"sink {self.sink_id!r} committed batch {self.batch_id} already, {batch_id} is "
-                f"older; another query uses this sink id, or its Spark checkpoint is old. Give "
-                f"each query a sink id of its own (`ledgerstream sink show {self.sink_id}` "
-                f"shows its last batch)"
-            )
 
 
 def check_batch(sink_id: str | None, batch_id: int | None) -> None:
@@ -149,6 +134,7 @@ def committed_now(
     streams: Sequence[CommittedRange],
     now_ms: int,
     origin: str = "",
+    owner: SinkOwner | None = None,
 ) -> SinkMetadata:
     """Returns the sink after it committed this batch to these streams."""
     return SinkMetadata(
@@ -160,6 +146,7 @@ def committed_now(
         records=sum(share.records for share in streams),
         nbytes=sum(share.nbytes for share in streams),
         origin=origin,
+        owner=owner,
     )
 
 
@@ -246,7 +233,7 @@ def range_in_stream(
 
 # Bytes
 
-_FIELDS: Final = tuple(field.name for field in fields(SinkMetadata))
+_FIELDS: Final = tuple(field.name for field in fields(SinkMetadata) if field.name != "owner")
 _SHARE_FIELDS: Final = tuple(field.name for field in fields(CommittedRange))
 
 
@@ -256,15 +243,16 @@ def encode_sink(sink: SinkMetadata) -> bytes:
         name: getattr(sink, name) for name in _FIELDS if name != "streams"
     }
     rows = [[getattr(share, name) for name in _SHARE_FIELDS] for share in sink.streams]
-    return dump_document(
-        "sink", f"metadata of sink {sink.sink_id!r}", {**document, "streams": rows}
-    )
+    document = {**document, "streams": rows}
+    if sink.owner is not None:
+        document = {**document, "owner": owner_document(sink.owner)}
+    return dump_document("sink", f"metadata of sink {sink.sink_id!r}", document)
 
 
 def decode_sink(sink_id: str, data: bytes) -> SinkMetadata:
     """Returns the sink in these bytes. Raises MetadataCorrupt."""
     what = f"metadata of sink {sink_id!r}"
-    document = load_document("sink", what, _FIELDS, data)
+    document = load_document("sink", what, _FIELDS, data, optional=("owner",))
     try:
         if document["sink_id"] != sink_id:
             raise ValueError(f"it is the metadata of {document['sink_id']!r}")
@@ -276,6 +264,7 @@ def decode_sink(sink_id: str, data: bytes) -> SinkMetadata:
             if len(numbers) != len(_SHARE_FIELDS) - 1:
                 raise ValueError(f"a stream has {len(numbers)} numbers")
             shares.append(CommittedRange(text_value(stream), *map(whole_number, numbers)))
+        owner = document.get("owner")
         return SinkMetadata(
             sink_id=sink_id,
             batch_id=whole_number(document["batch_id"]),
@@ -285,6 +274,7 @@ def decode_sink(sink_id: str, data: bytes) -> SinkMetadata:
             records=whole_number(document["records"]),
             nbytes=whole_number(document["nbytes"]),
             origin=text_value(document["origin"]),
+            owner=None if owner is None else read_owner(owner, STREAMS_REMEMBERED_MAX),
         )
     except (ValueError, TypeError) as error:
         raise MetadataCorrupt(f"{what}: {error}") from None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import trio
 
@@ -30,7 +30,10 @@ from stream.core.backoff import conflict_pause_s, should_give_up
 from stream.core.metadata.documents import DOCUMENT_BYTES_MAX
 from stream.core.metadata.format import encode_stream
 from stream.core.metadata.streams import SegmentEnd, StreamMetadata
+from stream.core.sink_order import check_order, check_streams
+from stream.core.sink_owner import SinkOwner, SinkQuery, owner_after
 from stream.core.sinks import (
+    STREAMS_REMEMBERED_MAX,
     CommittedRange,
     SinkLedger,
     SinkMetadata,
@@ -87,6 +90,7 @@ class BatchCommitter:
         sink_id: str | None,
         batch_id: int | None,
         origin: str = "",
+        query: SinkQuery | None = None,
     ) -> None:
         self._client = client
         self._store = client.store
@@ -95,6 +99,7 @@ class BatchCommitter:
         self._sink_id = sink_id
         self._batch_id = batch_id
         self._origin = origin
+        self._query = query
         self._targets = by_stream(ledgers)
         self._checked: set[int] = set()
         self._ended: dict[int, SegmentEnd] = {}
@@ -144,11 +149,13 @@ class BatchCommitter:
         sink, sink_version = None, -1
         if self._sink_id is not None and self._batch_id is not None:
             sink, sink_version = await read_sink_node(self._store, self._sink_id)
-            if sink is not None:
-                sink.check_next(self._batch_id, self._origin)
-                if sink.is_committed(self._batch_id):
-                    return await self._repeated(sink)
+            check_order(sink, self._sink_id, self._batch_id, self._origin, self._query)
+            if sink is not None and sink.is_committed(self._batch_id):
+                return await self._repeated(sink, sink_version)
         streams = await self._read_streams()
+        created_ms = self._created_ms(streams)
+        if sink is not None:
+            check_streams(sink, self._query, created_ms)
         if self._sink_id is None and _are_all_committed(streams, self._targets):
             return BatchCommit(not self._may_have_committed, self._present_ranges(streams))
         await self._check_ledgers()
@@ -169,7 +176,10 @@ class BatchCommitter:
             data = _encoded(committed(stream, ends, now_ms))
             changes.append(Put(stream_path(namespace, name), data, version))
         if self._sink_id is not None and self._batch_id is not None:
-            shown = committed_now(self._sink_id, self._batch_id, shares, now_ms, self._origin)
+            owner = self._owner(sink, created_ms)
+            shown = committed_now(
+                self._sink_id, self._batch_id, shares, now_ms, self._origin, owner
+            )
             path, data = sink_path(self._sink_id), encode_sink(shown)
             changes.insert(0, Create(path, data) if sink is None else Put(path, data, sink_version))
         if not changes:
@@ -201,10 +211,27 @@ class BatchCommitter:
                 ends = [(ledger.ledger_id, ledger.end) for ledger in sources]
                 _encoded(committed(interrupted(stream, _SOME_END, now_ms), ends, now_ms))
 
-    async def _repeated(self, sink: SinkMetadata) -> BatchCommit:
+    def _created_ms(self, streams: Sequence[tuple[StreamMetadata, int]]) -> dict[str, int]:
+        return {
+            f"{namespace}/{name}": stream.created_ms
+            for (namespace, name), (stream, _) in zip(self._targets, streams, strict=True)
+        }
+
+    def _owner(self, sink: SinkMetadata | None, created_ms: dict[str, int]) -> SinkOwner | None:
+        before = None if sink is None else sink.owner
+        if self._query is None or self._batch_id is None:
+            return before
+        return owner_after(self._query, self._batch_id, before, created_ms, STREAMS_REMEMBERED_MAX)
+
+    async def _repeated(self, sink: SinkMetadata, sink_version: int) -> BatchCommit:
         """Returns the outcome of a batch that is committed: by an earlier call, or by ours, whose
-        answer was lost."""
+        answer was lost. A run that repeats it is noted: it may do so once."""
         is_repeat = True
+        if sink.owner is not None and self._query is not None and self._query.is_consecutive:
+            owner = sink.owner.repeated(self._query.run_id, sink.batch_id)
+            if owner is not None:
+                data = encode_sink(replace(sink, owner=owner))
+                await self._store.put(sink_path(sink.sink_id), data, sink_version)
         if self._may_have_committed:
             streams = await self._read_streams()
             is_repeat = not _are_all_committed(streams, self._targets)

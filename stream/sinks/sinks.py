@@ -14,6 +14,7 @@ from ledger.client import LedgerClient
 from ledger.errors import MetadataConflict, NoSuchLedger, NoSuchNode
 from ledger.metastore.base import Check, Delete
 from ledger.runtime.concurrency import map_bounded
+from stream.core.sink_owner import SinkQuery as SinkQuery
 from stream.core.sinks import SinkLedger as SinkLedger
 from stream.core.sinks import SinkTag, check_batch
 from stream.errors import NoSuchStream
@@ -49,6 +50,7 @@ async def commit_batch(
     sink_id: str | None = None,
     batch_id: int | None = None,
     origin: str = "",
+    query: SinkQuery | None = None,
 ) -> BatchCommit:
     """Makes closed ledgers segments of their streams, all of them or none, once.
 
@@ -58,14 +60,18 @@ async def commit_batch(
     committed one after the other. `origin` identifies what numbers the batches, a query for
     instance.
 
+    With `query` the sink belongs to that query from then on: batches of others are refused. If its
+    batches are consecutive, they are refused, too, behind a number that the sink does not know, and
+    for a stream that was created again; a run of it repeats only the batch that it begins with.
+
     Raises CommitOutOfOrder for a batch before the last one, or with its number but of another
-    origin; InvalidArgument for a ledger that is open, is not as its task reported, or is in the
-    stream already, and if the metadata of a stream, or of all together, is full; NoSuchStream,
-    NoSuchLedger; MetadataUnavailable if the store does not report what it did: try again, or call
-    `is_committed`.
+    origin, and for what `query` refuses; InvalidArgument for a ledger that is open, is not as its
+    task reported, or is in the stream already, and if the metadata of a stream, or of all together,
+    is full; NoSuchStream, NoSuchLedger; MetadataUnavailable if the store does not report what it
+    did: try again, or call `is_committed`.
     """
     check_batch(sink_id, batch_id)
-    return await BatchCommitter(client, ledgers, sink_id, batch_id, origin).run()
+    return await BatchCommitter(client, ledgers, sink_id, batch_id, origin, query).run()
 
 
 async def is_committed(

@@ -1,15 +1,22 @@
 """Sinks in the metadata store: what each of them committed last.
 
 Paths: `/ledgerstream/sinks/<sink id>`. A node is changed only together with the streams of a batch
-(sinks/commit.py); this module reads, lists and forgets them.
+(sinks/commit.py); this module reads, lists, resets and
+forgets them.
 """
 
 from __future__ import annotations
 
-from ledger.errors import InvalidArgument, NoSuchNode
+from ledger.errors import InvalidArgument, MetadataConflict, NodeExists, NoSuchNode
 from ledger.metastore.base import MetadataStore
 from stream.core.names import check_name
-from stream.core.sinks import SinkMetadata, decode_sink
+from stream.core.sinks import (
+    SinkMetadata,
+    check_batch,
+    committed_now,
+    decode_sink,
+    encode_sink,
+)
 
 ROOT = "/ledgerstream/sinks"
 
@@ -63,6 +70,28 @@ async def forget_sink(store: MetadataStore, sink_id: str) -> None:
         await store.delete(sink_path(sink_id), version)
     except NoSuchNode:
         raise _no_sink(sink_id) from None
+
+
+async def reset_sink(store: MetadataStore, sink_id: str, batch_id: int, now_ms: int) -> None:
+    """Records that the batches of a sink up to this one are settled: the next one follows it, and
+    its query owns the sink.
+
+    What earlier batches did is forgotten; no stream changes. Creates the sink if it is missing.
+    Raises InvalidArgument; MetadataConflict if the sink commits at this moment.
+    """
+    check_batch(sink_id, batch_id)
+    data = encode_sink(committed_now(sink_id, batch_id, (), now_ms))
+    _, version = await read_sink_node(store, sink_id)
+    try:
+        if version < 0:
+            await store.create(sink_path(sink_id), data)
+        else:
+            await store.put(sink_path(sink_id), data, version)
+    except (NodeExists, NoSuchNode):
+        raise MetadataConflict(
+            f"sink {sink_id!r} was committed or forgotten at this moment: look at it again, with "
+            f"`ledgerstream sink show {sink_id}`"
+        ) from None
 
 
 def _no_sink(sink_id: str) -> InvalidArgument:

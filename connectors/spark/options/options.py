@@ -161,6 +161,8 @@ class WriteOptions:
     create_streams: bool = False
     entry_bytes: int = 1 << 20
     max_ledgers_per_task: int = 256
+    query_name: str = ""
+    checkpoint: str = ""
 
     @classmethod
     def parse(
@@ -193,6 +195,8 @@ class WriteOptions:
             create_streams=given.value("createStreams", values.flag, False),
             entry_bytes=given.value("entryBytes", _entry_bytes, 1 << 20),
             max_ledgers_per_task=given.value("maxLedgersPerTask", values.count, 256),
+            query_name=given.text("queryName") or "",
+            checkpoint=given.text("checkpointLocation") or "",
         )
 
 
@@ -318,16 +322,12 @@ def _selection(given: _GivenOptions) -> Selection:
 
 
 def _stream_names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(values.stream_name(item) for item in _list_items(text)))
-
-
-def _list_items(text: str) -> tuple[str, ...]:
-    return values.list_items(text)
+    return tuple(dict.fromkeys(values.stream_name(item) for item in values.list_items(text)))
 
 
 def _patterns(text: str) -> tuple[str, ...]:
     found = []
-    for item in _list_items(text):
+    for item in values.list_items(text):
         namespace, slash, pattern = item.partition("/")
         if not slash or not pattern:
             raise InvalidArgument(f"{item!r}: write NAMESPACE/PATTERN, like demo/click-*")

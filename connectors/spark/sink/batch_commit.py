@@ -20,7 +20,13 @@ from ledger.errors import LedgerError
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.names import check_new_name
 from stream.errors import StreamExists
-from stream.sinks.sinks import BatchCommit, commit_batch, discard_ledgers, is_committed
+from stream.sinks.sinks import (
+    BatchCommit,
+    SinkQuery,
+    commit_batch,
+    discard_ledgers,
+    is_committed,
+)
 from stream.store.streams import StreamStore
 
 if TYPE_CHECKING:
@@ -55,6 +61,7 @@ async def commit_task_ledgers(
     sink_id: str | None,
     batch_id: int | None,
     origin: str = "",
+    query: SinkQuery | None = None,
 ) -> BatchCommit:
     """Makes the ledgers segments of their streams, once for this sink and batch.
 
@@ -68,7 +75,9 @@ async def commit_task_ledgers(
         chosen = await in_total_order(client, ledgers, order, batch, options.entry_bytes)
     new = {(e.ledger.namespace, e.ledger.stream): None for e in ledgers if e.is_new}
     await _make_streams(client, list(new))
-    done = await commit_batch(client, chosen, sink_id=sink_id, batch_id=batch_id, origin=origin)
+    done = await commit_batch(
+        client, chosen, sink_id=sink_id, batch_id=batch_id, origin=origin, query=query
+    )
     kept_ids = set() if done.is_repeat else {ledger.ledger_id for ledger in chosen}
     useless = {each.ledger.ledger_id: each.ledger for each in ledgers}
     useless |= {ledger.ledger_id: ledger for ledger in chosen}

@@ -32,6 +32,8 @@ from connectors.spark.sink.schema_check import check_sink_schema
 from connectors.spark.sink.task_ledgers import SinkBatch, TaskLedger
 from connectors.spark.sink.task_writer import TaskWriter
 from ledger.errors import InvalidArgument, LedgerError
+from stream.core.sink_owner import QUERY_ORIGIN
+from stream.sinks.sinks import SinkQuery
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,18 +45,22 @@ _log = logging.getLogger(__name__)
 
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
-"""Local properties of a streaming query's tasks. The id is the same after a restart from the same
-Spark checkpoint."""
+RUN_PROPERTY = "spark.jobGroup.id"
+"""Local properties of a streaming query's tasks, also of those of a write in `foreachBatch` by the
+query's own thread. The id is the same after a restart from the same Spark checkpoint; the job group
+of a query is its run id, which is new with each start."""
 
 
 @dataclass(frozen=True)
 class TaskCommit(WriterCommitMessage):
-    """The message of a task to the driver. `query_id` and `batch_id` are None in a batch write."""
+    """The message of a task to the driver. `query_id` and `run_id` are None outside of a query,
+    `batch_id` in a batch write."""
 
     ledgers: tuple[TaskLedger, ...]
     partition: int = -1
     query_id: str | None = None
     batch_id: int | None = None
+    run_id: str | None = None
 
     @property
     def records(self) -> int:
@@ -81,7 +87,7 @@ class _Sink:
         set_quickack()
         options = self.options
         context = TaskContext.get()
-        query_id = batch_id = None
+        query_id = batch_id = run_id = None
         partition = 0
         attempt = ""
         if context is not None:
@@ -90,15 +96,16 @@ class _Sink:
                 f"stage {context.stageId()} partition {partition} "
                 f"attempt {context.attemptNumber()} task {context.taskAttemptId()}"
             )
+            query_id = context.getLocalProperty(QUERY_PROPERTY)
+            run_id = context.getLocalProperty(RUN_PROPERTY)
             if options.is_streaming:
-                query_id = context.getLocalProperty(QUERY_PROPERTY)
                 number = context.getLocalProperty(BATCH_PROPERTY)
                 batch_id = None if number is None else int(number)
         sink_id, sink_batch = self._names(query_id, batch_id)
         batch = SinkBatch(sink_id, sink_batch, attempt)
         writer = TaskWriter(cached_cluster(options.cluster), options, batch, turn=partition)
         ledgers = writer.write(iterator)
-        return TaskCommit(tuple(ledgers), partition, query_id, batch_id)
+        return TaskCommit(tuple(ledgers), partition, query_id, batch_id, run_id)
 
     def _names(self, query_id: str | None, batch_id: int | None) -> tuple[str | None, int | None]:
         """Returns the ids of sink and batch, or two Nones for a write without an identity."""
@@ -116,6 +123,7 @@ class _Sink:
         done = cached_cluster(self.options.cluster).run(
             commit_task_ledgers, ledgers, self.options,
             sink_id=sink_id, batch_id=sink_batch, origin=self._origin(commits),
+            query=self._query(commits),
         )  # fmt: skip
         _log.info(
             "sink=%s batch=%s: %d records in %d ledgers%s",
@@ -127,8 +135,22 @@ class _Sink:
         """Returns what the sink's id belongs to: a second owner of the id would lose its rows."""
         if not self.options.is_streaming:
             return f"a write to {self.options.stream or 'the streams its rows name'}"
-        query_ids = [commit.query_id for commit in commits if commit.query_id is not None]
-        return f"query {query_ids[0]}" if query_ids else ""
+        query = self._query(commits)
+        return "" if query is None else f"{QUERY_ORIGIN}{query.query_id}"
+
+    def _query(self, commits: Sequence[TaskCommit]) -> SinkQuery | None:
+        """Returns the query whose rows these are, or None if Spark did not name it: a batch write,
+        unless it is made in `foreachBatch`, by the thread that called the function."""
+        found = next((commit for commit in commits if commit.query_id), None)
+        if found is None or found.query_id is None:
+            return None
+        return SinkQuery(
+            query_id=found.query_id,
+            run_id=found.run_id or "",
+            name=self.options.query_name,
+            checkpoint=self.options.checkpoint,
+            is_consecutive=self.options.is_streaming,
+        )
 
     def _abort(self, commits: Sequence[TaskCommit], batch_id: int | None) -> None:
         ledgers = _in_order(commits)

@@ -80,13 +80,16 @@ def _inflated(what: str, data: bytes) -> bytes:
     return text
 
 
-def load_document(kind: str, what: str, names: Collection[str], data: bytes) -> dict[str, object]:
-    """Returns the fields, all of `names` and no others. Raises MetadataCorrupt."""
+def load_document(
+    kind: str, what: str, names: Collection[str], data: bytes, *, optional: Collection[str] = ()
+) -> dict[str, object]:
+    """Returns the fields: all of `names`, any of `optional`, and no others. Raises
+    MetadataCorrupt."""
     found, document = read_document(what, data)
     if found != kind:
         raise MetadataCorrupt(f"{what} is not a {kind}")
-    if document.keys() != set(names):
-        differing = sorted(document.keys() ^ set(names))
+    differing = sorted((document.keys() ^ set(names)) - (document.keys() & set(optional)))
+    if differing:
         raise MetadataCorrupt(f"{what}: missing or unknown fields {differing[:5]}")
     return document
 

@@ -13,6 +13,7 @@ from ledger.errors import InvalidArgument, MetadataCorrupt
 from stream.core.metadata.format import decode_stream, encode_stream
 from stream.core.metadata.streams import Interrupted, SegmentEnd, StreamMetadata
 from stream.core.position import Position
+from stream.core.sink_order import check_order
 from stream.core.sinks import (
     STREAMS_REMEMBERED_MAX,
     CommittedRange,
@@ -81,10 +82,10 @@ def test_a_truncation_ahead_of_an_open_segment_keeps_the_batch() -> None:
 
 def test_a_sink_takes_its_batches_in_order() -> None:
     sink = committed_now("k", 7, [CommittedRange("n/s", 1, 2, 0, 5, 50)], 9)
-    sink.check_next(8)
-    sink.check_next(7)
+    check_order(sink, "k", 8)
+    check_order(sink, "k", 7)
     with pytest.raises(CommitOutOfOrder, match="committed batch 7 already, 6 is older"):
-        sink.check_next(6)
+        check_order(sink, "k", 6)
     assert [sink.is_committed(batch) for batch in (6, 7, 8)] == [True, True, False]
 
 
@@ -92,10 +93,10 @@ def test_a_batch_of_another_origin_is_not_a_repetition() -> None:
     sink = committed_now("k", 7, [], 9, "query a")
     assert decode_sink("k", encode_sink(sink)) == sink
     for batch, origin in ((7, "query a"), (7, ""), (8, "query b")):
-        sink.check_next(batch, origin)
+        check_order(sink, "k", batch, origin)
     with pytest.raises(CommitOutOfOrder, match="batch 7 already, of query a; this one is of query"):
-        sink.check_next(7, "query b")
-    committed_now("k", 7, [], 9).check_next(7, "query b")
+        check_order(sink, "k", 7, "query b")
+    check_order(committed_now("k", 7, [], 9), "k", 7, "query b")
 
 
 def test_a_sink_lists_a_bounded_number_of_streams() -> None:

@@ -16,6 +16,7 @@ from connectors.spark.sink.sink import LedgerstreamStreamWriter, LedgerstreamWri
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
 from stream.errors import CommitOutOfOrder
+from stream.store.sinks import forget_sink, reset_sink
 from tests.spark.streams import Streams
 
 _SCHEMA = StructType().add("value", "binary")
@@ -63,12 +64,13 @@ def test_the_query_is_the_sink_if_no_other_is_named(streams: Streams) -> None:
     name = streams.create()
     query = f"query-of-{name.replace('/', '-')}"
     writer = _query(streams, stream=name)
+    writer.commit([_written(writer, b"begin", query_id=query, batch_id=0)], 0)
     for value in (b"first", b"again"):
-        writer.commit([_written(writer, value, query_id=query, batch_id=5)], 5)
-    assert streams.values(name) == [b"first"]
+        writer.commit([_written(writer, value, query_id=query, batch_id=1)], 1)
+    assert streams.values(name) == [b"begin", b"first"]
     with pytest.raises(CommitOutOfOrder):
-        writer.commit([_written(writer, b"old", query_id=query, batch_id=4)], 4)
-    assert streams.values(name) == [b"first"]
+        writer.commit([_written(writer, b"old", query_id=query, batch_id=0)], 0)
+    assert streams.values(name) == [b"begin", b"first"]
 
 
 def test_a_batch_without_messages_is_nothing_or_counts(streams: Streams) -> None:
@@ -184,3 +186,95 @@ def test_a_new_query_does_not_repeat_the_first_batch_of_another(streams: Streams
     with pytest.raises(CommitOutOfOrder, match="of query one-query; this one is of query another"):
         writer.commit([_written(writer, b"w", query_id="another-query", batch_id=0)], 0)
     assert streams.values(name) == [b"v"]
+
+
+@pytest.mark.parametrize("batch_id", [0, 1, 5])
+def test_a_second_query_is_refused_at_its_first_batch(streams: Streams, batch_id: int) -> None:
+    name = streams.create()
+    sink = name.replace("/", "-")
+    first = _query(
+        streams, stream=name, sinkId=sink, queryName="first", checkpointLocation="/cp/first"
+    )
+    first.commit([_written(first, b"0", query_id="one", run_id="r1", batch_id=0)], 0)
+    second = _query(streams, stream=name, sinkId=sink, checkpointLocation="/cp/second")
+    message = _written(second, b"lost", query_id="two", run_id="r2", batch_id=batch_id)
+    with pytest.raises(CommitOutOfOrder) as caught:
+        second.commit([message], batch_id)
+    shown = str(caught.value)
+    assert f"sink {sink!r}" in shown
+    assert "query one (name first, run r1, checkpoint /cp/first)" in shown
+    assert "query two (run r2, checkpoint /cp/second)" in shown
+    second.abort([message], batch_id)
+    assert not _ids(message) & set(_ledgers(streams))
+    # The first one continues, in the same run and after a restart.
+    first.commit([_written(first, b"1", query_id="one", run_id="r1", batch_id=1)], 1)
+    for value in (b"again", b"2"):
+        number = 1 if value == b"again" else 2
+        first.commit([_written(first, value, query_id="one", run_id="r3", batch_id=number)], number)
+    assert streams.values(name) == [b"0", b"1", b"2"]
+
+
+def test_writes_of_two_queries_need_two_names(streams: Streams) -> None:
+    """In foreachBatch, if Spark names the query; a write outside has no query."""
+    name = streams.create()
+    given = {"cluster": streams.cluster, "stream": name, "txnAppId": name.replace("/", "-")}
+
+    def write(value: bytes, version: int, query_id: str | None) -> None:
+        options = WriteOptions.parse({**given, "txnVersion": str(version)}, {}, is_streaming=False)
+        writer = LedgerstreamWriter(options, _SCHEMA, False)
+        writer.commit([_written(writer, value, query_id=query_id, run_id="r")])
+
+    write(b"0", 0, "one")
+    for version in (0, 5):
+        with pytest.raises(CommitOutOfOrder, match=r"query one.*query two"):
+            write(b"lost", version, "two")
+    write(b"3", 3, "one")
+    write(b"4", 4, None)
+    with pytest.raises(CommitOutOfOrder, match=r"query one.*query two"):
+        write(b"lost", 5, "two")
+    assert streams.values(name) == [b"0", b"3", b"4"]
+
+
+def test_a_query_does_not_write_into_a_stream_that_was_made_again(streams: Streams) -> None:
+    name = streams.create()
+    query = f"query-of-{name.replace('/', '-')}"
+    writer = _query(streams, stream=name)
+    for number in (0, 1):
+        writer.commit([_written(writer, b"old", query_id=query, batch_id=number)], number)
+    streams.of(name).delete_stream(name.partition("/")[2])
+    again = _query(streams, stream=name, createStreams="true")
+    with pytest.raises(CommitOutOfOrder, match=f"stream {name} was deleted and created again"):
+        again.commit([_written(again, b"2", query_id=query, batch_id=2)], 2)
+    assert streams.values(name) == []
+    cached_cluster(streams.cluster).run(_reset, query, 1)
+    for _ in range(2):
+        again.commit([_written(again, b"2", query_id=query, batch_id=2)], 2)
+    assert streams.values(name) == [b"2"]
+
+
+async def _reset(client: LedgerClient, sink_id: str, batch_id: int) -> None:
+    await reset_sink(client.store, sink_id, batch_id, client.now_ms())
+
+
+async def _forget(client: LedgerClient, sink_id: str) -> None:
+    await forget_sink(client.store, sink_id)
+
+
+def test_a_query_does_not_pass_over_batches_that_the_sink_does_not_know(streams: Streams) -> None:
+    name = streams.create()
+    query = f"query-of-{name.replace('/', '-')}"
+    writer = _query(streams, stream=name)
+
+    def commit(number: int) -> None:
+        writer.commit([_written(writer, b"%d" % number, query_id=query, batch_id=number)], number)
+
+    for number in (0, 1):
+        commit(number)
+    with pytest.raises(CommitOutOfOrder, match="nothing is known of the batches 2 to 3"):
+        commit(4)
+    cached_cluster(streams.cluster).run(_forget, query)
+    with pytest.raises(CommitOutOfOrder, match="nothing is known of its batches 0 to 3"):
+        commit(4)
+    cached_cluster(streams.cluster).run(_reset, query, 3)
+    commit(4)
+    assert streams.values(name) == [b"0", b"1", b"4"]
