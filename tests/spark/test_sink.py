@@ -263,3 +263,50 @@ def test_ordinary_writers_and_a_query_share_a_stream(
         files.query(spark, streams, new_checkpoint(), stream=name).start().awaitTermination()
         writer.append(b"after")
     assert streams.values(name) == [b"before", *expected, b"after"]
+
+
+def test_a_second_query_with_a_sink_id_is_refused_at_its_first_batch(
+    spark: SparkSession, streams: Streams, files: _Files, new_checkpoint: Callable[[], str]
+) -> None:
+    name, own, shared = streams.create(), new_checkpoint(), new_checkpoint()
+    sink = name.replace("/", "-")
+    expected = files.add(0)
+    first = files.query(spark, streams, own, stream=name, sinkId=sink).queryName("first").start()
+    first.awaitTermination()
+    # The second query comes to batch 1 with a sink of its own before.
+    files.query(spark, streams, shared, stream=name, sinkId=f"{sink}-2").start().awaitTermination()
+    expected += expected
+    files.add(1)
+    second = files.query(spark, streams, shared, stream=name, sinkId=sink).start()
+    with pytest.raises(Exception, match="belongs to query") as caught:
+        second.awaitTermination()
+    message = str(caught.value)
+    assert f"query {first.id} (name first, run {first.runId}, checkpoint {own})" in message
+    assert f"batch 1 of query {second.id} (run {second.runId}, checkpoint {shared})" in message
+    assert streams.values(name) == expected
+    files.query(spark, streams, own, stream=name, sinkId=sink).start().awaitTermination()
+    assert streams.values(name) == [*expected, *(b"1-%d" % line for line in range(5))]
+
+
+def test_two_functions_of_queries_need_two_names(
+    spark: SparkSession, streams: Streams, files: _Files, new_checkpoint: Callable[[], str]
+) -> None:
+    name = streams.create()
+    cluster, application = streams.cluster, name.replace("/", "-")
+    expected = files.add(0)
+
+    def run(version_of: Callable[[int], int]) -> None:
+        def write(frame: DataFrame, batch: int) -> None:
+            writer = frame.write.format("ledgerstream").mode("append").option("cluster", cluster)
+            given = {"txnAppId": application, "txnVersion": str(version_of(batch))}
+            writer.options(stream=name, **given).save()
+
+        reader = spark.readStream.format("text").load(str(files.directory))
+        query = reader.writeStream.foreachBatch(write).trigger(availableNow=True)
+        query.option("checkpointLocation", new_checkpoint()).start().awaitTermination()
+
+    run(lambda batch: batch)
+    for shift in (0, 5):
+        with pytest.raises(Exception, match=r"another query|this one is of query|belongs to query"):
+            run(lambda batch, shift=shift: batch + shift)  # type: ignore[misc]
+    assert streams.values(name) == expected

@@ -25,7 +25,7 @@ class ReadSpan:
 
     @property
     def records(self) -> int:
-        return self.end.sequence - self.begin.sequence
+        return self.index.records_between(self.begin, self.end)
 
     @property
     def backlog(self) -> Backlog:
@@ -78,10 +78,11 @@ async def _end_of_quota(span: ReadSpan, quota: Quota, *, must_advance: bool) -> 
     found = end
     if quota.nbytes is not None and index.bytes_between(begin, end) > quota.nbytes:
         found = await index.ahead(begin, end, quota.nbytes)
-    if found.sequence - begin.sequence > quota.records:
-        found = await index.at_sequence(begin.sequence + quota.records)
+    if index.records_between(begin, found) > quota.records:
+        found = await index.at_sequence(index.sequence_after(begin, quota.records))
     if found.sequence <= begin.sequence:
-        found = await index.at_sequence(begin.sequence + 1) if must_advance else begin
+        following = index.sequence_after(begin, 1)
+        found = await index.at_sequence(following) if must_advance else begin
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from itertools import pairwise
 
 from connectors.spark.core.offsets import StreamOffset
 from connectors.spark.source.stream_index import StreamIndex
@@ -129,6 +130,27 @@ def _retention_rule(stream: StreamMetadata, policy: NamespaceMetadata) -> str:
     )
 
 
+def lost_by_restore(
+    index: StreamIndex, offset: StreamOffset
+) -> tuple[LostRange | None, StreamOffset | None]:
+    """Returns the loss, and where reading continues, if `offset` is of a history that was lost.
+
+    Its sequence is then in the gap that the stream left when its metadata had been put back to an
+    older state. Both are None otherwise, also at the begin of the gap.
+    """
+    segments = index.metadata.segments if index.metadata.restores else ()
+    for one, other in pairwise(segments):
+        if one.next_sequence < offset.sequence < other.first_sequence:
+            reason = (
+                f"its metadata were put back to an older state, in which it ended at sequence "
+                f"{one.next_sequence}; what it had behind that is lost (`ledgerstream metadata "
+                f"restores`), and it continues at sequence {other.first_sequence}"
+            )
+            loss = LostRange(index.name, offset.created_ms, offset.sequence, None, reason)
+            return loss, index.begin_of(other)
+    return None, None
+
+
 async def lost_by_deletion(
     client: LedgerClient, name: str, offset: StreamOffset
 ) -> tuple[LostRange | None, int]:
@@ -150,7 +172,8 @@ async def _unread_range(
     if found is None:
         reason = (
             "the stream was deleted, and it is not in the trash of its namespace, so that it is "
-            "unknown whether all its records had been read"
+            "unknown whether all its records had been read (or the checkpoint is of another "
+            "cluster, or of another stream of this name)"
         )
         return LostRange(name, offset.created_ms, offset.sequence, None, reason)
     behind = found.next_sequence

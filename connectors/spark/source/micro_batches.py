@@ -24,6 +24,7 @@ from connectors.spark.source.data_loss import (
     DataLossLog,
     LostRange,
     lost_by_deletion,
+    lost_by_restore,
     lost_by_truncation,
 )
 from connectors.spark.source.discovery import is_selected, read_metadata, starting_offset
@@ -165,7 +166,7 @@ class MicroBatches:
         nbytes = 0
         for name, offset in position.items():
             index = self._present(name, offset)
-            records = 0 if index is None else index.end.sequence - offset.sequence
+            records = 0 if index is None else index.records_between(offset, index.end)
             if index is not None and records > 0:
                 behind.append((records, index, offset))
                 nbytes += index.bytes_between(offset, index.end)
@@ -247,7 +248,10 @@ class MicroBatches:
     ) -> StreamOffset:
         """Returns `offset`, or the first available record if records before `end` are truncated."""
         if offset.position >= index.metadata.first_available:
-            return offset
+            loss, following = lost_by_restore(index, offset)
+            if loss is not None:
+                self._losses.record(loss)
+            return offset if following is None else replace(following, begin=offset.begin)
         first = await index.first()
         if first.sequence > end.sequence:
             first = end

@@ -7,6 +7,7 @@ and indexed. Must never pass what is confirmed, and the end must never move back
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 from connectors.spark.core.entry_index import IndexedEntry, SearchKey, SegmentOffset, SparseIndex
 from connectors.spark.core.offsets import StreamOffset
@@ -78,6 +79,38 @@ class StreamIndex:
                 total -= start.nbytes if segment.number == start.segment else 0
         return max(0, total)
 
+    def records_between(self, start: StreamOffset, end: StreamOffset) -> int:
+        """Returns the number of records between two offsets; sequences may have gaps."""
+        gaps = self._gaps(start.sequence, end.sequence)
+        return end.sequence - start.sequence - sum(behind - first for first, behind in gaps)
+
+    def sequence_after(self, start: StreamOffset, records: int) -> int:
+        """Returns the sequence before which there are `records` records from `start` on."""
+        sequence = start.sequence + records
+        for first, behind in self._gaps(start.sequence, self.end.sequence):
+            if sequence > first:
+                sequence += behind - first
+        return sequence
+
+    def sequence_before(self, end: StreamOffset, records: int) -> int:
+        """Returns the sequence from which on there are `records` records before `end`."""
+        sequence = end.sequence - records
+        for first, behind in reversed(self._gaps(0, end.sequence)):
+            if sequence < behind:
+                sequence -= behind - first
+        return sequence
+
+    def _gaps(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Returns the ranges of sequences from `start` on and before `end` that no record has or
+        will have: a restore of the metadata leaves them out."""
+        if not self.metadata.restores:
+            return []
+        return [
+            (max(start, one.next_sequence), other.first_sequence)
+            for one, other in pairwise(self.metadata.segments)
+            if one.next_sequence < other.first_sequence and start < other.first_sequence <= end
+        ]
+
     def entry_at(self, offset: StreamOffset) -> IndexedEntry | None:
         """Returns the entry that holds the record at `offset`, if it is in the index."""
         index = self._indexes.get(offset.segment)
@@ -102,6 +135,10 @@ class StreamIndex:
         found = await self.at(self.metadata.first_available)
         return replace(found, begin=found.sequence)
 
+    def begin_of(self, segment: Segment) -> StreamOffset:
+        place = SegmentOffset(0, 0, segment.first_sequence, 0)
+        return self._offset(segment.number, place)
+
     async def at(self, position: Position) -> StreamOffset:
         """Returns the first record at or after `position`, or the end if there is none yet."""
         segment = self.metadata.segment_at(position)
@@ -109,7 +146,7 @@ class StreamIndex:
             return self.end
         index = self._of(segment)
         if position <= Position(segment.number, 0, 0):
-            return self._offset(segment.number, SegmentOffset(0, 0, segment.first_sequence, 0))
+            return self.begin_of(segment)
         if position.entry >= index.end.entry:
             return self._offset(segment.number, index.end)
         entry = await self.indexed_entry(segment, position.entry)
