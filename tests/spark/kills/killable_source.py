@@ -128,8 +128,8 @@ class KillableReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 class KillableWriter(DataSourceStreamArrowWriter):
     """The writer, with an optional `bug` that tests must find.
 
-    "forgets": treats each attempt at a batch as another batch. "loses": does not write the first
-    rows of a task.
+    "forgets": treats each attempt at a batch as the first one of another sink. "loses": does not
+    write the first rows of a task.
     """
 
     def __init__(self, inner: Any, orders: KillOrders, bug: str = "") -> None:
@@ -152,7 +152,10 @@ class KillableWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         if self.bug == "forgets":
             messages = [replace(message, batch_id=None) for message in messages]  # type: ignore[type-var]
-            batchId = time.time_ns()
+            # A sink takes only the batches of its query, one by one: it has to be another sink.
+            options = self.inner.options
+            self.inner.options = replace(options, sink_id=f"attempt-{time.time_ns()}")
+            batchId = 0
         with self.orders.around("commit"), _KillableStore(self.orders):
             self.inner.commit(messages, batchId)
 
