@@ -72,13 +72,14 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 def read_schema(wanted: StructType | None, columns: tuple[str, ...] | None = None) -> StructType:
     """Returns the schema of a read: that of the option `columns`, or the user's own schema.
 
-    Raises InvalidArgument for a schema with columns or types that streams do not have.
+    Column names are compared without regard to case and keep the user's spelling. Raises
+    InvalidArgument for a schema with columns or types that streams do not have.
     """
     if wanted is None:
         return spark_schema(columns)
     ours = {field.name: field for field in spark_schema()}
     for field in wanted:
-        own = ours.get(field.name)
+        own = ours.get(field.name.lower())
         if own is None:
             raise InvalidArgument(
                 f"schema: streams have no column {field.name!r}. Columns are {', '.join(COLUMNS)}; "
@@ -94,8 +95,10 @@ def read_schema(wanted: StructType | None, columns: tuple[str, ...] | None = Non
             raise InvalidArgument(
                 f"schema: column {field.name} may be null; the schema must declare it nullable"
             )
-    if len(set(wanted.names)) != len(wanted.names) or not wanted.names:
-        raise InvalidArgument("schema: name each column once, and at least one")
+    if len({name.lower() for name in wanted.names}) != len(wanted.names) or not wanted.names:
+        raise InvalidArgument(
+            "schema: name at least one column, and each once, without regard to case"
+        )
     return wanted
 
 

@@ -34,18 +34,20 @@ def input_rows(batch: pa.RecordBatch, first_row: int = 0) -> pa.RecordBatch:
     null type are left out. Shares buffers where possible. `first_row` is the number of the first
     row in its task, for messages.
 
-    Raises InvalidArgument with column, type, row and cure.
+    Names are compared without regard to case, as by Spark. Raises InvalidArgument with column,
+    type, row and cure.
     """
     columns: dict[str, Any] = {}
-    for name, array in zip(batch.schema.names, batch.columns, strict=True):
+    for given, array in zip(batch.schema.names, batch.columns, strict=True):
+        name = given.lower()
         make = _INPUTS.get(name)
         if make is None:
             raise InvalidArgument(
-                f"column {name!r} is not part of a record; a sink accepts the columns "
+                f"column {given!r} is not part of a record; a sink accepts the columns "
                 f"{', '.join(INPUT_COLUMNS)}. Cure: select() those"
             )
         if name in columns:
-            raise InvalidArgument(f"column {name!r} is given twice. Cure: select() it once")
+            raise InvalidArgument(f"column {given!r} is given twice. Cure: select() it once")
         if not pa.types.is_null(array.type):
             columns[name] = make(name, array, first_row)
     if VALUE not in columns:
@@ -145,7 +147,7 @@ def _headers(name: str, array: pa.Array, first_row: int) -> pa.Array:
     pair = lists.type.value_type
     if not pa.types.is_struct(pair) or pair.num_fields != 2:
         raise _bad_headers(kind)
-    if pair[0].name not in ("name", "key") or pair[1].name != "value":
+    if pair[0].name.lower() not in ("name", "key") or pair[1].name.lower() != "value":
         raise _bad_headers(kind)
     lengths = pc.list_value_length(lists)
     if lengths.null_count:

@@ -18,26 +18,29 @@ if TYPE_CHECKING:
 
 def check_sink_schema(schema: StructType, options: WriteOptions) -> None:
     """Raises InvalidArgument with the column, its type, the accepted types, and a cure."""
-    names = [field.name for field in schema]
-    for name in names:
-        if name not in SINK_COLUMNS:
+    names = [field.name.lower() for field in schema]
+    for field in schema:
+        if field.name.lower() not in SINK_COLUMNS:
             raise InvalidArgument(
-                f"column {name!r} is not part of a record. A sink accepts "
+                f"column {field.name!r} is not part of a record. A sink accepts "
                 f"{'; '.join(f'{n} ({kind})' for n, kind in SINK_COLUMNS.items())}. Cure: select "
                 "those, e.g. selectExpr('to_json(struct(*)) AS value')"
             )
     if len(set(names)) != len(names):
-        raise InvalidArgument(f"a column is given twice: {', '.join(names)}. Cure: select it once")
+        raise InvalidArgument(
+            f"a column is given twice (names are compared without regard to case): "
+            f"{', '.join(field.name for field in schema)}. Cure: select it once"
+        )
     if "value" not in names:
         raise InvalidArgument(
             f"there is no column 'value' ({SINK_COLUMNS['value']}), the payload of a record. "
             "Cure: selectExpr('to_json(struct(*)) AS value'), or another encoding"
         )
-    for field in schema:
-        if not _fits(field.name, field.dataType):
+    for name, field in zip(names, schema, strict=True):
+        if not _fits(name, field.dataType):
             raise InvalidArgument(
                 f"column {field.name!r} is {field.dataType.simpleString()}; it must be "
-                f"{SINK_COLUMNS[field.name]}. Cure: {_CURES[field.name]}"
+                f"{SINK_COLUMNS[name]}. Cure: {_CURES[name]}"
             )
     if options.stream is None and "stream" not in names:
         raise InvalidArgument(
@@ -81,8 +84,8 @@ def _are_headers(kind: DataType) -> bool:
     return (
         len(fields) == 2
         # Headers of Spark's Kafka source have a "key" instead of a "name".
-        and fields[0].name in ("name", "key")
-        and fields[1].name == "value"
+        and fields[0].name.lower() in ("name", "key")
+        and fields[1].name.lower() == "value"
         and isinstance(fields[0].dataType, text)
         and isinstance(fields[1].dataType, content)
     )

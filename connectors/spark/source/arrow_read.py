@@ -39,7 +39,8 @@ class ArrowBuilder:
     """Makes batches of one stream.
 
     Args:
-        schema: the schema of the batches: columns of `connectors.spark.schema`, in any order.
+        schema: the schema of the batches: columns of `connectors.spark.schema`, in any order and
+            any case.
         stream: the base stream, "ns/stream".
         partition: the number of the partition.
         rows_max: the maximum number of rows of a batch.
@@ -47,7 +48,8 @@ class ArrowBuilder:
 
     def __init__(self, schema: pa.Schema, stream: str, partition: int, rows_max: int) -> None:
         self._schema = schema
-        self._columns = tuple(schema.names)
+        self._types = {field.name.lower(): field.type for field in schema}
+        self._columns = tuple(self._types)
         self._rows_max = rows_max
         self._constants = {"stream": stream, "partition": partition}
         self._constant_arrays: dict[str, Any] = {}
@@ -99,7 +101,7 @@ class ArrowBuilder:
 
     def _stored(self, batch: RecordBatch, name: str) -> Any:
         """Returns a stored column of the entry, restricted to the records of `batch`."""
-        kind = self._schema.field(name).type
+        kind = self._types[name]
         array = batch.arrow_column(*_STORED[name], *([kind] if name == "headers" else []))
         if array is None:
             return _UNUSED[name](kind, len(batch))
@@ -108,7 +110,7 @@ class ArrowBuilder:
         return timestamps(array, kind) if name == "event_time" else array
 
     def _made(self, name: str, runs: _PendingEntries) -> Any:
-        kind = self._schema.field(name).type
+        kind = self._types[name]
         if name in self._constants:
             return self._constant(name, kind, runs.rows)
         numbers = np.array(runs.numbers, np.int64).T

@@ -48,6 +48,11 @@ def test_a_schema_may_have_some_columns_in_any_order() -> None:
     assert read_schema(None, ("key", "stream")).names == ["key", "stream"]
 
 
+def test_the_names_of_a_schema_keep_their_case() -> None:
+    wanted = StructType([StructField("Value", BinaryType()), StructField("KEY", BinaryType())])
+    assert read_schema(wanted).names == ["Value", "KEY"]
+
+
 @pytest.mark.parametrize(
     ("wanted", "words"),
     [
@@ -58,6 +63,8 @@ def test_a_schema_may_have_some_columns_in_any_order() -> None:
         ),
         ([StructField("partition", LongType())], ["partition is int, not bigint"]),
         ([StructField("slot", IntegerType()), StructField("slot", IntegerType())], ["once"]),
+        ([StructField("slot", IntegerType()), StructField("SLOT", IntegerType())], ["once"]),
+        ([StructField("VALUE", StringType())], ["VALUE is binary", "col('VALUE')"]),
         ([StructField("event_time", TimestampType(), False)], ["event_time may be null"]),
         ([], ["at least one"]),
     ],

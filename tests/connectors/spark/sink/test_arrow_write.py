@@ -301,3 +301,15 @@ def test_a_column_given_twice_is_refused() -> None:
     one = pa.array([b"a"])
     with pytest.raises(InvalidArgument, match="twice"):
         input_rows(pa.RecordBatch.from_arrays([one, one], ["value", "value"]))
+
+
+def test_columns_are_found_without_regard_to_case() -> None:
+    """Spark compares names this way, too; two names that differ in case are one column twice."""
+    pair = pa.struct([("Key", pa.string()), ("VALUE", pa.binary())])
+    headers = pa.array([[("n", b"v")]], pa.list_(pair))
+    columns = [pa.array([b"a"]), pa.array([b"k"]), headers]
+    given = pa.RecordBatch.from_arrays(columns, ["VALUE", "Key", "Headers"])
+    plain = pa.RecordBatch.from_arrays(columns, ["value", "key", "headers"])
+    assert input_rows(given).equals(input_rows(plain))
+    with pytest.raises(InvalidArgument, match="column 'VALUE' is given twice"):
+        input_rows(pa.record_batch({"value": pa.array([b"a"]), "VALUE": pa.array([b"b"])}))

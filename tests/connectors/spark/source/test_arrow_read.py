@@ -109,6 +109,16 @@ def test_batches_are_the_records(
         assert 0 < batch.num_rows <= rows_max
 
 
+def test_the_columns_keep_the_case_of_the_schema() -> None:
+    schema = pa.schema([each.with_name(each.name.title()) for each in arrow_schema(spark_schema())])
+    builder = ArrowBuilder(schema, "ns/s", 2, 10)
+    batch = decode(encode([b"v"], first_sequence=7, append_time_ms=0), segment=1, entry=3)
+    (made,) = [*builder.add(batch, 5), *builder.finish()]
+    assert made.schema.equals(schema)
+    (row,) = made.to_pylist()
+    assert (row["Value"], row["Sequence"], row["Stream"], row["Partition"]) == (b"v", 7, "ns/s", 2)
+
+
 def test_a_large_entry_is_not_copied() -> None:
     payload = encode([b"v" * 100] * 3000, first_sequence=0, append_time_ms=0)
     assert len(payload) > arrow_read.OWN_BATCH_BYTES
