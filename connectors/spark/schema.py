@@ -19,6 +19,8 @@ COLUMNS = (
     "key", "value", "headers",
 )  # fmt: skip
 NULLABLE = frozenset({"event_time", "key"})
+SPARK_TIME_MS_MAX = ((1 << 63) - 1) // 1000
+"""The last time that a timestamp of Spark can hold, ms since 1970; the first is its negative."""
 SORT_COLUMNS = ("event_time", "key", "value")
 """The columns by which the sink can sort the rows of a batch."""
 

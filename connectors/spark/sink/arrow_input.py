@@ -11,6 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from connectors.spark.schema import SPARK_TIME_MS_MAX
 from ledger.errors import InvalidArgument
 
 VALUE: Final = "value"
@@ -115,10 +116,7 @@ def _narrow_offsets(name: str, array: pa.Array) -> pa.Array:
 def _event_time(name: str, array: pa.Array, first_row: int) -> pa.Array:
     kind = array.type
     if pa.types.is_integer(kind):
-        try:
-            return array.cast(pa.int64())
-        except pa.ArrowInvalid as error:
-            raise InvalidArgument(f"column {name!r}: {error}; it holds ms since 1970") from None
+        return _milliseconds(name, array, first_row)
     if not pa.types.is_timestamp(kind):
         raise InvalidArgument(
             f"column {name!r} is {kind}; it must be a timestamp, or a long of milliseconds since "
@@ -132,6 +130,20 @@ def _event_time(name: str, array: pa.Array, first_row: int) -> pa.Array:
         return plain.cast(pa.timestamp("ms")).view(pa.int64())
     except pa.ArrowInvalid as error:
         raise InvalidArgument(f"column {name!r}: {error}") from None
+
+
+def _milliseconds(name: str, array: pa.Array, first_row: int) -> pa.Array:
+    ends = pc.min_max(array)
+    low, high = ends["min"].as_py(), ends["max"].as_py()
+    if low is None or -SPARK_TIME_MS_MAX <= low <= high <= SPARK_TIME_MS_MAX:
+        return array.cast(pa.int64())
+    time_ms = high if high > SPARK_TIME_MS_MAX else low
+    row = pc.index(array, pa.scalar(time_ms, array.type)).as_py()
+    raise InvalidArgument(
+        f"column {name!r} is {time_ms:,} ms in row {first_row + row:,} of the task, which is "
+        f"beyond Spark's timestamps, +-{SPARK_TIME_MS_MAX:,} ms. Cure: a timestamp, or "
+        "milliseconds since 1970, not microseconds or nanoseconds"
+    )
 
 
 def _headers(name: str, array: pa.Array, first_row: int) -> pa.Array:

@@ -13,15 +13,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from connectors.spark.schema import SPARK_TIME_MS_MAX
+from ledger.errors import InvalidArgument
 from stream.core.entry.records import RecordBatch
 
 OWN_BATCH_BYTES = 256 << 10
 """An entry of this size becomes a batch of its own: copying it would cost more than the batch."""
 FLUSH_BYTES = 1 << 20
 """Small entries are concatenated up to this size, or up to the maximum number of rows."""
-
-_US_MAX = (1 << 63) - 1
-_MS_MAX = _US_MAX // 1000
 
 
 class _PendingEntries:
@@ -56,7 +55,10 @@ class ArrowBuilder:
         self._pending = _PendingEntries(self._columns)
 
     def add(self, batch: RecordBatch, append_time_ms: int) -> Iterator[pa.RecordBatch]:
-        """Adds the records of `batch`; yields complete batches. Raises RecordFormatError."""
+        """Adds the records of `batch`; yields complete batches.
+
+        Raises RecordFormatError, and InvalidArgument for an event time that Spark cannot hold.
+        """
         count = len(batch)
         if not count:
             return
@@ -107,7 +109,26 @@ class ArrowBuilder:
             return _UNUSED[name](kind, len(batch))
         if len(batch) != batch.header.count:
             array = array.slice(batch.first_slot, len(batch))
-        return timestamps(array, kind) if name == "event_time" else array
+        if name != "event_time":
+            return array
+        try:
+            return timestamps(array, kind)
+        except pa.ArrowInvalid:
+            raise self._out_of_range(batch, array) from None
+
+    def _out_of_range(self, batch: RecordBatch, times_ms: Any) -> InvalidArgument:
+        row, time_ms = next(
+            (row, time_ms)
+            for row, time_ms in enumerate(times_ms.to_pylist())
+            if time_ms is not None and abs(time_ms) > SPARK_TIME_MS_MAX
+        )
+        return InvalidArgument(
+            f"the record {batch.segment}:{batch.entry}:{batch.first_slot + row} of stream "
+            f"{self._constants['stream']!r} (partition {self._constants['partition']}) has the "
+            f"event time {time_ms:,} ms, which is beyond Spark's timestamps, "
+            f"+-{SPARK_TIME_MS_MAX:,} ms. "
+            "Cure: leave event_time out, with the option columns or a schema"
+        )
 
     def _made(self, name: str, runs: _PendingEntries) -> Any:
         kind = self._types[name]
@@ -135,21 +156,19 @@ class ArrowBuilder:
 
 
 def timestamps(times_ms: Any, kind: Any) -> Any:
-    """Converts int64 milliseconds to microseconds of `kind`; values out of range are clipped."""
+    """Converts int64 milliseconds to microseconds of `kind`.
+
+    Raises ArrowInvalid for a time that does not fit.
+    """
     buffers = times_ms.buffers()
     milliseconds = pa.Array.from_buffers(
         pa.timestamp("ms", kind.tz), len(times_ms), buffers, offset=times_ms.offset
     )
-    try:
-        return milliseconds.cast(kind)
-    except pa.ArrowInvalid:
-        found = times_ms.fill_null(0).to_numpy()
-        mask = times_ms.is_null().to_numpy(zero_copy_only=False)
-        return pa.array(_us(found), pa.int64(), mask=mask).view(kind)
+    return milliseconds.cast(kind)
 
 
 def _us(times_ms: Any) -> Any:
-    return np.clip(times_ms, -_MS_MAX, _MS_MAX) * 1000
+    return np.clip(times_ms, -SPARK_TIME_MS_MAX, SPARK_TIME_MS_MAX) * 1000
 
 
 def _concatenated(arrays: list[Any]) -> Any:

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from connectors.spark.schema import SPARK_TIME_MS_MAX
 from connectors.spark.sink.arrow_input import input_rows
 from connectors.spark.sink.arrow_write import RowSizes, encode_frame, encode_rows
 from ledger.errors import InvalidArgument
@@ -276,6 +277,18 @@ def test_a_column_of_nothing_but_nulls_is_left_out() -> None:
             {"value": pa.array([b"a"]), "event_time": pa.array([datetime.date(2020, 1, 1)])},
             r"CAST\(event_time AS TIMESTAMP\)",
         ),
+        (
+            {"value": pa.array([b"a"] * 3), "event_time": pa.array([None, 5, 17 * 10**17])},
+            r"1,700,000,000,000,000,000 ms in row 102 .*Cure: .*not microseconds or nanoseconds",
+        ),
+        (
+            {"value": pa.array([b"a"]), "event_time": pa.array([-SPARK_TIME_MS_MAX - 1])},
+            r"-9,223,372,036,854,776 ms in row 100 .*\+-9,223,372,036,854,775 ms",
+        ),
+        (
+            {"value": pa.array([b"a"]), "event_time": pa.array([(1 << 64) - 1], pa.uint64())},
+            r"18,446,744,073,709,551,615 ms in row 100 .*beyond Spark's timestamps",
+        ),
         ({"value": pa.array([b"a"]), "headers": pa.array([["x"]])}, "'headers' is list"),
         (
             {"value": pa.array([b"a"]), "headers": pa.array([[("n", None)]],
@@ -295,6 +308,14 @@ def test_a_column_of_nothing_but_nulls_is_left_out() -> None:
 def test_a_wrong_column_is_named(columns: dict[str, pa.Array], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         input_rows(pa.record_batch(columns), 100)
+
+
+def test_the_first_and_last_time_of_spark_are_kept() -> None:
+    times = [-SPARK_TIME_MS_MAX, -1, None, SPARK_TIME_MS_MAX]
+    rows = input_rows(pa.record_batch({"value": pa.array([b"a"] * 4), "event_time": times}))
+    made = decode(encode_rows(rows, first_sequence=0, append_time_ms=0))
+    assert list(made.event_times()) == times
+    assert made.header.event_time_min_ms == -SPARK_TIME_MS_MAX
 
 
 def test_a_column_given_twice_is_refused() -> None:

@@ -8,12 +8,14 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from connectors.spark.schema import COLUMNS, arrow_schema, spark_schema
 from connectors.spark.source import arrow_read
 from connectors.spark.source.arrow_read import ArrowBuilder, timestamps
+from ledger.errors import InvalidArgument
 from stream.core.entry.compression import Compression
 from stream.core.entry.encoder import encode
 from stream.core.entry.format import HEADER_BYTES
@@ -145,13 +147,26 @@ def test_compressed_entries_are_concatenated_by_their_uncompressed_size() -> Non
     assert max(made.nbytes for made in found) < arrow_read.FLUSH_BYTES + arrow_read.OWN_BATCH_BYTES
 
 
-def test_times_beyond_sparks_range_are_clipped() -> None:
+def test_times_beyond_sparks_range_are_refused_with_the_record() -> None:
+    end = ((1 << 63) - 1) // 1000
     kind = pa.timestamp("us", "UTC")
-    times = pa.array([1 << 62, None, -(1 << 62), 5])
-    end = ((1 << 63) - 1) // 1000 * 1000
-    assert timestamps(times, kind).view(pa.int64()).to_pylist() == [end, None, -end, 5000]
-    assert timestamps(times[1:], kind).view(pa.int64()).to_pylist() == [None, -end, 5000]
-    assert timestamps(times[3:], kind).view(pa.int64()).to_pylist() == [5000]
+    assert timestamps(pa.array([end, None, -end]), kind).view(pa.int64()).to_pylist() == [
+        1000 * end, None, -1000 * end,
+    ]  # fmt: skip
+    for time_ms in (end + 1, -end - 1):
+        payload = encode(
+            [b"a", b"b", b"c"], event_times=[5, None, time_ms], first_sequence=0,
+            append_time_ms=0,
+        )  # fmt: skip
+        batch = decode(payload, segment=4, entry=9)
+        builder = ArrowBuilder(arrow_schema(spark_schema()), "ns/s", 1, 10)
+        with pytest.raises(InvalidArgument, match=rf"4:9:2 of .*'ns/s'.* {time_ms:,} ms"):
+            list(builder.add(batch, 0))
+        with pytest.raises(InvalidArgument, match="4:9:2 of"):
+            list(builder.add(batch.between(1, 3), 0))
+        others = ArrowBuilder(arrow_schema(spark_schema(("value",))), "ns/s", 1, 10)
+        (made,) = [*others.add(batch, 0), *others.finish()]
+        assert made.num_rows == 3
 
 
 _rows = st.lists(
@@ -174,6 +189,9 @@ def test_wrong_numbers_are_errors_or_other_records(rows: list[Row], at: int, num
         everything(decode(payload))
     except RecordFormatError:
         pass
+    except InvalidArgument as error:
+        # The number became an event time that Spark cannot hold.
+        assert "beyond Spark's timestamps" in str(error)  # noqa: PT017
     except (OverflowError, ValueError) as error:
         # Raised by to_pylist: Python's range of times is smaller than Spark's.
         assert "out of range" in str(error) or "year" in str(error)  # noqa: PT017
