@@ -41,7 +41,30 @@ def register(spark: SparkSession) -> None:
             # Spark's processes have the environment as it was when the session was created.
             context.environment[CLUSTER_VARIABLE] = os.environ[CLUSTER_VARIABLE]
         context.environment[TERMINAL_VARIABLE] = "1" if sys.stderr.isatty() else ""
+        if _set_environment(spark, LedgerstreamDataSource.name()):
+            return
     spark.dataSource.register(LedgerstreamDataSource)
+
+
+def _set_environment(spark: SparkSession, name: str) -> bool:
+    """Gives the processes of a format that the session has already the context's environment.
+
+    Spark has it by `pyspark_ledgerstream`, or by an earlier call. Registering it again would log a
+    warning for each session and each query. Returns whether the format needs no registration.
+    """
+    context = spark.sparkContext
+    manager = spark._jsparkSession.sessionState().dataSourceManager()
+    if not manager.dataSourceExists(name):
+        return False
+    found = manager.lookupDataSource(name).dataSourceCls()
+    # What Spark has found by itself lacks files of --py-files and addPyFile.
+    if list(found.pythonIncludes()) != list(context._python_includes or ()):
+        return False
+    if found.pythonExec() != context.pythonExec:
+        return False
+    for variable, value in context.environment.items():
+        found.envVars().put(variable, value)
+    return True
 
 
 def _check_python(context: SparkContext) -> None:

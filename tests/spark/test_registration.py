@@ -47,6 +47,53 @@ def test_spark_finds_the_format_by_itself_also_for_sql(streams: Streams, tmp_pat
     assert f" in 1 task: {name}" in done.stderr
 
 
+# A session with registration, a batch and a query: the query runs in a copy of the session. The
+# cluster is set only when the JVM runs already.
+_REGISTERED = """
+import json, os, sys
+from pyspark.sql import SparkSession
+from connectors.spark import register
+spark = SparkSession.builder.master("local[3]").config(map=json.loads(sys.argv[3])).getOrCreate()
+os.environ["LEDGERSTREAM_CLUSTER"] = sys.argv[4]
+register(spark)
+register(spark)
+register(spark.newSession())
+source = spark.readStream.format("ledgerstream").option("startingPosition", "earliest")
+rows = source.load(sys.argv[1]).selectExpr("value AS VALUE")
+sink = rows.writeStream.format("ledgerstream").option("stream", sys.argv[2])
+sink = sink.option("createStreams", "true").option("checkpointLocation", "checkpoint")
+sink.trigger(availableNow=True).start().awaitTermination()
+frame = spark.read.format("ledgerstream").schema("Value BINARY").load(sys.argv[2])
+print(frame.columns, [bytes(row.Value) for row in frame.collect()])
+print(spark.read.format("ledgerstream").load(sys.argv[1]).rdd.getNumPartitions())
+spark.stop()
+"""
+
+
+def test_registration_is_silent_where_spark_finds_the_format(
+    streams: Streams, tmp_path: Path
+) -> None:
+    """What the session passes on arrives nevertheless: the cluster and the default of minTasks.
+
+    The names of columns, in a sink and in a schema, are found without regard to case.
+    """
+    name = streams.create()
+    with streams.writer(name) as writer:
+        for number in range(8):  # an entry each
+            writer.append(b"%d" % number)
+    settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
+    done = subprocess.run(
+        [sys.executable, "-c", _REGISTERED, name, f"{name}-copy", json.dumps(settings),
+         streams.cluster],
+        env=spark_environment(), cwd=tmp_path,
+        capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    values = [b"%d" % number for number in range(8)]
+    assert done.stdout.splitlines() == [f"['Value'] {values}", "3"]
+    assert "DataSourceManager" not in done.stderr
+
+
 def test_sparks_parallelism_is_the_default_of_min_tasks(
     spark: SparkSession, streams: Streams
 ) -> None:
