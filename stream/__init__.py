@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from stream.consuming.groups import GroupInfo, GroupPartition
     from stream.core.entry.compression import Compression
     from stream.core.entry.encoder import encode
-    from stream.core.entry.records import Record, RecordBatch, decode
+    from stream.core.entry.records import NULL, Record, RecordBatch, decode
     from stream.core.metadata.cursors import CursorMetadata, CursorMoved
     from stream.core.metadata.namespaces import NamespaceMetadata
     from stream.core.metadata.partitioned import PartitionedStream
@@ -118,6 +118,7 @@ require_own_packages("ledger")
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "NULL",
     "BackwardBatches",
     "Canary",
     "CanaryOptions",
@@ -236,7 +237,7 @@ _HOMES = {
         "EARLIEST Edge FromCursor FromEnd FromEventTime FromSequence FromTime LATEST "
         "Position PositionLost Start Truncated parse_start"
     ),
-    "stream.core.entry.records": "Record RecordBatch decode",
+    "stream.core.entry.records": "NULL Record RecordBatch decode",
     "stream.core.retention": "DataWouldBeDropped RetentionPlan SegmentPlan Verdict",
     "stream.core.routing": "partition_of",
     "stream.consuming.cursor": "Cursor",

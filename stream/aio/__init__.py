@@ -35,6 +35,7 @@ from stream.consuming.groups import GroupInfo as GroupInfo
 from stream.consuming.groups import GroupPartition as GroupPartition
 from stream.core.entry.compression import Compression as Compression
 from stream.core.entry.encoder import encode as encode
+from stream.core.entry.records import NULL as NULL
 from stream.core.entry.records import Record as Record
 from stream.core.entry.records import RecordBatch as RecordBatch
 from stream.core.entry.records import decode as decode
@@ -112,6 +113,7 @@ from stream.writing.open_segment import WriterOptions as WriterOptions
 __all__ = [
     "EARLIEST",
     "LATEST",
+    "NULL",
     "BackwardBatches",
     "CanaryOptions",
     "CanaryRound",

@@ -15,7 +15,7 @@ from typing import Literal
 
 from ledger.cli.output import text_or_base64
 from ledger.core.times import time_text
-from stream.core.entry.records import Record
+from stream.core.entry.records import NULL, Record
 
 Shown = Literal["value", "json", "base64"]
 RecordText = Callable[[Record, str], bytes]
@@ -33,13 +33,16 @@ def json_of(record: Record, stream: str | None = None) -> dict[str, object]:
         "append_time": time_text(record.append_time_ms),
         "event_time": None if record.event_time_ms is None else time_text(record.event_time_ms),
         "key": None if record.key is None else text_or_base64(record.key),
-        "value": text_or_base64(record.value),
+        "value": None if record.is_tombstone else text_or_base64(record.value),
         **({"headers": _header_pairs(record)} if record.headers else {}),
     }
 
 
 def _header_pairs(record: Record) -> list[list[object]]:
-    return [[name, text_or_base64(content)] for name, content in record.headers]
+    return [
+        [name, None if content is NULL else text_or_base64(content)]
+        for name, content in record.headers
+    ]
 
 
 def json_line(record: Record, stream: str | None) -> bytes:
@@ -60,7 +63,7 @@ def record_text(shown: Shown, form: str | None) -> RecordText:
 
 
 def _length(content: bytes | None) -> int:
-    return -1 if content is None else len(content)
+    return -1 if content is None or content is NULL else len(content)
 
 
 def _event_time(record: Record) -> str | int | None:
@@ -84,7 +87,7 @@ _FACTS: dict[str, tuple[str, Callable[[Record, str], object]]] = {
     "T": ("append time in ms since 1970", lambda record, stream: record.append_time_ms),
     "e": ("event time, empty if there is none", lambda record, stream: _event_time(record)),
     "E": ("event time in ms since 1970", lambda record, stream: record.event_time_ms),
-    "V": ("bytes of the value", lambda record, stream: _length(record.value)),
+    "V": ("bytes of the value, -1 if it is null", lambda record, stream: _length(record.value)),
     "K": ("bytes of the key, -1 if there is none", lambda record, stream: _length(record.key)),
     "n": ("NAMESPACE/STREAM, or the partition", lambda record, stream: stream),
     "%": ("a percent sign", lambda record, stream: "%"),

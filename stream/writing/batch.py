@@ -18,7 +18,7 @@ from ledger.writing.receipts import EntryAcks
 from stream.core.entry.compression import Compression
 from stream.core.entry.encoder import encode
 from stream.core.entry.format import restamped
-from stream.core.entry.record_columns import HeaderPairs, RecordColumns
+from stream.core.entry.record_columns import HeaderPairs, NullablePairs, RecordColumns
 from stream.core.position import Position
 from stream.errors import SequenceMismatch
 from stream.writing.open_segment import OpenSegment
@@ -53,7 +53,7 @@ class Batch:
         # A column is created by the first record that has a value in it, and filled up on sealing.
         self.keys: list[bytes | None] | None = None
         self.event_times: list[int | None] | None = None
-        self.headers: list[HeaderPairs | None] | None = None
+        self.headers: list[NullablePairs | None] | None = None
         self.kind = BatchKind.PLAIN
         self.producer_id = 0
         """The producer of all its records; 0 if it is not of kind PRODUCED."""

@@ -13,6 +13,7 @@ import inspect
 import re
 import textwrap
 from collections.abc import Iterator
+from itertools import pairwise
 
 from tests.tidy.checkout import ROOT
 from tools.faces.source import Method, class_node, is_public, methods_of, names_of, source_of
@@ -24,7 +25,7 @@ GROUPS = {
     "delete_namespace StreamInfo StreamMetadata Segment SegmentState ProducerState",
     "Writing": "StreamWriter Ticket WriterOptions StreamWriterStatistics Producer Receipt "
     "ReceiptAck ReceiptTicket",
-    "Reading": "StreamReader BackwardBatches Record RecordBatch OnTruncated MergedReader "
+    "Reading": "StreamReader BackwardBatches Record NULL RecordBatch OnTruncated MergedReader "
     "MergedRecord MergedBatch OrderBy",
     "Places": "Position Start Edge EARLIEST LATEST FromSequence FromTime FromEventTime FromCursor "
     "FromEnd parse_start",
@@ -88,7 +89,11 @@ def _entry(name: str, value: object) -> str:
     if inspect.isclass(value):
         return f"{head}\n`{value.__module__.split('.')[0]}.{value.__qualname__}`\n"
     home = home_of_value(name)
-    for statement in ast.parse(source_of(home)).body:
+    body = ast.parse(source_of(home)).body
+    for statement, following in pairwise(body):
+        if isinstance(statement, ast.AnnAssign) and ast.unparse(statement.target) == name:
+            assert isinstance(following, ast.Expr), f"{name} has no docstring"
+            return head + _text(ast.literal_eval(following.value))
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == name:
             return f"{head}\n`{ast.unparse(statement.value)}`\n"
     raise AssertionError(f"no {name} in {home}")

@@ -41,12 +41,19 @@ def times_array(times: memoryview, count: int, validity: memoryview | None) -> A
 
 
 def pair_lists_array(
-    lists: memoryview, count: int, offset: int, names: BinaryColumn, values: BinaryColumn, kind: Any
+    lists: memoryview,
+    count: int,
+    offset: int,
+    names: BinaryColumn,
+    values: BinaryColumn,
+    kind: Any,
+    validity: memoryview | None,
 ) -> Any:
     """Returns lists of pairs of a name and a value; `offset` is where the lists begin in the
     payload.
 
-    `kind` is the Arrow type, None for the plain one. Raises RecordFormatError.
+    `kind` is the Arrow type, None for the plain one; `validity` is that of the values. Raises
+    RecordFormatError.
     """
     pa = arrow()
     kind = plain_pair_lists() if kind is None else kind
@@ -54,7 +61,7 @@ def pair_lists_array(
         kind.value_type,
         names.count,
         [None],
-        children=[binary_array(names, pa.string()), binary_array(values)],
+        children=[binary_array(names, pa.string()), binary_array(values, validity=validity)],
     )
     made = pa.Array.from_buffers(kind, count, [None, pa.py_buffer(lists)], children=[pairs])
     return _checked(pa, made, offset, "headers")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
+from typing import cast
 
 from ledger.errors import InvalidArgument
 from stream.core.entry.compression import Compression, deflate
@@ -16,18 +17,20 @@ from stream.core.entry.format import (
     BODY_BYTES_MAX,
     FLAG_EVENT_TIME_VALIDITY,
     FLAG_EVENT_TIMES,
+    FLAG_HEADER_VALIDITY,
     FLAG_HEADERS,
     FLAG_KEY_VALIDITY,
     FLAG_KEYS,
     FLAG_PRODUCERS_BEFORE,
     FLAG_SEQUENCE_IN_SEGMENT,
+    FLAG_VALUE_VALIDITY,
     HEADER,
     HEADER_BYTES,
     MAGIC,
     RECORDS_PER_ENTRY_MAX,
     VERSION,
 )
-from stream.core.entry.record_columns import HeaderPairs
+from stream.core.entry.record_columns import HeaderPairs, NullablePairs
 
 Headers = HeaderPairs | Mapping[str, bytes]
 """Headers as applications give them."""
@@ -72,15 +75,28 @@ class _Columns:
         self.pieces += items
         self.nbytes += sum(map(len, items))
 
+    def add_nullable(self, items: Sequence[bytes | None]) -> bool:
+        """Adds items, and their validity if one is None; returns whether one is."""
+        try:
+            # That there is no None is not checked in advance: that would cost something per item.
+            self.add_binary(cast("Sequence[bytes]", items))
+        except TypeError:
+            if None not in items:
+                raise
+            self.add_validity(items)
+            self.add_binary([b"" if item is None else item for item in items])
+            return True
+        return False
+
 
 def encode(
-    values: Sequence[bytes],
+    values: Sequence[bytes | None],
     *,
     first_sequence: int = 0,
     append_time_ms: int = 0,
     keys: Sequence[bytes | None] | None = None,
     event_times: Sequence[int | None] | None = None,
-    headers: Sequence[HeaderPairs | None] | None = None,
+    headers: Sequence[NullablePairs | None] | None = None,
     compression: Compression = Compression.NONE,
     is_sequence_in_segment: bool = False,
     producer_id: int = 0,
@@ -89,10 +105,11 @@ def encode(
 ) -> bytes:
     """Returns the payload of one entry with these records.
 
-    `keys`, `event_times` (ms) and `headers`, when given, have one item per value. Compression is
-    used only where it makes the entry smaller. `producer_id` is the producer of all records (0:
-    none), `producer_sequence` the sequence of the first one. Raises InvalidArgument for too many
-    records or bytes, or columns of different length; CompressionUnavailable.
+    `keys`, `event_times` (ms) and `headers`, when given, have one item per value. A value, or a
+    header's value, of None is stored as null. Compression is used only where it makes the entry
+    smaller. `producer_id` is the producer of all records (0: none), `producer_sequence` the
+    sequence of the first one. Raises InvalidArgument for too many records or bytes, or columns of
+    different length; CompressionUnavailable.
     """
     count = len(values)
     if not 1 <= count <= RECORDS_PER_ENTRY_MAX:
@@ -101,7 +118,7 @@ def encode(
     flags |= has_producers_before * FLAG_PRODUCERS_BEFORE
     event_min = event_max = -1
     columns = _Columns()
-    columns.add_binary(values)
+    flags |= columns.add_nullable(values) * FLAG_VALUE_VALIDITY
     if keys is not None:
         flags |= _add_keys(columns, keys, count)
     if event_times is not None:
@@ -212,7 +229,7 @@ def _add_event_times(columns: _Columns, times: Sequence[int | None], count: int)
     return flags
 
 
-def _add_headers(columns: _Columns, headers: Sequence[HeaderPairs | None], count: int) -> int:
+def _add_headers(columns: _Columns, headers: Sequence[NullablePairs | None], count: int) -> int:
     _check_length(headers, count, "lists of headers")
     if not any(headers):
         return 0
@@ -220,5 +237,5 @@ def _add_headers(columns: _Columns, headers: Sequence[HeaderPairs | None], count
     columns.add_numbers("i", count + 1, ends)
     flat = [pair for pairs in headers if pairs for pair in pairs]
     columns.add_binary([name.encode() for name, _ in flat])
-    columns.add_binary([value for _, value in flat])
-    return FLAG_HEADERS
+    has_nulls = columns.add_nullable([value for _, value in flat])
+    return FLAG_HEADERS | has_nulls * FLAG_HEADER_VALIDITY

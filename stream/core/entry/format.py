@@ -31,7 +31,9 @@ FLAG_EVENT_TIME_VALIDITY: Final = 8
 FLAG_HEADERS: Final = 16
 FLAG_SEQUENCE_IN_SEGMENT: Final = 32
 FLAG_PRODUCERS_BEFORE: Final = 64
-_FLAGS_KNOWN: Final = 127
+FLAG_VALUE_VALIDITY: Final = 128
+FLAG_HEADER_VALIDITY: Final = 256
+_FLAGS_KNOWN: Final = 511
 
 RECORDS_PER_ENTRY_MAX: Final = 65_536
 RECORD_BYTES_MAX: Final = 1 << 20
@@ -97,6 +99,7 @@ def read_header(payload: Buffer) -> EntryHeader:
     for dependent, needed in (
         (FLAG_KEY_VALIDITY, FLAG_KEYS),
         (FLAG_EVENT_TIME_VALIDITY, FLAG_EVENT_TIMES),
+        (FLAG_HEADER_VALIDITY, FLAG_HEADERS),
     ):
         if flags & dependent and not flags & needed:
             raise RecordFormatError(6, f"flags {flags:#x} name a validity without its column")

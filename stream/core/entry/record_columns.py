@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 HeaderPairs = Sequence[tuple[str, bytes]]
 """Headers of one record, in their order; a name may occur again."""
+NullablePairs = Sequence[tuple[str, bytes | None]]
+"""The same as they are stored: Spark's sink stores headers without a value."""
 
 
 class RecordColumns(NamedTuple):

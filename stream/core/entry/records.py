@@ -17,9 +17,11 @@ from stream.core.entry.compression import Buffer, inflate
 from stream.core.entry.format import (
     FLAG_EVENT_TIME_VALIDITY,
     FLAG_EVENT_TIMES,
+    FLAG_HEADER_VALIDITY,
     FLAG_HEADERS,
     FLAG_KEY_VALIDITY,
     FLAG_KEYS,
+    FLAG_VALUE_VALIDITY,
     HEADER_BYTES,
     EntryHeader,
     read_header,
@@ -30,8 +32,27 @@ from stream.errors import RecordFormatError
 ARROW_COLUMNS: Final = ("value", "key", "event_time_ms", "headers")
 
 
+class _Null(bytes):
+    """The type of NULL. Copies and pickles of NULL are NULL itself."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "NULL"
+
+    def __reduce__(self) -> str:
+        return "NULL"
+
+
+NULL: Final[bytes] = _Null()
+"""A value, or a header's value, that is null: it equals b"". Test it by `is NULL`."""
+
+
 class Record(NamedTuple):
     """A record. `sequence` counts the records of the stream from 0 without gaps.
+
+    A null value is NULL, which equals b"": the record is a tombstone of its key. The values of
+    headers may be NULL, too. Spark's sink writes such records.
 
     It is a tuple because readers make one per record: a frozen dataclass costs four times as much.
 
@@ -46,6 +67,11 @@ class Record(NamedTuple):
     event_time_ms: int | None
     append_time_ms: int
     headers: tuple[tuple[str, bytes], ...] = ()
+
+    @property
+    def is_tombstone(self) -> bool:
+        """Whether the value is null, not merely empty: what its key named before is deleted."""
+        return self.value is NULL
 
 
 _new = cast("Callable[[type[Any], tuple[Any, ...]], Any]", tuple.__new__)
@@ -95,9 +121,9 @@ class RecordBatch:
 
     __slots__ = (
         "_base_sequence", "_event_times", "_event_times_validity", "_header_list",
-        "_header_list_offset", "_header_names", "_header_values", "_key_column", "_key_validity",
-        "_shared_records", "_value_column", "append_time_ms", "entry", "first_slot", "header",
-        "nbytes", "segment", "stop_slot",
+        "_header_list_offset", "_header_names", "_header_validity", "_header_values",
+        "_key_column", "_key_validity", "_shared_records", "_value_column", "_value_validity",
+        "append_time_ms", "entry", "first_slot", "header", "nbytes", "segment", "stop_slot",
     )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -128,12 +154,16 @@ class RecordBatch:
             HEADER_BYTES,
         )
         count, flags = header.count, header.flags
+        self._value_validity: memoryview | None = None
+        if flags & FLAG_VALUE_VALIDITY:
+            self._value_validity = body.take((count + 7) // 8, "validity of the values")
         self._value_column = body.take_binary(count, "values")
         self._key_column: BinaryColumn | None = None
         self._key_validity: memoryview | None = None
         self._event_times: memoryview | None = None
         self._event_times_validity: memoryview | None = None
         self._header_list: memoryview | None = None
+        self._header_validity: memoryview | None = None
         if flags & FLAG_KEYS:
             if flags & FLAG_KEY_VALIDITY:
                 self._key_validity = body.take((count + 7) // 8, "validity of the keys")
@@ -145,6 +175,8 @@ class RecordBatch:
         if flags & FLAG_HEADERS:
             self._header_list, pairs, self._header_list_offset = body.take_offsets(count, "headers")
             self._header_names = body.take_binary(pairs, "header names")
+            if flags & FLAG_HEADER_VALIDITY:
+                self._header_validity = body.take((pairs + 7) // 8, "validity of header values")
             self._header_values = body.take_binary(pairs, "header values")
         if body.at != len(body.view):
             raise RecordFormatError(
@@ -201,8 +233,11 @@ class RecordBatch:
         return self._key_column
 
     def values(self) -> list[bytes]:
-        """Returns the values. Raises RecordFormatError."""
-        return self._value_column.items(self.first_slot, self.stop_slot)
+        """Returns the values; one that is null is NULL. Raises RecordFormatError."""
+        values = self._value_column.items(self.first_slot, self.stop_slot)
+        if self._value_validity is None:
+            return values
+        return _nulls_in(values, self._valid(self._value_validity))
 
     def keys(self) -> Sequence[bytes | None]:
         """Returns one key or None per record. Raises RecordFormatError."""
@@ -229,8 +264,8 @@ class RecordBatch:
         ]
 
     def headers(self) -> list[tuple[tuple[str, bytes], ...]]:
-        """Returns the headers of each record, in the order they were given. Raises
-        RecordFormatError."""
+        """Returns the headers of each record, in the order they were given; the value of one
+        that is null is NULL. Raises RecordFormatError."""
         if self._header_list is None:
             return [()] * len(self)
         bounds = _numbers(self._header_list, "i")
@@ -242,7 +277,10 @@ class RecordBatch:
             raise RecordFormatError(
                 self._header_names.offset, f"a header name is not UTF-8: {error.reason}"
             ) from None
-        pairs = list(zip(names, self._header_values.items(), strict=True))
+        values = self._header_values.items()
+        if self._header_validity is not None:
+            values = _nulls_in(values, _bits(self._header_validity, 0, len(values)))
+        pairs = list(zip(names, values, strict=True))
         return [
             tuple(pairs[start:end])
             for start, end in pairwise(islice(bounds, self.first_slot, self.stop_slot + 1))
@@ -306,7 +344,7 @@ class RecordBatch:
         Raises RecordFormatError; ImportError if pyarrow is not installed.
         """
         if name == "value":
-            return arrow.binary_array(self._value_column, kind)
+            return arrow.binary_array(self._value_column, kind, self._value_validity)
         if name == "key":
             if self._key_column is None:
                 return None
@@ -322,12 +360,20 @@ class RecordBatch:
             return None
         return arrow.pair_lists_array(
             self._header_list, self.header.count, self._header_list_offset,
-            self._header_names, self._header_values, kind,
+            self._header_names, self._header_values, kind, self._header_validity,
         )  # fmt: skip
 
     def _valid(self, bitmap: memoryview) -> Iterator[bool]:
-        bits = bin(int.from_bytes(bitmap, "little") | 1 << (8 * len(bitmap)))[:2:-1]
-        return (bit == "1" for bit in islice(bits, self.first_slot, self.stop_slot))
+        return _bits(bitmap, self.first_slot, self.stop_slot)
+
+
+def _bits(bitmap: memoryview, first: int, stop: int) -> Iterator[bool]:
+    bits = bin(int.from_bytes(bitmap, "little") | 1 << (8 * len(bitmap)))[:2:-1]
+    return (bit == "1" for bit in islice(bits, first, stop))
+
+
+def _nulls_in(values: list[bytes], valid: Iterator[bool]) -> list[bytes]:
+    return [value if is_valid else NULL for value, is_valid in zip(values, valid, strict=True)]
 
 
 def decode(

@@ -13,6 +13,7 @@ from typing import Final, cast
 from ledger.errors import InvalidArgument
 from stream.core.entry.format import RECORD_BYTES_MAX
 from stream.core.entry.record_columns import HeaderPairs, RecordColumns
+from stream.core.entry.records import NULL
 
 RECORD_OVERHEAD_BYTES: Final = 16
 """Counted per record for offsets and times, so that empty records fill a batch too."""
@@ -27,6 +28,7 @@ def record_bytes(
 ) -> int:
     """Returns the size of a record without its overhead. Raises InvalidArgument, TypeError."""
     if type(value) is not bytes or not (key is None or type(key) is bytes):
+        _check_not_null(value)
         raise TypeError(
             f"value and key must be bytes, not {type(value).__name__} and {type(key).__name__}"
         )
@@ -40,12 +42,21 @@ def record_bytes(
     size = len(value) + len(key or b"")
     for name, content in headers or ():
         if type(name) is not str or type(content) is not bytes:
+            _check_not_null(content)
             raise TypeError("headers are pairs of a str name and a bytes value")
         size += len(name.encode()) + len(content) + RECORD_OVERHEAD_BYTES
     if size > bytes_max:
         cure = "" if bytes_max == RECORD_BYTES_MAX else " (record_bytes_max of the namespace)"
         raise InvalidArgument(f"a record of {size} bytes; the largest is {bytes_max}{cure}")
     return size
+
+
+def _check_not_null(value: object) -> None:
+    if value is NULL:
+        raise TypeError(
+            "a null value, which Spark's sink has written, cannot be appended by a writer. Cure: "
+            "leave the record out, or give bytes(value), which is empty"
+        )
 
 
 def many_bytes(columns: RecordColumns, bytes_max: int = RECORD_BYTES_MAX) -> list[int]:

@@ -9,7 +9,7 @@ import pytest
 
 from ledger.errors import InvalidArgument
 from stream.cli.record_text import FORMAT_FIELDS, json_line, record_text
-from stream.core.entry.records import Record
+from stream.core.entry.records import NULL, Record
 from stream.core.position import Position
 from tests.tidy.checkout import ROOT
 
@@ -47,6 +47,15 @@ def test_every_field_is_documented() -> None:
     document = (ROOT / "docs/streams.md").read_text(encoding="utf-8")
     for field, meaning in FORMAT_FIELDS.items():
         assert f"| `{field}` | {meaning} |" in document
+
+
+def test_a_null_value_is_none_in_json_and_empty_elsewhere() -> None:
+    gone = RECORD._replace(value=NULL, headers=(("a", NULL), ("b", b"")))
+    made = json.loads(json_line(gone, "demo/s"))
+    assert made["value"] is None
+    assert made["headers"] == [["a", None], ["b", ""]]
+    assert record_text("value", "%v|%V|%h")(gone, "demo/s") == b"|-1|a=,b="
+    assert json.loads(json_line(BARE, "demo/s"))["value"] == ""
 
 
 def test_a_time_of_no_calendar_is_printed_as_a_number() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +16,7 @@ from ledger.errors import InvalidArgument
 from stream.core.entry.compression import Compression
 from stream.core.entry.encoder import encode
 from stream.core.entry.format import BODY_BYTES_MAX, HEADER_BYTES, read_header
-from stream.core.entry.records import Record, RecordBatch, decode
+from stream.core.entry.records import NULL, Record, RecordBatch, decode
 from stream.core.position import Position
 from stream.errors import RecordFormatError
 from tests.effort import scaled
@@ -23,21 +25,23 @@ pa = pytest.importorskip("pyarrow")
 
 _short = st.binary(max_size=12)
 _times = st.integers(-(1 << 63), (1 << 63) - 1)
-_pairs = st.lists(st.tuples(st.text(max_size=5), _short), max_size=3)
+_pairs = st.lists(st.tuples(st.text(max_size=5), st.none() | _short), max_size=3)
 
 
 @dataclass(frozen=True)
 class Row:
     """The naive twin of a record, whose decoded values must equal the encoded ones."""
 
-    value: bytes
+    value: bytes | None
     key: bytes | None
     event_time_ms: int | None
-    headers: list[tuple[str, bytes]]
+    headers: list[tuple[str, bytes | None]]
 
 
 _rows = st.lists(
-    st.builds(Row, _short, st.none() | _short, st.none() | _times, _pairs), min_size=1, max_size=40
+    st.builds(Row, st.none() | _short, st.none() | _short, st.none() | _times, _pairs),
+    min_size=1,
+    max_size=40,
 )
 _widths = st.sampled_from([0, 1, 100])
 
@@ -74,13 +78,19 @@ def test_decoded_records_equal_the_encoded_ones(
             assert view.after == (Position(3, 9, end) if end < len(rows) else Position(3, 10, 0))
         assert view.records() == [
             Record(
-                Position(3, 9, slot), 1000 + slot, row.value, row.key, row.event_time_ms, 77,
-                tuple(row.headers),
+                Position(3, 9, slot), 1000 + slot, row.value or b"", row.key, row.event_time_ms,
+                77, tuple((name, value or b"") for name, value in row.headers),
             )
             for slot, row in enumerate(rows)
             if start <= slot < end
         ]  # fmt: skip
-        assert view.values() == [row.value for row in rows[start:end]]
+        assert [record.is_tombstone for record in view] == [
+            row.value is None for row in rows[start:end]
+        ]
+        assert [value is NULL for record in view for _, value in record.headers] == [
+            value is None for row in rows[start:end] for _, value in row.headers
+        ]
+        assert view.values() == [row.value or b"" for row in rows[start:end]]
         assert view.to_arrow().to_pylist() == [
             {
                 "value": row.value,
@@ -178,6 +188,58 @@ def test_golden_bytes() -> None:
     assert decode(GOLDEN).keys() == [b"k", b""]
 
 
+NULLS = bytes.fromhex(
+    "4c53454e"  # LSEN
+    "01009101"  # version 1, not compressed, flags: keys, headers, validity of both values
+    "02000000 48000000"  # two records, 72 bytes of header, zero
+    "0000000000000000"  # first sequence 0
+    "e803000000000000"  # append time 1000
+    "ffffffffffffffff ffffffffffffffff"  # no event times
+    "0000000000000000 0000000000000000"  # no producer
+    "78000000 78000000"  # 120 bytes of columns, stored as they are
+    "01 00000000000000"  # value validity: the second is null, padding
+    "00000000 01000000 01000000 00000000"  # value offsets 0 1 1, padding
+    "61 00000000000000"  # a, padding
+    "00000000 01000000 02000000 00000000"  # key offsets 0 1 2, padding
+    "6b6c 000000000000"  # k l, padding
+    "00000000 02000000 02000000 00000000"  # header list offsets 0 2 2, padding
+    "00000000 01000000 02000000 00000000"  # header name offsets 0 1 2, padding
+    "6e6f 000000000000"  # n o, padding
+    "02 00000000000000"  # header validity: the first value is null, padding
+    "00000000 00000000 00000000 00000000"  # header value offsets 0 0 0, padding, no bytes
+)
+
+
+def test_golden_bytes_of_null_values() -> None:
+    payload = encode(
+        [b"a", None],
+        append_time_ms=1000,
+        keys=[b"k", b"l"],
+        headers=[[("n", None), ("o", b"")], []],
+    )
+    assert payload == NULLS
+    first, second = decode(NULLS)
+    assert not first.is_tombstone
+    assert second.is_tombstone
+    assert [value is NULL for _, value in first.headers] == [True, False]
+
+
+def test_null_is_empty_bytes_and_only_itself() -> None:
+    assert NULL == b""
+    assert repr(NULL) == "NULL"
+    record = Record(Position(1, 0, 0), 0, NULL, b"k", None, 0, (("n", NULL),))
+    for again in (pickle.loads(pickle.dumps(record)), copy.deepcopy(record)):
+        assert again == record
+        assert again.is_tombstone
+        assert again.headers[0][1] is NULL
+    assert not record._replace(value=b"").is_tombstone
+
+
+def test_what_is_no_bytes_is_refused_as_before() -> None:
+    with pytest.raises(TypeError):
+        encode([b"a", 5])  # type: ignore[list-item]
+
+
 def addresses_of(array: Any) -> list[int]:
     return [buffer.address for buffer in array.buffers() if buffer is not None]
 
@@ -185,8 +247,8 @@ def addresses_of(array: Any) -> list[int]:
 @pytest.mark.parametrize("is_part", [False, True])
 def test_no_column_handed_to_arrow_is_a_copy(is_part: bool) -> None:
     payload = encode(
-        [b"one", b"two", b"three"], first_sequence=0, append_time_ms=0, keys=[b"k", None, b"l"],
-        event_times=[1, None, 3], headers=[[("h", b"1")], [], [("i", b"2")]],
+        [b"one", None, b"three"], first_sequence=0, append_time_ms=0, keys=[b"k", None, b"l"],
+        event_times=[1, None, 3], headers=[[("h", b"1")], [], [("i", None)]],
     )  # fmt: skip
     # A reader's payload is part of a received buffer, at any address.
     received = memoryview(b"12345" + payload)[5:]
@@ -194,7 +256,7 @@ def test_no_column_handed_to_arrow_is_a_copy(is_part: bool) -> None:
     arrow = (batch.between(1, 2) if is_part else batch).to_arrow()
     first = pa.py_buffer(received).address
     found = [address for column in arrow.columns for address in addresses_of(column)]
-    assert len(found) == 2 + 3 + 2 + 5, "values, keys, times; lists, their names and values"
+    assert len(found) == 3 + 3 + 2 + 6, "values, keys, times; lists, their names and values"
     assert all(first <= address < first + len(payload) for address in found)
     assert arrow.num_rows == (1 if is_part else 3)
 
@@ -231,7 +293,8 @@ def test_each_header_field_is_checked_and_named() -> None:
         (4, "B", 2, "version 2"),
         (5, "B", 9, "compression 9"),
         (6, "<H", 2, "validity without"),
-        (6, "<H", 128, "unknown flags"),
+        (6, "<H", 256, "validity without"),
+        (6, "<H", 512, "unknown flags"),
         (8, "<I", 0, "0 records"),
         (8, "<I", 65537, "65537 records"),
         (12, "<H", 80, "header of 80"),

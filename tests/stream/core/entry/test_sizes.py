@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stream.core.entry.sizes import first_to_fill
+from stream.core.entry.records import NULL
+from stream.core.entry.sizes import first_to_fill, many_bytes, record_bytes
 
 
 def one_after_the_other(sizes: list[int], budget: int) -> tuple[int, int]:
@@ -32,3 +34,14 @@ LISTS = st.one_of(
 @example([16, 40, 16], 32)
 def test_a_batch_is_filled_as_if_records_came_one_by_one(sizes: list[int], budget: int) -> None:
     assert first_to_fill(sizes, budget) == one_after_the_other(sizes, budget)
+
+
+def test_a_null_value_that_was_read_is_not_appended_in_silence() -> None:
+    for value, headers in ((NULL, ()), (b"v", (("n", NULL),))):
+        with pytest.raises(
+            TypeError, match=r"null value, .*Cure: .* bytes\(value\), which is empty"
+        ):
+            record_bytes(value, b"k", None, headers)
+    with pytest.raises(TypeError, match="null value"):
+        many_bytes([b"v", NULL], None, None)
+    assert record_bytes(bytes(NULL), b"k", None, (("n", bytes(NULL)),)) > 0
