@@ -82,10 +82,13 @@ async def adopt_ledger(
     producer = await writer.producer(f"lost-ledger-{lost.ledger_id}")
     records, last = 0, None
     async for batch in _batches(client, lost):
-        appended = await producer.append_many(
-            batch.values(), records,
-            keys=batch.keys(), event_times=batch.event_times(), headers=batch.headers(),
-        )  # fmt: skip
+        try:
+            appended = await producer.append_many(
+                batch.values(), records,
+                keys=batch.keys(), event_times=batch.event_times(), headers=batch.headers(),
+            )  # fmt: skip
+        except TypeError as error:  # null values
+            raise InvalidArgument(f"ledger {lost.ledger_id}: {error}") from None
         records += len(batch)
         last = last if appended is None else appended[1]
         if on_progress is not None:

@@ -269,7 +269,7 @@ def _missing_from(stream: StreamMetadata, receipt: Receipt) -> str:
     """Returns why the stream cannot hold the record, "" if it can.
 
     Raises Truncated if the record was truncated, or is of an earlier stream of the name;
-    InvalidArgument if it is of one that no number tells from this stream.
+    InvalidArgument if it is of one whose numbers are those of this stream.
     """
     position = receipt.position
     stream.check_position(position)

@@ -14,8 +14,15 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from connectors.spark.options.options import CLUSTER_VARIABLE, TASKS_VARIABLE, TERMINAL_VARIABLE
+from connectors.spark.options.options import (
+    CLUSTER_VARIABLE,
+    TASKS_VARIABLE,
+    TERMINAL_VARIABLE,
+    ZONE_VARIABLE,
+)
+from connectors.spark.options.values import time_zone
 from connectors.spark.version import check_pyarrow, check_pyspark, check_version, is_remote
+from ledger.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -25,8 +32,9 @@ if TYPE_CHECKING:
 def register(spark: SparkSession) -> None:
     """Registers the source and the sink. A second call is harmless.
 
-    Spark's default parallelism becomes the default of `minTasks`. Raises SparkTooOld if the local
-    PySpark or the Spark of the session is older than 4.2.
+    Spark's default parallelism becomes the default of `minTasks`, and the session's time zone that
+    of `timeZone`: call it again after `spark.sql.session.timeZone` was changed. Raises SparkTooOld
+    if the local PySpark or the Spark of the session is older than 4.2.
     """
     check_pyspark()
     check_pyarrow()
@@ -37,6 +45,7 @@ def register(spark: SparkSession) -> None:
         context = spark.sparkContext
         _check_python(context)
         context.environment[TASKS_VARIABLE] = str(context.defaultParallelism)
+        context.environment[ZONE_VARIABLE] = _named_zone(spark)
         if CLUSTER_VARIABLE in os.environ:
             # Spark's processes have the environment as it was when the session was created.
             context.environment[CLUSTER_VARIABLE] = os.environ[CLUSTER_VARIABLE]
@@ -44,6 +53,16 @@ def register(spark: SparkSession) -> None:
         if _set_environment(spark, LedgerstreamDataSource.name()):
             return
     spark.dataSource.register(LedgerstreamDataSource)
+
+
+def _named_zone(spark: SparkSession) -> str:
+    """Returns the session's time zone; "" if Python does not know it."""
+    name = spark.conf.get("spark.sql.session.timeZone") or ""
+    try:
+        time_zone(name)
+    except InvalidArgument:
+        return ""
+    return name
 
 
 def _set_environment(spark: SparkSession, name: str) -> bool:

@@ -18,14 +18,14 @@ COLUMNS = (
     "stream", "partition", "segment", "entry", "slot", "sequence", "event_time", "append_time",
     "key", "value", "headers",
 )  # fmt: skip
-NULLABLE = frozenset({"event_time", "key"})
+NULLABLE = frozenset({"event_time", "key", "value"})
 SPARK_TIME_MS_MAX = ((1 << 63) - 1) // 1000
 """The last time that a timestamp of Spark can hold, ms since 1970; the first is its negative."""
 SORT_COLUMNS = ("event_time", "key", "value")
 """The columns by which the sink can sort the rows of a batch."""
 
 SINK_COLUMNS: dict[str, str] = {
-    "value": "binary or string",
+    "value": "binary or string; null with a key: a tombstone",
     "key": "binary or string",
     "event_time": "timestamp, or long: milliseconds since 1970",
     "headers": "array<struct<name: string, value: binary>> or map<string, binary>",
@@ -42,7 +42,7 @@ def spark_schema(columns: tuple[str, ...] | None = None) -> StructType:
     header = t.StructType(
         [
             t.StructField("name", t.StringType(), False),
-            t.StructField("value", t.BinaryType(), False),
+            t.StructField("value", t.BinaryType(), True),
         ]
     )
     kinds: dict[str, DataType] = {
@@ -93,7 +93,8 @@ def read_schema(wanted: StructType | None, columns: tuple[str, ...] | None = Non
                 f"schema: column {field.name} is {own.dataType.simpleString()}, not {cast}; read "
                 f"it with its own type and cast it: col({field.name!r}).cast({cast!r})"
             )
-        if not field.nullable and own.nullable:
+        # A value may be declared NOT NULL, as it was before there were null values.
+        if not field.nullable and own.nullable and own.name != "value":
             raise InvalidArgument(
                 f"schema: column {field.name} may be null; the schema must declare it nullable"
             )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from connectors.spark import register
 from connectors.spark.client.client_cache import cached_cluster
 from ledger.client import LedgerClient
 from stream.core.routing import partition_of
@@ -62,6 +63,48 @@ def test_all_columns_of_a_record_are_written(spark: SparkSession, streams: Strea
     assert first.headers == (("h", b"x"),)
     assert (second.value, second.key, second.event_time_ms) == (b"", None, None)
     assert second.headers == ()
+
+
+def test_nulls_return_as_nulls(spark: SparkSession, streams: Streams) -> None:
+    name = streams.create()
+    frame = spark.sql(
+        "SELECT CAST(NULL AS BINARY) AS VALUE, 'gone' AS Key,"
+        " array(named_struct('name', 'h', 'value', CAST(NULL AS BINARY)),"
+        " named_struct('name', 'e', 'value', CAST('' AS BINARY))) AS headers"
+        " UNION ALL SELECT CAST('' AS BINARY), 'empty', NULL"
+    ).coalesce(1)
+    _write(frame, streams, stream=name)
+    read = spark.read.format("ledgerstream").option("cluster", streams.cluster).load(name)
+    tombstone, empty = (
+        read.select("key", "value", "headers").orderBy("key", ascending=False).collect()
+    )
+    assert (tombstone.key, tombstone.value) == (b"gone", None)
+    assert [(h.name, h.value) for h in tombstone.headers] == [("h", None), ("e", b"")]
+    assert (empty.key, empty.value, empty.headers) == (b"empty", b"", [])
+    with pytest.raises(Exception, match="columns 'value' and 'key' are null in row 0"):
+        _write(spark.sql("SELECT CAST(NULL AS BINARY) AS value"), streams, stream=name)
+
+
+def test_times_of_options_are_in_the_zone_of_the_session(
+    spark: SparkSession, streams: Streams
+) -> None:
+    name = streams.create()
+    frame = spark.sql(
+        "SELECT 'v' AS value, TIMESTAMP '2026-07-01 00:00:00 UTC' + make_interval(0, 0, 0, 0, n)"
+        " AS event_time FROM VALUES (-3), (-2), (-1), (0) AS hours(n)"
+    ).coalesce(1)
+    _write(frame, streams, stream=name)
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
+    try:
+        register(spark)
+        read = spark.read.format("ledgerstream").option("cluster", streams.cluster)
+        read = read.option("startingPosition", "event-time=2026-07-01 00:00:00")
+        assert read.load(name).count() == 3
+        assert read.option("timeZone", "UTC").load(name).count() == 1
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+        register(spark)
 
 
 def test_headers_may_be_a_map(spark: SparkSession, streams: Streams) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from connectors.spark.options import values
@@ -29,10 +30,10 @@ from stream.core.stream_patterns import StreamPatterns, is_pattern
 
 CLUSTER_VARIABLE = "LEDGERSTREAM_CLUSTER"
 TASKS_VARIABLE = "LEDGERSTREAM_SPARK_TASKS"
-"""Environment variable by which `register(spark)` passes Spark's default parallelism."""
-
+ZONE_VARIABLE = "LEDGERSTREAM_SPARK_TIME_ZONE"
 TERMINAL_VARIABLE = "LEDGERSTREAM_SPARK_TERMINAL"
-"""Environment variable that `register(spark)` sets if the driver's stderr is a terminal."""
+"""Environment variables by which `register(spark)` passes Spark's default parallelism, the time
+zone of the session, and whether the driver's stderr is a terminal."""
 
 T = TypeVar("T")
 
@@ -106,9 +107,8 @@ class ReadOptions:
 
         Args:
             options: as Spark passes them; the case of names is ignored.
-            environment: for the defaults of `cluster` and `minTasks`.
-            is_streaming: `spark.readStream` rather than `spark.read`; None: not known yet, so
-                that rules which depend on it are not checked.
+            environment: for the defaults of `cluster`, `minTasks` and `timeZone`.
+            is_streaming: `spark.readStream` rather than `spark.read`; None: not known yet.
         """
         given = _GivenOptions(options, READ_OPTIONS, "read", is_streaming=is_streaming)
         default_start: Start = LATEST if is_streaming else EARLIEST
@@ -116,18 +116,16 @@ class ReadOptions:
         maximum = given.get("maxRecordsPerTrigger", values.count)
         if minimum is not None and maximum is not None and minimum > maximum:
             raise InvalidArgument(
-                f"option minRecordsPerTrigger={minimum} exceeds "
-                f"maxRecordsPerTrigger={maximum}: no micro-batch can satisfy both. Lower the "
-                f"minimum"
+                f"option minRecordsPerTrigger={minimum} exceeds maxRecordsPerTrigger={maximum}: no "
+                "micro-batch can satisfy both. Lower the minimum"
             )
         tasks = environment.get(TASKS_VARIABLE, "")
-        selection = _selection(given)
         options_read = cls(
+            selection=_selection(given),
             cluster=given.cluster(environment),
-            selection=selection,
             is_streaming=bool(is_streaming),
-            starting=given.positions("startingPosition", default_start),
-            ending=given.positions("endingPosition", LATEST),
+            starting=given.positions("startingPosition", default_start, environment),
+            ending=given.positions("endingPosition", LATEST, environment),
             columns=given.get("columns", _columns),
             max_bytes_per_task=given.value("maxBytesPerTask", values.size_bytes, 128 << 20),
             min_tasks=given.get("minTasks", values.count),
@@ -271,9 +269,11 @@ class _GivenOptions:
         found = self.get("stream", values.stream_name)
         return self.get("path", values.stream_name) if found is None else found
 
-    def positions(self, name: str, default: Start) -> Positions:
+    def positions(self, name: str, default: Start, environment: Mapping[str, str]) -> Positions:
+        zone = self.get("timeZone", values.time_zone)
+        zone = zone or values.time_zone(environment.get(ZONE_VARIABLE) or "UTC")
         nothing: tuple[Start | None, dict[str, Start]] = (None, {})
-        everywhere, named = self.value(name, values.starts, nothing)
+        everywhere, named = self.value(name, partial(values.starts, zone=zone), nothing)
         return Positions(default if everywhere is None else everywhere, named)
 
 

@@ -60,6 +60,10 @@ READ_OPTIONS = (
         "where reading ends: the first record that is not read any more", AppliesTo.BATCH,
     ),
     Option(
+        "timeZone", "`spark.sql.session.timeZone` at the time of `register(spark)`, else UTC",
+        "a name like Europe/Berlin", "the zone of times without one in positions",
+    ),
+    Option(
         "columns", "all", "names separated by commas, or a JSON list",
         "the columns of the DataFrame; other columns are not built",
     ),

@@ -9,8 +9,10 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from datetime import UTC, datetime, tzinfo
+from zoneinfo import ZoneInfo
 
-from ledger.core.times import parse_time_ms
+from ledger.core.times import milliseconds_of
 from ledger.errors import InvalidArgument
 from ledger.units import parse_duration_ms, parse_size_bytes
 from stream.core.names import check_name
@@ -22,6 +24,7 @@ START_FORMS = (
     "event-time= likewise, cursor=NAME, end=N"
 )
 _SPARK_SIZE = re.compile(r"(\d{1,15})\s*([kmgt])", re.ASCII | re.IGNORECASE)
+_OFFSET = re.compile(r"[+-]\d\d:?\d\d", re.ASCII)
 _POWER = {"k": 10, "m": 20, "g": 30, "t": 40}
 _NO_MILLISECONDS = range(10**7, 10**10)
 """No record was appended in early 1970: such a number is seconds, or a date without dashes."""
@@ -53,14 +56,30 @@ def list_items(text: str) -> tuple[str, ...]:
     return found
 
 
-def start(text: str) -> Start:
-    """Parses what `stream.parse_start` accepts, and times in ISO 8601 (UTC without a zone)."""
+def time_zone(text: str) -> tzinfo:
+    """Parses a name like Europe/Berlin or UTC, or an offset like +02:00."""
+    try:
+        if _OFFSET.fullmatch(text.strip()):
+            zone = datetime.strptime(text.strip(), "%z").tzinfo
+            assert zone is not None, "%z gives a zone"
+            return zone
+        return ZoneInfo(text.strip())
+    except (KeyError, ValueError, OSError):  # OSError: a directory of zones, like Europe
+        raise InvalidArgument(f"{text[:80]!r} is no time zone of this machine") from None
+
+
+def start(text: str, zone: tzinfo = UTC) -> Start:
+    """Parses what `stream.parse_start` accepts, and times in ISO 8601, in `zone` if they name none.
+
+    A local time that a change of the clock skips or repeats is that of before the change, as in
+    Spark.
+    """
     word = text.strip()
     for prefix in _TIMES:
         rest = word.removeprefix(prefix)
         if rest is not word:
             if not rest.removeprefix("-").isdigit():
-                milliseconds = _milliseconds(rest)
+                milliseconds = _milliseconds(rest, zone)
                 if prefix == "time=" and milliseconds < 0:
                     raise InvalidArgument(f"{rest!r} is before 1970: no record was appended then")
                 return parse_start(f"{prefix}{milliseconds}")
@@ -77,23 +96,24 @@ def start(text: str) -> Start:
     raise InvalidArgument(f"{word[:80]!r} is no position in a stream")
 
 
-def _milliseconds(text: str) -> int:
+def _milliseconds(text: str, zone: tzinfo) -> int:
     try:
-        return parse_time_ms(text)
+        time = datetime.fromisoformat(text)
+        return milliseconds_of(time if time.tzinfo else time.replace(tzinfo=zone))
     except ValueError:
         raise InvalidArgument(
             f"{text!r} is not a time: write milliseconds since 1970, or 2026-01-31T12:00:00Z"
         ) from None
 
 
-def starts(text: str) -> tuple[Start | None, dict[str, Start]]:
+def starts(text: str, zone: tzinfo = UTC) -> tuple[Start | None, dict[str, Start]]:
     """Parses one form for all streams, or JSON `{"demo/clicks": form, "*": form}`.
 
     Returns:
         The position for streams that are not named (None: not given), and those by name.
     """
     if not text.lstrip().startswith("{"):
-        return start(text), {}
+        return start(text, zone), {}
     try:
         given = json.loads(text)
     except ValueError as error:
@@ -104,9 +124,9 @@ def starts(text: str) -> tuple[Start | None, dict[str, Start]]:
         if not isinstance(form, str):
             raise InvalidArgument(f"{name!r}: {form!r} is not a string")
         if name == "*":
-            everywhere = start(form)
+            everywhere = start(form, zone)
         else:
-            found[stream_name(name)] = start(form)
+            found[stream_name(name)] = start(form, zone)
     return everywhere, found
 
 

@@ -31,9 +31,9 @@ def input_rows(batch: pa.RecordBatch, first_row: int = 0) -> pa.RecordBatch:
     """Returns the columns of a batch, each converted to the type that is written.
 
     `value` and `key` become binary, `event_time` int64 (ms since 1970, rounded down), `headers`
-    a list of (name, value) without nulls, `stream` string, `partition` int32. Columns of Arrow's
-    null type are left out. Shares buffers where possible. `first_row` is the number of the first
-    row in its task, for messages.
+    a list of (name, value) of which only values may be null, `stream` string, `partition` int32.
+    Columns of Arrow's null type are left out, except `value`. Shares buffers where possible.
+    `first_row` is the number of the first row in its task, for messages.
 
     Names are compared without regard to case, as by Spark. Raises InvalidArgument with column,
     type, row and cure.
@@ -49,25 +49,32 @@ def input_rows(batch: pa.RecordBatch, first_row: int = 0) -> pa.RecordBatch:
             )
         if name in columns:
             raise InvalidArgument(f"column {given!r} is given twice. Cure: select() it once")
-        if not pa.types.is_null(array.type):
+        if name == VALUE or not pa.types.is_null(array.type):
             columns[name] = make(name, array, first_row)
     if VALUE not in columns:
         raise InvalidArgument(
             "there is no column 'value' (binary or string), the payload of a record. Cure: "
             "selectExpr('to_json(struct(*)) AS value'), or another encoding"
         )
-    value = columns[VALUE]
-    if value.null_count:
-        raise InvalidArgument(
-            f"column 'value' is null in row {first_row + _first_null(value):,} of the task "
-            f"(and in {value.null_count - 1:,} more of this batch); a record must have a value, "
-            "which may be empty. Cure: where('value IS NOT NULL'), or coalesce(value, lit(b''))"
-        )
+    _check_tombstones(columns[VALUE], columns.get(KEY), first_row)
     return pa.RecordBatch.from_arrays(list(columns.values()), list(columns))
 
 
-def _first_null(array: pa.Array) -> int:
-    return int(pc.index(pc.is_null(array), True).as_py())
+def _check_tombstones(values: pa.Array, keys: pa.Array | None, first_row: int) -> None:
+    """Raises InvalidArgument for a row that has neither a value nor a key."""
+    if not values.null_count:
+        return
+    wrong = pc.is_null(values)
+    if keys is not None:
+        wrong = pc.and_(wrong, pc.is_null(keys))
+    count = pc.sum(wrong).as_py()
+    if count:
+        row = first_row + pc.index(wrong, True).as_py()
+        raise InvalidArgument(
+            f"columns 'value' and 'key' are null in row {row:,} of the task (and in {count - 1:,} "
+            "more of this batch); a record with a null value is the tombstone of a key. Cure: "
+            "where('value IS NOT NULL OR key IS NOT NULL'), or coalesce(value, lit(b''))"
+        )
 
 
 def _as_binary(name: str, array: pa.Array, first_row: int) -> pa.Array:
@@ -76,6 +83,8 @@ def _as_binary(name: str, array: pa.Array, first_row: int) -> pa.Array:
         return array
     if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
         return _narrow_offsets(name, array)
+    if pa.types.is_null(kind):
+        return pa.nulls(len(array), pa.binary())
     if pa.types.is_dictionary(kind):
         return _as_binary(name, array.dictionary_decode(), first_row)
     if pa.types.is_run_end_encoded(kind):
@@ -166,12 +175,12 @@ def _headers(name: str, array: pa.Array, first_row: int) -> pa.Array:
         lengths = pc.fill_null(lengths, 0)
     pairs = lists.flatten()
     names, values = pairs.flatten()
-    for what, part in (("a pair", pairs), ("a name", names), ("a value", values)):
+    for what, part in (("a header", pairs), ("the name of a header", names)):
         if part.null_count:
             raise InvalidArgument(
                 f"column {name!r}: {what} is null in a row from {first_row:,} to "
-                f"{first_row + len(array) - 1:,} of the task; a header is a name and bytes. Cure: "
-                "filter(headers, h -> h.value IS NOT NULL), or an empty value"
+                f"{first_row + len(array) - 1:,} of the task; only its value may be. Cure: "
+                f"filter(headers, h -> h.{pair[0].name} IS NOT NULL)"
             )
     zero = pa.array([0], pa.int32())
     bounds = pa.concat_arrays([zero, pc.cumulative_sum(lengths.cast(pa.int32()))])

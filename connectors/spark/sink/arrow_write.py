@@ -22,10 +22,12 @@ from stream.core.entry.encoder import with_header
 from stream.core.entry.format import (
     FLAG_EVENT_TIME_VALIDITY,
     FLAG_EVENT_TIMES,
+    FLAG_HEADER_VALIDITY,
     FLAG_HEADERS,
     FLAG_KEY_VALIDITY,
     FLAG_KEYS,
     FLAG_SEQUENCE_IN_SEGMENT,
+    FLAG_VALUE_VALIDITY,
     RECORDS_PER_ENTRY_MAX,
 )
 from stream.core.entry.sizes import RECORD_OVERHEAD_BYTES
@@ -153,16 +155,19 @@ class _BodyBuffers:
             packed[-1] &= (1 << count % 8) - 1
         self.add(packed)
 
+    def add_nullable(self, array: pa.Array) -> bool:
+        """Adds an array, after its validity if it has nulls; returns whether it has."""
+        if not array.null_count:
+            self.add_binary(array)
+            return False
+        self.add_validity(array)
+        self.add_binary(pc.fill_null(array, b""))
+        return True
+
     def add_keys(self, keys: pa.Array) -> int:
-        nulls = keys.null_count
-        if nulls == len(keys):
+        if keys.null_count == len(keys):
             return 0
-        if not nulls:
-            self.add_binary(keys)
-            return FLAG_KEYS
-        self.add_validity(keys)
-        self.add_binary(pc.fill_null(keys, b""))
-        return FLAG_KEYS | FLAG_KEY_VALIDITY
+        return FLAG_KEYS | self.add_nullable(keys) * FLAG_KEY_VALIDITY
 
     def add_event_times(self, times: pa.Array) -> tuple[int, int, int]:
         """Adds the times; returns the flags, the lowest and the highest time."""
@@ -186,9 +191,9 @@ class _BodyBuffers:
             return 0
         self.add_offsets(lists, len(lists))
         pairs = lists.values
-        for index in (0, 1):
-            self.add_binary(pairs.field(index).slice(first, stop - first))
-        return FLAG_HEADERS
+        self.add_binary(pairs.field(0).slice(first, stop - first))
+        has_nulls = self.add_nullable(pairs.field(1).slice(first, stop - first))
+        return FLAG_HEADERS | has_nulls * FLAG_HEADER_VALIDITY
 
 
 def encode_rows(
@@ -232,7 +237,7 @@ def _payload_parts(
     event_min = event_max = -1
     body = _BodyBuffers()
     names: Sequence[str] = rows.schema.names
-    body.add_binary(rows.column(VALUE))
+    flags |= body.add_nullable(rows.column(VALUE)) * FLAG_VALUE_VALIDITY
     if KEY in names:
         flags |= body.add_keys(rows.column(KEY))
     if EVENT_TIME in names:

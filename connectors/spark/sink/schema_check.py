@@ -60,7 +60,7 @@ def _fits(name: str, kind: DataType) -> bool:
 
     is_bytes = isinstance(kind, t.BinaryType | t.StringType | t.CharType | t.VarcharType)
     if isinstance(kind, t.NullType):
-        return name != "value"
+        return True
     if name in ("value", "key"):
         return is_bytes
     if name == "event_time":
@@ -75,7 +75,7 @@ def _fits(name: str, kind: DataType) -> bool:
 def _are_headers(kind: DataType) -> bool:
     from pyspark.sql import types as t
 
-    text, content = t.StringType, (t.BinaryType, t.StringType)
+    text, content = t.StringType, (t.BinaryType, t.StringType, t.NullType)
     if isinstance(kind, t.MapType):
         return isinstance(kind.keyType, text) and isinstance(kind.valueType, content)
     if not isinstance(kind, t.ArrayType) or not isinstance(kind.elementType, t.StructType):

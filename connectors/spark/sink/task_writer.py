@@ -137,7 +137,7 @@ class _TargetRows:
 
     def _too_large(self, rows: pa.RecordBatch, sizes: RowSizes, row: int) -> InvalidArgument:
         size = sizes.records_between(row, row + 1)
-        value = len(rows.column("value")[row].as_buffer())
+        value = len(rows.column("value")[row].as_buffer() or b"")
         return InvalidArgument(
             f"row {self._records + row:,} of this task's rows for stream {self.target} (counted "
             f"from 0{', sorted' if self._order is not None else ''}) is a record of {size:,} "

@@ -48,6 +48,7 @@ class ArrowBuilder:
     def __init__(self, schema: pa.Schema, stream: str, partition: int, rows_max: int) -> None:
         self._schema = schema
         self._types = {field.name.lower(): field.type for field in schema}
+        self._never_null = {field.name.lower() for field in schema if not field.nullable}
         self._columns = tuple(self._types)
         self._rows_max = rows_max
         self._constants = {"stream": stream, "partition": partition}
@@ -57,7 +58,8 @@ class ArrowBuilder:
     def add(self, batch: RecordBatch, append_time_ms: int) -> Iterator[pa.RecordBatch]:
         """Adds the records of `batch`; yields complete batches.
 
-        Raises RecordFormatError, and InvalidArgument for an event time that Spark cannot hold.
+        Raises RecordFormatError, and InvalidArgument for an event time that Spark cannot hold or a
+        null that the schema does not allow.
         """
         count = len(batch)
         if not count:
@@ -109,12 +111,29 @@ class ArrowBuilder:
             return _UNUSED[name](kind, len(batch))
         if len(batch) != batch.header.count:
             array = array.slice(batch.first_slot, len(batch))
+        self._check_nulls(batch, name, array)
         if name != "event_time":
             return array
         try:
             return timestamps(array, kind)
         except pa.ArrowInvalid:
             raise self._out_of_range(batch, array) from None
+
+    def _check_nulls(self, batch: RecordBatch, name: str, array: Any) -> None:
+        """Raises InvalidArgument for a null in a column that the user has declared NOT NULL."""
+        if name == "headers":
+            has_null = (
+                array.values.field(1).null_count and not self._types[name].value_type[1].nullable
+            )
+            name = "headers.value"
+        else:
+            has_null = array.null_count and name in self._never_null
+        if has_null:
+            raise InvalidArgument(
+                f"column {name} is null in the entry {batch.segment}:{batch.entry} of stream "
+                f"{self._constants['stream']!r} (partition {self._constants['partition']}), and "
+                "the schema declares it NOT NULL. Cure: leave NOT NULL out of the schema"
+            )
 
     def _out_of_range(self, batch: RecordBatch, times_ms: Any) -> InvalidArgument:
         row, time_ms = next(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     IntegerType,
     LongType,
@@ -20,7 +21,7 @@ from ledger.errors import InvalidArgument
 
 def test_the_types_are_these() -> None:
     header = pa.struct(
-        [pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary(), False)]
+        [pa.field("name", pa.string(), nullable=False), pa.field("value", pa.binary())]
     )
     times = pa.timestamp("us", tz="UTC")
     assert arrow_schema(spark_schema()) == pa.schema(
@@ -34,7 +35,7 @@ def test_the_types_are_these() -> None:
             pa.field("event_time", times),
             pa.field("append_time", times, nullable=False),
             pa.field("key", pa.binary()),
-            pa.field("value", pa.binary(), nullable=False),
+            pa.field("value", pa.binary()),
             pa.field("headers", pa.list_(pa.field("element", header, False)), nullable=False),
         ]
     )
@@ -46,6 +47,13 @@ def test_a_schema_may_have_some_columns_in_any_order() -> None:
     assert read_schema(wanted) is wanted
     assert read_schema(None) == spark_schema()
     assert read_schema(None, ("key", "stream")).names == ["key", "stream"]
+
+
+def test_a_schema_from_before_there_were_null_values_is_accepted() -> None:
+    header = StructType().add("name", "string", False).add("value", "binary", False)
+    wanted = StructType().add("value", "binary", False)
+    wanted.add("headers", ArrayType(header, False), False)
+    assert read_schema(wanted) is wanted
 
 
 def test_the_names_of_a_schema_keep_their_case() -> None:

@@ -1,5 +1,5 @@
-"""Queries that share the id of a sink: a second one, whose first batches were in another sink, and a
-copy of the first one's checkpoint.
+"""Queries that share the id of a sink: a second one, whose first batches were in another sink, and
+a copy of the first one's checkpoint.
 
 Each runs as Spark runs it: it commits the batch behind those that its checkpoint has, then records
 it there; it is killed at any moment and starts as a new run. The metadata store fails. In the end

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import datetime
 
 import pytest
 from hypothesis import given
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from connectors.spark.options.options import (
     CLUSTER_VARIABLE,
     TASKS_VARIABLE,
+    ZONE_VARIABLE,
     Positions,
     ReadOptions,
     Selection,
@@ -112,6 +114,36 @@ def test_values_are_typed_and_names_have_no_case() -> None:
 )  # fmt: skip
 def test_every_form_of_a_position(text: str, start: object) -> None:
     assert read({"startingPosition": text}, is_streaming=True).starting == Positions(start, {})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "utc"),
+    [
+        ("2026-03-29 01:30:00", "2026-03-29T00:30:00"),
+        ("2026-03-29 02:30:00", "2026-03-29T01:30:00"),  # skipped by the clock: 03:30 there
+        ("2026-03-29T03:30:00", "2026-03-29T01:30:00"),
+        ("2026-10-25 02:30:00", "2026-10-25T00:30:00"),  # twice: the first of them
+        ("2026-07-01", "2026-06-30T22:00:00"),
+        ("2026-07-01T00:00:00Z", "2026-07-01T00:00:00"),
+        ("2026-07-01T00:00:00+05:00", "2026-06-30T19:00:00"),
+    ],
+)
+def test_times_without_a_zone_are_of_the_session(text: str, utc: str) -> None:
+    expected = Positions(FromTime(datetime.fromisoformat(f"{utc}+00:00")), {})
+    given = {"startingPosition": f"time={text}"}
+    of_session = {ZONE_VARIABLE: "Europe/Berlin"}
+    assert read(given, is_streaming=True, environment={**HERE, **of_session}).starting == expected
+    of_option = {**given, "timezone": "Europe/Berlin"}
+    other = {ZONE_VARIABLE: "Asia/Tokyo"}
+    assert read(of_option, is_streaming=True, environment={**HERE, **other}).starting == expected
+
+
+def test_a_zone_is_a_name_or_an_offset() -> None:
+    given = {"startingPosition": "time=2026-07-01", "timeZone": "+02:00"}
+    assert read(given, is_streaming=True).starting == Positions(FromTime(1_782_856_800_000), {})
+    for wrong in ("Europe", "Mars/Phobos", "../etc/passwd", "+99:00"):
+        with pytest.raises(InvalidArgument, match=r"timeZone=.*is no time zone"):
+            read({**given, "timeZone": wrong}, is_streaming=True)
 
 
 def test_positions_of_single_streams_and_of_their_partitions() -> None:

@@ -19,7 +19,7 @@ from ledger.writing.frames import FRAME_ROOM_BYTES
 from stream.core.entry.compression import Compression
 from stream.core.entry.encoder import encode
 from stream.core.entry.format import BODY_BYTES_MAX, RECORDS_PER_ENTRY_MAX
-from stream.core.entry.records import decode
+from stream.core.entry.records import NULL, decode
 from stream.core.entry.sizes import RECORD_OVERHEAD_BYTES
 
 _BYTES = st.binary(max_size=12)
@@ -30,7 +30,7 @@ _BINARY_TYPES = [
     pa.dictionary(pa.int8(), pa.large_string()),
 ]  # fmt: skip
 _MICROSECONDS = st.integers(-(10**15), 4 * 10**15)
-_HEADER = st.tuples(st.text(max_size=4), _BYTES)
+_HEADER = st.tuples(st.text(max_size=4), st.none() | _BYTES)
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -104,9 +104,10 @@ def _header_lists(draw: st.DrawFn, count: int) -> pa.Array:
 @st.composite
 def _batches(draw: st.DrawFn) -> pa.RecordBatch:
     count = draw(st.integers(1, 24))
-    columns = {"value": draw(_binaries(count, nulls=False))}
-    if draw(st.booleans()):
-        columns["key"] = draw(_binaries(count, nulls=True))
+    kind = draw(st.sampled_from(["no key", "some keys", "all keys"]))
+    columns = {"value": draw(_binaries(count, nulls=kind == "all keys"))}
+    if kind != "no key":
+        columns["key"] = draw(_binaries(count, nulls=kind == "some keys"))
     if draw(st.booleans()):
         columns["event_time"] = draw(_times(count))
     if draw(st.booleans()):
@@ -172,7 +173,9 @@ def test_entries_are_what_the_ordinary_encoder_makes(
     frame = encode_frame(rows.slice(first, stop - first), **about)
     assert frame[FRAME_ROOM_BYTES:] == made
     decoded = decode(made)
-    assert decoded.values() == twin.values[first:stop]
+    assert [None if value is NULL else value for value in decoded.values()] == twin.values[
+        first:stop
+    ]
     assert decoded.first_sequence == 5
 
 
@@ -213,11 +216,11 @@ def test_the_first_record_that_is_too_large_is_found(batch: pa.RecordBatch, limi
     twin = _Twin(batch)
 
     def size(row: int) -> int:
-        found = len(twin.values[row])
+        found = len(twin.values[row] or b"")
         if twin.keys is not None:
             found += len(twin.keys[row] or b"")
         for name, value in twin.headers[row] if twin.headers is not None else ():
-            found += len(name.encode()) + len(value) + RECORD_OVERHEAD_BYTES
+            found += len(name.encode()) + len(value or b"") + RECORD_OVERHEAD_BYTES
         return found
 
     large = [row for row in range(batch.num_rows) if size(row) > limit]
@@ -268,7 +271,11 @@ def test_a_column_of_nothing_but_nulls_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"value": pa.array([b"a", None, b"c"])}, r"row 101 of the task .*coalesce"),
+        ({"value": pa.array([b"a", None, b"c"])}, r"'value' and 'key' are null in row 101 .*Cure:"),
+        (
+            {"value": pa.array([None, None, None]), "key": pa.array([b"k", None, None])},
+            r"'value' and 'key' are null in row 101 of the task \(and in 1 more .*coalesce",
+        ),
         ({"value": pa.array([1, 2])}, r"column 'value' is int64; .*binary or string"),
         ({"key": pa.array([b"k"])}, "no column 'value'"),
         ({"value": pa.array([b"a"]), "offset": pa.array([1])}, "column 'offset' is not part"),
@@ -291,9 +298,12 @@ def test_a_column_of_nothing_but_nulls_is_left_out() -> None:
         ),
         ({"value": pa.array([b"a"]), "headers": pa.array([["x"]])}, "'headers' is list"),
         (
-            {"value": pa.array([b"a"]), "headers": pa.array([[("n", None)]],
-                pa.map_(pa.string(), pa.binary()))},
-            "a value is null in a row from 100 to 100",
+            {"value": pa.array([b"a"]), "headers": pa.array([[{"key": None, "value": b"v"}]])},
+            r"the name of a header is null in a row from 100 to 100 .*h -> h.key IS NOT NULL",
+        ),
+        (
+            {"value": pa.array([b"a"]), "headers": pa.array([[None, {"name": "n", "value": b""}]])},
+            "a header is null in a row from 100 to 100",
         ),
         (
             {"value": pa.array([b"a"]), "headers": pa.array([[(b"\xff", b"v")]],
@@ -308,6 +318,26 @@ def test_a_column_of_nothing_but_nulls_is_left_out() -> None:
 def test_a_wrong_column_is_named(columns: dict[str, pa.Array], message: str) -> None:
     with pytest.raises(InvalidArgument, match=message):
         input_rows(pa.record_batch(columns), 100)
+
+
+def test_a_null_value_with_a_key_is_a_tombstone() -> None:
+    """Also if all values of a batch are null, whatever their type."""
+    key = pa.array(["k", "l"])
+    header = pa.array([[("n", None), ("o", b"")], []], pa.map_(pa.string(), pa.binary()))
+    for value in (pa.nulls(2), pa.nulls(2, pa.string()), pa.array([None, b"v"])):
+        rows = input_rows(pa.record_batch({"value": value, "key": key, "headers": header}))
+        assert RowSizes(rows).records_between(0, 2) >= 2
+        first, second = decode(encode_rows(rows, first_sequence=0, append_time_ms=0))
+        assert first.is_tombstone
+        assert second.is_tombstone == (value[1].as_py() is None)
+        assert [content is NULL for _, content in first.headers] == [True, False]
+
+
+def test_the_bytes_of_a_null_value_are_left_out() -> None:
+    offsets, data = pa.array([0, 3, 6], pa.int32()).buffers()[1], pa.py_buffer(b"abcdef")
+    value = pa.Array.from_buffers(pa.binary(), 2, [pa.py_buffer(b"\x02"), offsets, data])
+    rows = input_rows(pa.record_batch({"value": value, "key": pa.array([b"x", b"y"])}))
+    assert b"abc" not in encode_rows(rows, first_sequence=0, append_time_ms=0)
 
 
 def test_the_first_and_last_time_of_spark_are_kept() -> None:

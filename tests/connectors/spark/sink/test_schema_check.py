@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from pyspark.sql.types import ArrayType, StructType
+from pyspark.sql.types import ArrayType, MapType, NullType, StringType, StructType
 
 from connectors.spark.options.options import WriteOptions
 from connectors.spark.sink.schema_check import check_sink_schema
@@ -19,6 +19,12 @@ def test_columns_are_found_without_regard_to_case() -> None:
     pair = StructType().add("Key", "string").add("VALUE", "binary")
     schema = StructType().add("VALUE", "string").add("Key", "binary").add("Event_Time", "long")
     check_sink_schema(schema.add("HEADERS", ArrayType(pair)), _OPTIONS)
+
+
+def test_values_may_be_nothing_but_nulls() -> None:
+    headers = MapType(StringType(), NullType())
+    schema = StructType().add("key", "string").add("value", NullType()).add("headers", headers)
+    check_sink_schema(schema, _OPTIONS)
 
 
 @pytest.mark.parametrize(

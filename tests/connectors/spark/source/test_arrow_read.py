@@ -26,21 +26,21 @@ from tests.effort import scaled
 _YEAR_MS = 365 * 86_400_000
 _short = st.binary(max_size=12)
 _times = st.integers(-1900 * _YEAR_MS, 7000 * _YEAR_MS)
-_pairs = st.lists(st.tuples(st.text(max_size=5), _short), max_size=3)
+_pairs = st.lists(st.tuples(st.text(max_size=5), st.none() | _short), max_size=3)
 
 
 @dataclass(frozen=True)
 class Row:
-    value: bytes
+    value: bytes | None
     key: bytes | None
     event_time_ms: int | None
-    headers: list[tuple[str, bytes]]
+    headers: list[tuple[str, bytes | None]]
 
 
 _entries = st.lists(
     st.tuples(
         st.lists(
-            st.builds(Row, _short, st.none() | _short, st.none() | _times, _pairs),
+            st.builds(Row, st.none() | _short, st.none() | _short, st.none() | _times, _pairs),
             min_size=1,
             max_size=12,
         ),
@@ -119,6 +119,28 @@ def test_the_columns_keep_the_case_of_the_schema() -> None:
     assert made.schema.equals(schema)
     (row,) = made.to_pylist()
     assert (row["Value"], row["Sequence"], row["Stream"], row["Partition"]) == (b"v", 7, "ns/s", 2)
+
+
+def test_a_null_is_refused_where_the_schema_declares_not_null() -> None:
+    """Spark would take it for any value."""
+    nulls = [
+        (encode([b"v", None], keys=[b"k", b"k"]), "value", pa.field("value", pa.binary(), False)),
+        (
+            encode([b"v"], headers=[[("n", None)]]),
+            "headers.value",
+            pa.field("headers", pa.list_(pa.field("element", pa.struct([
+                pa.field("name", pa.string(), False), pa.field("value", pa.binary(), False),
+            ]), False)), False),
+        ),
+    ]  # fmt: skip
+    for payload, name, declared in nulls:
+        builder = ArrowBuilder(pa.schema([declared]), "ns/s", 1, 10)
+        batch = decode(payload, segment=4, entry=9)
+        with pytest.raises(InvalidArgument, match=rf"{name} is null in the entry 4:9 .*NOT NULL"):
+            list(builder.add(batch, 0))
+        plain = decode(encode([b"v"], headers=[[("n", b"")]]), segment=4, entry=10)
+        (made,) = [*builder.add(plain, 0), *builder.finish()]
+        assert made.num_rows == 1
 
 
 def test_a_large_entry_is_not_copied() -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from stream.core.entry.record_columns import RecordColumns
 from stream.core.entry.records import NULL
 from stream.core.entry.sizes import first_to_fill, many_bytes, record_bytes
 
@@ -43,5 +44,5 @@ def test_a_null_value_that_was_read_is_not_appended_in_silence() -> None:
         ):
             record_bytes(value, b"k", None, headers)
     with pytest.raises(TypeError, match="null value"):
-        many_bytes([b"v", NULL], None, None)
+        many_bytes(RecordColumns([b"v", NULL]))
     assert record_bytes(bytes(NULL), b"k", None, (("n", bytes(NULL)),)) > 0
