@@ -71,9 +71,9 @@ def _check_tombstones(values: pa.Array, keys: pa.Array | None, first_row: int) -
     if count:
         row = first_row + pc.index(wrong, True).as_py()
         raise InvalidArgument(
-            f"columns 'value' and 'key' are null in row {row:,} of the task (and in {count - 1:,} "
-            "more of this batch); a record with a null value is the tombstone of a key. Cure: "
-            "where('value IS NOT NULL OR key IS NOT NULL'), or coalesce(value, lit(b''))"
+            f"column 'value' is null in row {row:,} of the task (and in {count - 1:,} more of this "
+            "batch), and there is no key; a record with a null value is the tombstone of a key. "
+            "Cure: where('value IS NOT NULL OR key IS NOT NULL'), or coalesce(value, lit(b''))"
         )
 
 

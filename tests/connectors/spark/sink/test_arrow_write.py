@@ -271,10 +271,10 @@ def test_a_column_of_nothing_but_nulls_is_left_out() -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        ({"value": pa.array([b"a", None, b"c"])}, r"'value' and 'key' are null in row 101 .*Cure:"),
+        ({"value": pa.array([b"a", None, b"c"])}, r"'value' is null in row 101 .*Cure:"),
         (
             {"value": pa.array([None, None, None]), "key": pa.array([b"k", None, None])},
-            r"'value' and 'key' are null in row 101 of the task \(and in 1 more .*coalesce",
+            r"'value' is null in row 101 of the task \(and in 1 more .*coalesce",
         ),
         ({"value": pa.array([1, 2])}, r"column 'value' is int64; .*binary or string"),
         ({"key": pa.array([b"k"])}, "no column 'value'"),
