@@ -9,6 +9,7 @@ Belongs to one loop. Must never treat a stream as deleted because the store did 
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Collection
 from contextlib import aclosing
 from dataclasses import dataclass, field
@@ -78,7 +79,8 @@ class EndTracker:
     """Tracks the streams of a selection and their ends.
 
     `begin` finds the streams; `run` is the task that then follows them. To be used on one loop,
-    except that any thread may read `version`: nothing has changed while it is the same.
+    except that any thread may read `version`: nothing has changed while it is the same. Other
+    threads than the loop's may wait for a change of it.
     """
 
     def __init__(
@@ -95,6 +97,8 @@ class EndTracker:
         self._followed: dict[str, _Followed] = {}
         self._polled: dict[str, None] = {}
         self._nursery: trio.Nursery | None = None
+        self._changed = threading.Condition()
+        """Notified when `version` changes."""
 
     # For planning
 
@@ -136,6 +140,19 @@ class EndTracker:
         await map_bounded(dict.fromkeys((*found.names, *self._known)), self._read_exact_end)
         for name in found.names:
             self._add(name)
+
+    def wait_changed(self, version: int, timeout_s: float) -> bool:
+        """Waits until something has changed since `version`; returns whether it has.
+
+        Blocks its thread, which must not be the loop's.
+        """
+        with self._changed:
+            return self._changed.wait_for(lambda: self.version != version, timeout_s)
+
+    def _note_change(self) -> None:
+        with self._changed:
+            self.version += 1
+            self._changed.notify_all()
 
     async def poll_ends(self) -> None:
         """Polls the ends of the streams, if there are few, for records not yet notified.
@@ -238,7 +255,7 @@ class EndTracker:
             return  # the watch is behind what was read in the meantime, and will catch up
         else:
             index.update(stream)
-        self.version += 1
+        self._note_change()
         if name in self._followed:
             self._followed[name].notify_changed()
 
@@ -283,7 +300,7 @@ class EndTracker:
                 if entry is not None:
                     index.note_entry(segment, entry)
                 followed.notify(is_known=entry is not None)
-                self.version += 1
+                self._note_change()
 
     async def _watch_metadata(self, name: str) -> None:
         namespace, _, stream = name.partition("/")
@@ -343,7 +360,7 @@ class EndTracker:
             before = index.end.sequence
             await index.read_end()
             if index.end.sequence != before:
-                self.version += 1
+                self._note_change()
         except (RetryableError, NoSuchLedger, NoSuchEntry) as error:
             _log.info("stream=%s: its end is not known for now: %s", name, error)
         except LedgerError as error:
@@ -351,7 +368,7 @@ class EndTracker:
 
     def _fail(self, error: LedgerError) -> None:
         self.failure = error
-        self.version += 1
+        self._note_change()
 
 
 def _decode_live(name: str, node: Node) -> StreamMetadata | None:

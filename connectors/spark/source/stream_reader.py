@@ -1,12 +1,13 @@
 """`spark.readStream`: the micro-batch source that Spark's engine calls.
 
 micro_batches.py makes its decisions. One object lives as long as the query, in a process beside
-the driver; executors get the options only. Returns at once if there are no new records. Must never
-read an unconfirmed record.
+the driver; executors get the options only. While there are no new records a poll waits a little for
+a notification (core/idle_polling.py). Must never read an unconfirmed record.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ from pyspark.sql.types import StructType
 from connectors.spark.client.client_cache import BackgroundCall, cached_cluster
 from connectors.spark.client.quickack import set_quickack
 from connectors.spark.core.admission import NO_LIMITS, Limits
+from connectors.spark.core.idle_polling import IdlePolling
 from connectors.spark.core.offsets import Offsets
 from connectors.spark.core.planner import plan
 from connectors.spark.error_messages import errors_without_traceback
@@ -50,18 +52,21 @@ SMALL_TASK_BYTES = 256 << 10
 """Tasks of a micro-batch are not smaller than this, unless the option minTasks is given."""
 _MIN_RECORDS_PAUSE_S = 0.05
 """The pause between two checks while there are fewer than minRecordsPerTrigger records."""
+_TRIES_MAX = 5
+"""How often one call looks for records after changes that brought none, like a new segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class _NothingNew:
-    """No records are to be read from `start` on while the tracker has this `version`.
+    """No records are to be read from `start` on before `not_before_s`.
 
-    The same holds until `until_s`.
+    The same holds until `due_s` while the tracker has this `version`.
     """
 
     start: dict[str, Any]
     version: int
-    until_s: float
+    not_before_s: float
+    due_s: float
 
 
 @errors_without_traceback
@@ -86,6 +91,7 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._is_final = False
         self._position: Offsets | None = None
         self._nothing_new: _NothingNew | None = None
+        self._polling = IdlePolling()
         self._advanced_s = time.monotonic()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -110,31 +116,36 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        now_s = time.monotonic()
-        if self._has_nothing_new(start, now_s):
-            assert self._nothing_new is not None, "not quiet"
-            if not self._has_unseen_records(self._nothing_new.version, now_s):
+        wait_until_s = self._polling.begin(time.monotonic())
+        try:
+            if self._is_known_end(start) and not self._has_news(wait_until_s):
                 return start
+            return self._next_end(start, limit, wait_until_s)
+        finally:
+            self._polling.end(time.monotonic())
+
+    def _next_end(
+        self, start: dict[str, Any], limit: ReadLimit, wait_until_s: float
+    ) -> dict[str, Any]:
         begin = Offsets.from_json(start)
         self._track(begin)
         if self._options.fail_on_data_loss:
             self._check_named(begin)  # otherwise the query continues without purged streams
         limits = self._limits_of(limit)
-        version = self._batches.tracker.version
-        waited_ms = int((now_s - self._advanced_s) * 1000)
-        end = self._cluster.run(_latest, self._batches, begin, limits, waited_ms)
-        if end is begin and self._has_unseen_records(version, now_s):
-            version = self._batches.tracker.version
+        for _ in range(_TRIES_MAX):
+            version, now_s = self._batches.tracker.version, time.monotonic()
+            waited_ms = int((now_s - self._advanced_s) * 1000)
             end = self._cluster.run(_latest, self._batches, begin, limits, waited_ms)
-        self._position = end
-        if end is begin:
-            is_waiting = limits.records_min is not None and not self._is_final
-            until_s = now_s + _MIN_RECORDS_PAUSE_S if is_waiting else 0.0
-            self._nothing_new = _NothingNew(start, -1 if is_waiting else version, until_s)
-            return start
-        self._nothing_new = None
-        self._advanced_s = now_s
-        return end.to_json()
+            self._position = end
+            if end is not begin:
+                self._nothing_new = None
+                self._advanced_s = now_s
+                self._polling.note_change(now_s)
+                return end.to_json()
+            self._nothing_new = self._until_news(start, version, limits, now_s)
+            if not self._has_news(wait_until_s):
+                break
+        return start
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         position = self._position
@@ -152,20 +163,43 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._is_final = True
         self._cluster.run(_settle_end, self._batches)
 
-    def _has_nothing_new(self, start: dict[str, Any], now_s: float) -> bool:
-        quiet, following = self._nothing_new, self._tracking
-        if quiet is None or following is None or following.has_ended:
-            return False
-        is_same = now_s < quiet.until_s or self._batches.tracker.version == quiet.version
-        return is_same and start == quiet.start
+    def _until_news(
+        self, start: dict[str, Any], version: int, limits: Limits, now_s: float
+    ) -> _NothingNew:
+        if limits.records_min is None or self._is_final:
+            return _NothingNew(start, version, now_s, math.inf)
+        # The millisecond makes up for rounding. A time that has passed was without any record.
+        due_s = self._advanced_s + (limits.delay_ms_max + 1) / 1000
+        if due_s <= now_s:
+            due_s = math.inf
+        return _NothingNew(start, version, now_s + _MIN_RECORDS_PAUSE_S, due_s)
 
-    def _has_unseen_records(self, version: int, now_s: float) -> bool:
-        """Polls the ends; returns whether the streams have changed since `version`."""
-        if self._is_final or (self._nothing_new is not None and now_s < self._nothing_new.until_s):
+    def _is_known_end(self, start: dict[str, Any]) -> bool:
+        """Returns whether no records after `start` were known at the previous call."""
+        quiet, following = self._nothing_new, self._tracking
+        return (
+            quiet is not None
+            and following is not None
+            and not following.has_ended
+            and start == quiet.start
+        )
+
+    def _has_news(self, wait_until_s: float) -> bool:
+        """Returns whether there may be a micro-batch now although nothing new was known."""
+        quiet, now_s = self._nothing_new, time.monotonic()
+        assert quiet is not None, "records are known"
+        if now_s < quiet.not_before_s:
             return False
         tracker = self._batches.tracker
-        self._cluster.run(_poll_ends, tracker)
-        return tracker.version != version
+        timeout_s = max(0.0, min(wait_until_s, quiet.due_s) - now_s)
+        is_changed = tracker.wait_changed(quiet.version, 0.0 if self._is_final else timeout_s)
+        if not is_changed and not self._is_final and self._polling.should_ask():
+            self._cluster.run(_poll_ends, tracker)
+            is_changed = tracker.version != quiet.version
+        now_s = time.monotonic()
+        if is_changed:
+            self._polling.note_change(now_s)
+        return is_changed or now_s >= quiet.due_s
 
     def _limits_of(self, limit: ReadLimit) -> Limits:
         """Returns the limits of a micro-batch.
