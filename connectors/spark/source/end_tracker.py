@@ -9,8 +9,7 @@ Belongs to one loop. Must never treat a stream as deleted because the store did 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
@@ -79,8 +78,8 @@ class EndTracker:
     """Tracks the streams of a selection and their ends.
 
     `begin` finds the streams; `run` is the task that then follows them. To be used on one loop,
-    except that any thread may read `version`: nothing has changed while it is the same. Other
-    threads than the loop's may wait for a change of it.
+    except that any thread may read `version`: nothing has changed while it is the same.
+    `on_change` is called in the loop after each change of it.
     """
 
     def __init__(
@@ -97,8 +96,7 @@ class EndTracker:
         self._followed: dict[str, _Followed] = {}
         self._polled: dict[str, None] = {}
         self._nursery: trio.Nursery | None = None
-        self._changed = threading.Condition()
-        """Notified when `version` changes."""
+        self.on_change: Callable[[], None] = _nothing
 
     # For planning
 
@@ -141,18 +139,9 @@ class EndTracker:
         for name in found.names:
             self._add(name)
 
-    def wait_changed(self, version: int, timeout_s: float) -> bool:
-        """Waits until something has changed since `version`; returns whether it has.
-
-        Blocks its thread, which must not be the loop's.
-        """
-        with self._changed:
-            return self._changed.wait_for(lambda: self.version != version, timeout_s)
-
     def _note_change(self) -> None:
-        with self._changed:
-            self.version += 1
-            self._changed.notify_all()
+        self.version += 1
+        self.on_change()
 
     async def poll_ends(self) -> None:
         """Polls the ends of the streams, if there are few, for records not yet notified.
@@ -369,6 +358,10 @@ class EndTracker:
     def _fail(self, error: LedgerError) -> None:
         self.failure = error
         self._note_change()
+
+
+def _nothing() -> None:
+    pass
 
 
 def _decode_live(name: str, node: Node) -> StreamMetadata | None:

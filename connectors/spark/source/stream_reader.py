@@ -8,6 +8,7 @@ a notification (core/idle_polling.py). Must never read an unconfirmed record.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -92,6 +93,7 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._position: Offsets | None = None
         self._nothing_new: _NothingNew | None = None
         self._polling = IdlePolling()
+        self._changed = threading.Condition()
         self._advanced_s = time.monotonic()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -174,6 +176,10 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             due_s = math.inf
         return _NothingNew(start, version, now_s + _MIN_RECORDS_PAUSE_S, due_s)
 
+    def _notify(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
     def _is_known_end(self, start: dict[str, Any]) -> bool:
         """Returns whether no records after `start` were known at the previous call."""
         quiet, following = self._nothing_new, self._tracking
@@ -192,7 +198,10 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             return False
         tracker = self._batches.tracker
         timeout_s = max(0.0, min(wait_until_s, quiet.due_s) - now_s)
-        is_changed = tracker.wait_changed(quiet.version, 0.0 if self._is_final else timeout_s)
+        with self._changed:
+            is_changed = self._changed.wait_for(
+                lambda: tracker.version != quiet.version, 0.0 if self._is_final else timeout_s
+            )
         if not is_changed and not self._is_final and self._polling.should_ask():
             self._cluster.run(_poll_ends, tracker)
             is_changed = tracker.version != quiet.version
@@ -259,6 +268,7 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             except LedgerClosed:
                 pass  # the connection has ended, for example in a forked process
         self._batches.tracker = self._cluster.run(_begin, self._options.selection, may_be_gone)
+        self._batches.tracker.on_change = self._notify
         self._tracking = self._cluster.start(_run, self._batches.tracker)
 
 
