@@ -140,7 +140,7 @@ def test_an_address_of_zookeeper_asks_for_its_extra(core: Path, tmp_path: Path) 
     assert done.returncode == 1
     assert done.stderr == (
         f"ledgerstream: cluster address '{address}' needs kazoo, which is not installed. "
-        "Cure: pip install 'ledgerstream[zookeeper]'\n"
+        "Cure: pip install 'ledgerstream[zookeeper]' (the address is from --cluster)\n"
     )
 
 
