@@ -94,7 +94,7 @@ def test_times_of_options_are_in_the_zone_of_the_session(
         " AS event_time FROM VALUES (-3), (-2), (-1), (0) AS hours(n)"
     ).coalesce(1)
     _write(frame, streams, stream=name)
-    before = spark.conf.get("spark.sql.session.timeZone")
+    before = str(spark.conf.get("spark.sql.session.timeZone"))
     spark.conf.set("spark.sql.session.timeZone", "Europe/Berlin")
     try:
         register(spark)
