@@ -13,6 +13,7 @@ from ledger.options import ClientOptions
 from stream.aio import (
     EARLIEST,
     LATEST,
+    NULL,
     BackwardBatches,
     CommitOutOfOrder,
     Compression,
@@ -154,6 +155,8 @@ def fields(record: Record) -> bytes:
     event: int | None = record.event_time_ms
     use(Position.parse(str(position)), segment, names, event)
 
+    is_null: bool = record.is_tombstone and record.value is NULL
+    use(is_null)
     return record.key or record.value
 
 
