@@ -148,6 +148,22 @@ def columns(batch: RecordBatch) -> int:
     return len(batch)
 
 
+async def without_a_block(uri: str) -> None:
+    client = await LedgerClient.open(uri)
+    await client.close()
+    namespace: Namespace = await Namespace.open(uri, "demo", create=True)
+    writer: StreamWriter = await namespace.open_writer("s", create=True)
+    partitioned: PartitionedWriter = await namespace.open_partitioned_writer("p", create=2)
+    reader: StreamReader = await namespace.open_reader("s", start=EARLIEST)
+    merged: MergedReader = await namespace.open_merged_reader("s")
+    cursor: Cursor = await namespace.open_cursor("s", "c")
+    consumer: Consumer = await namespace.open_consumer("p", "g")
+    await merged.aclose()
+    await reader.aclose()
+    for opened in (consumer, cursor, partitioned, writer, namespace):
+        await opened.close()
+
+
 def fields(record: Record) -> bytes:
     position: Position = record.position
     segment: int = position.segment + position.entry + position.slot
