@@ -149,8 +149,7 @@ def columns(batch: RecordBatch) -> int:
 
 
 async def without_a_block(uri: str) -> None:
-    client = await LedgerClient.open(uri)
-    await client.close()
+    await (await LedgerClient.open(uri)).close()
     namespace: Namespace = await Namespace.open(uri, "demo", create=True)
     writer: StreamWriter = await namespace.open_writer("s", create=True)
     partitioned: PartitionedWriter = await namespace.open_partitioned_writer("p", create=2)
@@ -171,9 +170,7 @@ def fields(record: Record) -> bytes:
     event: int | None = record.event_time_ms
     use(Position.parse(str(position)), segment, names, event)
 
-    is_null: bool = record.is_tombstone and record.value is NULL
-    use(is_null)
-    return record.key or record.value
+    return record.key or (NULL if record.is_tombstone else record.value)
 
 
 def bytes_of_entries() -> RecordBatch:
