@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 
 import trio
 
@@ -23,6 +24,8 @@ from ledger.wire.messages import ListEntriesRequest, ListEntriesResponse, ReadRe
 
 _AT_ONCE = 32
 """Ledgers that are asked for at the same time."""
+_RANGES_MAX = 1_000_000
+"""Ranges of entries that are taken from one bookie: a few bytes may describe any number of them."""
 _WITHOUT_PASSWORD = (DigestType.CRC32C, DigestType.CRC32)
 
 
@@ -87,7 +90,11 @@ async def look_for_lost_ledger(client: LedgerClient, ledger_id: int) -> LostLedg
                 bookie, ListEntriesRequest(ledger_id), timeout_s=client.options.read_timeout_s
             )
             if answer.status is Status.OK and isinstance(answer, ListEntriesResponse):
-                held[bookie] = list(decode_entries_held(answer.availability or b""))
+                ranges = decode_entries_held(answer.availability or b"")
+                held[bookie] = list(islice(ranges, _RANGES_MAX + 1))
+                if len(held[bookie]) > _RANGES_MAX:
+                    del held[bookie][_RANGES_MAX:]
+                    silent.append(bookie)  # about the rest
             elif answer.status is not Status.NO_SUCH_LEDGER:
                 silent.append(bookie)  # it may have forgotten some, and says so
         except LedgerError:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.testing import SimCluster, simulate
+from ledger import lost_ledgers
 from ledger.core.entry import DigestType
 from ledger.errors import DigestMismatch, NoSuchLedger
 from ledger.lost_ledgers import (
@@ -74,6 +75,22 @@ def test_what_a_silent_bookie_has_is_unknown() -> None:
             assert lost.silent == (holder_of_entry_1,)
 
     simulate(scenario, 1, bookies=3)
+
+
+def test_more_ranges_than_the_bound_are_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lost_ledgers, "_RANGES_MAX", 2)
+
+    async def scenario(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            writer = await client.create_ledger(ensemble_size=3, write_quorum=1, ack_quorum=1)
+            await writer.append_many([b"x"] * 9)
+            await writer.close()
+            await client.delete_ledger(writer.ledger_id)
+            lost = await look_for_lost_ledger(client, writer.ledger_id)
+            assert lost is not None
+            assert (lost.entries, len(lost.silent)) == (6, 3)
+
+    simulate(scenario, 3, bookies=3)
 
 
 def test_entries_that_need_a_lost_password_are_refused() -> None:
