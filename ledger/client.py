@@ -25,7 +25,7 @@ from ledger.core.metadata import (
     LedgerMetadata,
     LedgerState,
 )
-from ledger.core.steady_clock import CLOCK_OFF_MS, SteadyClock
+from ledger.core.steady_clock import SteadyClock, jump_text
 from ledger.errors import LedgerClosed, LedgerError, LedgerExists, NotEnoughBookies
 from ledger.metastore import ClusterAddress, open_store
 from ledger.metastore.base import MetadataStore
@@ -34,6 +34,7 @@ from ledger.metastore.clients import ClientRegistration
 from ledger.metastore.layout import Layout
 from ledger.metastore.ledgers import CLIENT_TAG, LedgerStore
 from ledger.metastore.restores import RestoreLog
+from ledger.metastore.underreplication import UnderreplicationStore
 from ledger.options import ClientOptions
 from ledger.reading.opener import Opener
 from ledger.reading.reader import LedgerReader
@@ -121,6 +122,7 @@ class LedgerClient(Closable):
         self.now_ms = SteadyClock(now_ms, trio.current_time, _note_jump).now_ms
         self.ledgers = LedgerStore(store, root, layout=layout)
         self.bookies = BookieRegistry(store, root)
+        self.underreplication = UnderreplicationStore(store, root, self.now_ms)
         self._registration = ClientRegistration(store, rng)
         self.addresses = BookieAddresses(self.bookies)
         self.pool = BookiePool(network, self.addresses.resolve, self.options, rng, auth=auth)
@@ -385,14 +387,7 @@ class LedgerClient(Closable):
 
 
 def _note_jump(jump_ms: int) -> None:
-    if jump_ms:
-        _log.warning(
-            "the clock of this machine jumped by %+.1f d: it is ignored for an hour, unless it "
-            "jumps back. Cure: correct the clock; if it was wrong before, do nothing",
-            jump_ms / CLOCK_OFF_MS,
-        )
-    else:
-        _log.warning("the clock of this machine is followed again after a jump")
+    _log.warning("%s", jump_text(jump_ms))
 
 
 def wall_ms() -> int:

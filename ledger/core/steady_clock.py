@@ -84,3 +84,13 @@ class SteadyClock:
         if was_in_doubt:
             self._notice(0)
         return wall_ms
+
+
+def jump_text(jump_ms: int) -> str:
+    """Returns what is to be logged about a jump of the clock; 0: it is followed again."""
+    if not jump_ms:
+        return "the clock of this machine is followed again after a jump"
+    return (
+        f"the clock of this machine jumped by {jump_ms / CLOCK_OFF_MS:+.1f} d: it is ignored for "
+        "an hour, unless it jumps back. Cure: correct the clock; if it was wrong before, do nothing"
+    )

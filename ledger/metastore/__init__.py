@@ -16,6 +16,7 @@ that importing it needs no driver's dependencies.
 - `paths`: the form of paths and the limits of nodes.
 - `registration`: keeps one bookie registered.
 - `restores`: histories that were lost when the store was put back to an older state.
+- `underreplication`: which ledgers lack copies, and who copies them.
 - `sqlite/`, `zookeeper/`: the other drivers.
 """
 

@@ -1,0 +1,382 @@
+"""Which ledgers lack copies, and who is copying them: Apache's tree below `underreplication`.
+
+A *mark* is the node of a ledger that lacks copies, with the bookies whose copies are missing. A
+replication worker locks the ledger by an ephemeral node, makes the copies, and deletes the mark by
+its version: a ledger that was marked again meanwhile stays marked. Names and bytes are those of
+Apache's `ZkLedgerUnderreplicationManager`, so that its auditor and workers act on the same marks.
+
+The four folders above a mark are the id of its ledger in hexadecimal, and are deleted with it; so
+all marked ledgers are found without a look into the last folder.
+"""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import trio
+
+from ledger.errors import (
+    InvalidArgument,
+    MetadataConflict,
+    MetadataCorrupt,
+    MetadataUnavailable,
+    NodeExists,
+    NoSuchNode,
+)
+from ledger.metastore.base import MetadataStore
+from ledger.proto.data_formats_pb2 import (
+    CheckAllLedgersFormat,
+    LedgerRereplicationLayoutFormat,
+    LockDataFormat,
+    PlacementPolicyCheckFormat,
+    ReplicasCheckFormat,
+    UnderreplicatedLedgerFormat,
+)
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+
+_TRIES_MAX = 100
+_FOLDER = re.compile(r"[0-9a-f]{4}\Z")
+_LOCK = re.compile(r"urL([0-9]{10,19})\Z")
+_DELAY = re.compile(rb"[0-9]{1,9}\Z")
+_UNLOCK_S = 2.0
+LAYOUT_TYPE, LAYOUT_VERSION = "BASIC", 1
+
+MessageT = TypeVar("MessageT", bound="Message")
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A ledger that lacks copies. `replicas` are the bookies whose copies are missing, as far as
+    that was known; `created_ms` is when that was last noted, wall clock."""
+
+    ledger_id: int
+    replicas: tuple[str, ...]
+    created_ms: int
+    version: int
+
+
+class PeriodicCheck(enum.Enum):
+    """A check of all ledgers; the value is the name of the node with the time of the last one."""
+
+    ALL_LEDGERS = "checkallledgersctime"
+    PLACEMENT = "placementpolicycheckctime"
+    REPLICAS = "replicascheckctime"
+
+
+_CHECKS: dict[PeriodicCheck, tuple[Any, str]] = {
+    PeriodicCheck.ALL_LEDGERS: (CheckAllLedgersFormat, "checkAllLedgersCTime"),
+    PeriodicCheck.PLACEMENT: (PlacementPolicyCheckFormat, "placementPolicyCheckCTime"),
+    PeriodicCheck.REPLICAS: (ReplicasCheckFormat, "replicasCheckCTime"),
+}
+
+
+class UnderreplicationStore:
+    """The marks of the cluster below `root`. Any number may share one store.
+
+    Args:
+        now_ms: wall clock in milliseconds, for the time of a mark.
+    """
+
+    def __init__(self, store: MetadataStore, root: str, now_ms: Callable[[], int]) -> None:
+        self._store = store
+        self._now_ms = now_ms
+        self._base = f"{root}/underreplication"
+        self._ledgers = f"{self._base}/ledgers"
+        self._locks = f"{self._base}/locks"
+        self._disable = f"{self._base}/disable"
+        self._delay = f"{self._base}/lostBookieRecoveryDelay"
+        self._has_layout = False
+
+    # Marks.
+
+    async def mark(self, ledger_id: int, replicas: Collection[str]) -> None:
+        """Notes that the copies of `replicas` are missing. What was noted before stays.
+
+        Raises MetadataCorrupt if the ledger has a mark that cannot be read, or the tree another
+        layout.
+        """
+        await self._check_layout()
+        wanted = tuple(dict.fromkeys(replicas))
+        for _ in range(_TRIES_MAX):
+            present = await self.read(ledger_id)
+            try:
+                if present is None:
+                    data = encode_mark(wanted, self._now_ms())
+                    await self._store.create(self._path(ledger_id), data)
+                    return
+                added = [one for one in wanted if one not in present.replicas]
+                if added:
+                    data = encode_mark((*present.replicas, *added), self._now_ms())
+                    await self._store.put(self._path(ledger_id), data, present.version)
+            except (NodeExists, NoSuchNode, MetadataConflict):
+                continue
+            return
+        raise MetadataConflict(
+            f"ledger {ledger_id}: others changed its mark first {_TRIES_MAX} times"
+        )
+
+    async def read(self, ledger_id: int) -> Mark | None:
+        """Returns the mark of a ledger; None if it has none. Raises MetadataCorrupt."""
+        path = self._path(ledger_id)
+        try:
+            node = await self._store.get(path)
+        except NoSuchNode:
+            return None
+        message = _parsed(node.data, UnderreplicatedLedgerFormat(), path)
+        created_ms = message.ctime if message.HasField("ctime") else node.created_ms
+        return Mark(ledger_id, tuple(message.replica), created_ms, node.version)
+
+    async def unmark(self, mark: Mark) -> bool:
+        """Deletes a mark that did not change since it was read; returns whether it is gone."""
+        path = self._path(mark.ledger_id)
+        try:
+            await self._store.delete(path, mark.version)
+        except MetadataConflict:
+            return False
+        except NoSuchNode:
+            pass
+        await self._prune(path)
+        return True
+
+    async def list(self) -> builtins.list[int]:
+        """Returns the marked ledgers, ascending. A mark may be gone or made meanwhile."""
+        found = []
+        for first in await self._folders(self._ledgers):
+            for second in await self._folders(f"{self._ledgers}/{first}"):
+                above = f"{self._ledgers}/{first}/{second}"
+                for third in await self._folders(above):
+                    for fourth in await self._folders(f"{above}/{third}"):
+                        found.append(int(first + second + third + fourth, 16))
+        return sorted(found)
+
+    async def watch_any(self) -> AsyncGenerator[bool, None]:
+        """Yields whether any ledger is marked, at once and after changes. Close it with
+        `aclosing`."""
+        async with aclosing(self._store.watch_children(self._ledgers)) as changes:
+            async for names in changes:
+                yield bool(names)
+
+    async def _folders(self, path: str) -> builtins.list[str]:
+        return [name for name in await self._store.children(path) if _FOLDER.match(name)]
+
+    async def _prune(self, path: str) -> None:
+        """Deletes the empty folders above a mark. They may be in use again, which is no error."""
+        while (path := path.rpartition("/")[0]) != self._ledgers:
+            try:
+                await self._store.delete(path)
+            except (InvalidArgument, NoSuchNode, MetadataConflict):
+                return
+
+    # Locks.
+
+    @asynccontextmanager
+    async def lock(self, ledger_id: int, owner: str) -> AsyncIterator[bool]:
+        """Locks a ledger for the block; the value is False if another worker holds the lock.
+
+        The lock is a courtesy: it ends with the session, and who changes a ledger compares the
+        version of its metadata. `owner` is unique to the process; its own lock, left by a call
+        with an unknown outcome, is taken again.
+        """
+        path = self._lock_path(ledger_id)
+        try:
+            await self._store.create(path, encode_lock(owner), is_ephemeral=True)
+            is_locked = True
+        except NodeExists:
+            is_locked = await self.lock_owner(ledger_id) == owner
+        try:
+            yield is_locked
+        finally:
+            if is_locked:
+                with trio.move_on_after(_UNLOCK_S) as scope:
+                    scope.shield = True
+                    await self._unlock(ledger_id, owner)
+
+    async def _unlock(self, ledger_id: int, owner: str) -> None:
+        try:
+            # After the end of a session the lock may be another worker's.
+            if await self.lock_owner(ledger_id) == owner:
+                await self._store.delete(self._lock_path(ledger_id))
+        except (NoSuchNode, MetadataUnavailable):
+            pass  # it ends with the session, or with the next lock of this ledger
+
+    async def lock_owner(self, ledger_id: int) -> str | None:
+        """Returns who holds the lock of a ledger; None if nobody does, "unknown" if its data cannot
+        be read."""
+        path = self._lock_path(ledger_id)
+        try:
+            node = await self._store.get(path)
+            message = _parsed(node.data, LockDataFormat(), path)
+        except NoSuchNode:
+            return None
+        except MetadataCorrupt:
+            return "unknown"
+        return str(message.bookieId) or "unknown"
+
+    async def locked(self) -> dict[int, str]:
+        """Returns the ledgers that are being copied, and by whom."""
+        found = {}
+        for name in await self._store.children(self._locks):
+            match = _LOCK.match(name)
+            if match is not None:
+                owner = await self.lock_owner(int(match[1]))
+                if owner is not None:
+                    found[int(match[1])] = owner
+        return found
+
+    # Settings of the cluster.
+
+    async def is_enabled(self) -> bool:
+        """Whether auto-recovery may work; an operator disables it for the whole cluster."""
+        try:
+            await self._store.get(self._disable)
+        except NoSuchNode:
+            return True
+        return False
+
+    async def set_enabled(self, enabled: bool) -> None:
+        """Permits auto-recovery, or stops it in the whole cluster until it is permitted again."""
+        await self._check_layout()
+        try:
+            if enabled:
+                await self._store.delete(self._disable)
+            else:
+                await self._store.create(self._disable, b"")
+        except (NodeExists, NoSuchNode):
+            pass
+
+    async def watch_enabled(self) -> AsyncGenerator[bool, None]:
+        """Yields `is_enabled` at once and after changes. Close it with `aclosing`."""
+        async with aclosing(self._store.watch(self._disable)) as nodes:
+            async for node in nodes:
+                yield node is None
+
+    async def lost_bookie_recovery_delay_s(self) -> int | None:
+        """Returns how long a single lost bookie is waited for, in seconds; None if that was never
+        set for the cluster. Raises MetadataCorrupt."""
+        try:
+            return decode_delay_s((await self._store.get(self._delay)).data, self._delay)
+        except NoSuchNode:
+            return None
+
+    async def set_lost_bookie_recovery_delay_s(self, seconds: int) -> None:
+        """Sets it for the cluster. Any set, also to the same value, has the auditor look now."""
+        if not 0 <= seconds < 10**9:
+            raise InvalidArgument(f"a delay of {seconds} s is not in 0..999999999")
+        await self._check_layout()
+        data = str(seconds).encode()
+        try:
+            await self._store.create(self._delay, data)
+        except NodeExists:
+            await self._store.put(self._delay, data)
+
+    async def watch_delay(self) -> AsyncGenerator[int | None, None]:
+        """Yields the delay in seconds at once and whenever it is set, also to the same value; None
+        while it is not set or cannot be read. Close it with `aclosing`."""
+        async with aclosing(self._store.watch(self._delay)) as nodes:
+            async for node in nodes:
+                try:
+                    yield None if node is None else decode_delay_s(node.data, self._delay)
+                except MetadataCorrupt:
+                    yield None
+
+    async def last_check_ms(self, check: PeriodicCheck) -> int:
+        """Returns when a check of all ledgers was last completed, wall clock; -1 for never."""
+        path, (kind, field) = f"{self._base}/{check.value}", _CHECKS[check]
+        try:
+            node = await self._store.get(path)
+            return int(getattr(kind.FromString(node.data), field))
+        except NoSuchNode:
+            return -1
+        except Exception as error:  # DecodeError, which is slow to import
+            raise MetadataCorrupt(f"{path}: {error}") from error
+
+    async def set_last_check(self, check: PeriodicCheck) -> None:
+        """Records that a check of all ledgers was completed now."""
+        await self._check_layout()
+        path, (kind, field) = f"{self._base}/{check.value}", _CHECKS[check]
+        data: bytes = kind(**{field: self._now_ms()}).SerializeToString()
+        try:
+            await self._store.create(path, data)
+        except NodeExists:
+            await self._store.put(path, data)
+
+    # Paths.
+
+    async def _check_layout(self) -> None:
+        """Creates the LAYOUT node, or checks that it is the known one. Raises MetadataCorrupt."""
+        if self._has_layout:
+            return
+        path = f"{self._base}/LAYOUT"
+        try:
+            await self._store.create(path, encode_layout())
+        except NodeExists:
+            node = await self._store.get(path)
+            found = _parsed(node.data, LedgerRereplicationLayoutFormat(), path)
+            if (found.type, found.version) != (LAYOUT_TYPE, LAYOUT_VERSION):
+                raise MetadataCorrupt(
+                    f"{path} names the layout {found.type!r} version {found.version}; known is "
+                    f"{LAYOUT_TYPE} version {LAYOUT_VERSION}"
+                ) from None
+        self._has_layout = True
+
+    def _path(self, ledger_id: int) -> str:
+        if not 0 <= ledger_id < 2**63:
+            raise InvalidArgument(f"ledger id {ledger_id} is not in 0..{2**63 - 1}")
+        digits = f"{ledger_id:016x}"
+        folders = "/".join(digits[at : at + 4] for at in range(0, 16, 4))
+        return f"{self._ledgers}/{folders}/urL{ledger_id:010d}"
+
+    def _lock_path(self, ledger_id: int) -> str:
+        return f"{self._locks}/urL{ledger_id:010d}"
+
+
+def encode_mark(replicas: Sequence[str], created_ms: int) -> bytes:
+    """Returns the data of a mark."""
+    return _text(UnderreplicatedLedgerFormat(replica=replicas, ctime=created_ms))
+
+
+def encode_lock(owner: str) -> bytes:
+    """Returns the data of a lock."""
+    return _text(LockDataFormat(bookieId=owner))
+
+
+def encode_layout() -> bytes:
+    """Returns the data of the LAYOUT node."""
+    return _text(LedgerRereplicationLayoutFormat(type=LAYOUT_TYPE, version=LAYOUT_VERSION))
+
+
+def decode_delay_s(data: bytes, path: str) -> int:
+    """Returns a delay in seconds. Raises MetadataCorrupt."""
+    if _DELAY.match(data) is None:
+        raise MetadataCorrupt(
+            f"{path} holds {data[:40]!r}, which is no number of seconds. Cure: set it again"
+        )
+    return int(data)
+
+
+def _text(message: Any) -> bytes:
+    from google.protobuf import text_format  # slow to import, and seldom needed
+
+    text: str = text_format.MessageToString(message, as_utf8=False)
+    return text.encode()
+
+
+def _parsed(data: bytes, message: MessageT, path: str) -> MessageT:
+    from google.protobuf import text_format
+
+    try:
+        parsed: MessageT = text_format.Parse(data.decode(), message)
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise MetadataCorrupt(
+            f"{path} cannot be read: {error}. Cure: delete the node; if copies are missing, the "
+            "next check marks the ledger again"
+        ) from error
+    return parsed
