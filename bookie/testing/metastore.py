@@ -107,25 +107,46 @@ class SimMetadataStore:
             "create",
             path,
             lambda: self.inner.create(path, data, is_ephemeral=is_ephemeral),
-            [change],
+            lambda: self.inner.apply([change]),
         )
 
     async def put(self, path: str, data: bytes, version: int = ANY_VERSION) -> int:
+        change = Put(path, data, version)
         return await self._call(
-            "put", path, lambda: self.inner.put(path, data, version), [Put(path, data, version)]
+            "put",
+            path,
+            lambda: self.inner.put(path, data, version),
+            lambda: self.inner.apply([change]),
         )
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
+        change = Delete(path, version)
         await self._call(
-            "delete", path, lambda: self.inner.delete(path, version), [Delete(path, version)]
+            "delete",
+            path,
+            lambda: self.inner.delete(path, version),
+            lambda: self.inner.apply([change]),
         )
 
     async def transaction(self, changes: Sequence[Change]) -> None:
         paths = ",".join(change.path for change in changes)
-        await self._call("transaction", paths, lambda: self.inner.transaction(changes), changes)
+        await self._call(
+            "transaction",
+            paths,
+            lambda: self.inner.transaction(changes),
+            (lambda: self.inner.apply(changes)) if changes else None,
+        )
 
     async def next_id(self, path: str, *, beyond: int = -1) -> int:
         return await self._call("next id", path, lambda: self.inner.next_id(path, beyond=beyond))
+
+    async def create_numbered(self, prefix: str, data: bytes) -> str:
+        return await self._call(
+            "create numbered",
+            prefix,
+            lambda: self.inner.create_numbered(prefix, data),
+            lambda: self.inner.apply_numbered(prefix, data),
+        )
 
     def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
         return self._watch("watch", path, self.inner.watch(path))
@@ -143,9 +164,10 @@ class SimMetadataStore:
         kind: str,
         path: str,
         call: Callable[[], Awaitable[ResultT]],
-        changes: Sequence[Change] = (),
+        change: Callable[[], object] | None = None,
     ) -> ResultT:
-        """Makes one round trip. The change itself happens at one instant, or not at all."""
+        """Makes one round trip. The change itself happens at one instant, or not at all; late it
+        is made by `change`."""
         metadata = self._metadata
         options, chance = metadata.options, metadata.chance
         await metadata.simulation.sleep(chance.uniform(0, options.delay_max_s))
@@ -153,8 +175,8 @@ class SimMetadataStore:
         is_cut_off = metadata.is_unreachable(self.node)
         if is_cut_off or chance.random() < options.error_before_probability:
             await self._fail(kind, path, "before")
-        if changes and options.error_late_probability:  # no chance is drawn where it is off
-            await self._maybe_late(kind, path, changes)
+        if change is not None and options.error_late_probability:  # none is drawn where it is off
+            await self._maybe_late(kind, path, change)
         result = await self._instantly(call)
         metadata.simulation.trace("metadata", self.node, kind, path)
         await metadata.simulation.sleep(chance.uniform(0, options.delay_max_s))
@@ -163,7 +185,7 @@ class SimMetadataStore:
             await self._fail(kind, path, "after")
         return result
 
-    async def _maybe_late(self, kind: str, path: str, changes: Sequence[Change]) -> None:
+    async def _maybe_late(self, kind: str, path: str, change: Callable[[], object]) -> None:
         metadata = self._metadata
         options, chance = metadata.options, metadata.chance
         if chance.random() >= options.error_late_probability:
@@ -175,7 +197,7 @@ class SimMetadataStore:
             if self.is_frozen or self.inner.session is not session:
                 return
             try:
-                self.inner.apply(changes)
+                change()
             except LedgerError as error:
                 metadata.simulation.trace(
                     "metadata late without success", self.node, kind, path, str(error)

@@ -125,6 +125,18 @@ class MetadataStore(Protocol):
         """
         ...
 
+    async def create_numbered(self, prefix: str, data: bytes) -> str:
+        """Creates an ephemeral node and returns its path: `prefix` and a number of ten digits,
+        greater than those of all nodes that were made in this way below the same parent before.
+
+        `data` must differ from that of all nodes with this prefix: by it a create whose response
+        was lost is found. A call makes at most one node. After MetadataUnavailable there may be
+        one, also a while later: the caller looks for its data. ZooKeeper counts each child of the
+        parent, and beyond 2^31-1 in negative numbers. Raises NodeExists if a node was made there
+        by another call under that very name.
+        """
+        ...
+
     def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
         """Yields the node (None while it does not exist) at once, and again after each change.
 

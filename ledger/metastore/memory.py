@@ -36,7 +36,9 @@ from ledger.metastore.paths import (
     ancestors_of,
     check_node,
     check_path,
+    counter_of,
     name_of,
+    numbered,
     parent_of,
 )
 
@@ -333,6 +335,18 @@ class MemoryStore:
         await self._begin()
         self._check_bound()
         return self._tree.take_id(check_path(path), beyond)
+
+    async def create_numbered(self, prefix: str, data: bytes) -> str:
+        await self._begin()
+        return self.apply_numbered(prefix, data)
+
+    def apply_numbered(self, prefix: str, data: bytes) -> str:
+        """Creates a numbered node without a checkpoint."""
+        check_node(numbered(prefix, 0), len(data))
+        self._check_bound()
+        path = numbered(prefix, self._tree.take_id(counter_of(prefix)))
+        self.apply([Create(path, data, is_ephemeral=True)])
+        return path
 
     def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
         return self._watch((check_path(path), False), self._tree.get)

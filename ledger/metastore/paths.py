@@ -55,6 +55,17 @@ def name_of(path: str) -> str:
     return path.rpartition("/")[2]
 
 
+def numbered(prefix: str, number: int) -> str:
+    """Returns the path of a numbered node: "/a/V_", 7 -> "/a/V_0000000007", as in ZooKeeper."""
+    return f"{prefix}{number:010d}"
+
+
+def counter_of(prefix: str) -> str:
+    """Returns the name of the counter of numbered nodes, which is that of the parent: "/a/V_" ->
+    "/a/". It is no path, so that it is not the counter of ids of any path."""
+    return f"{prefix.rpartition('/')[0]}/"
+
+
 def ancestors_of(path: str) -> list[str]:
     """Returns all ancestors except the root, topmost first: "/a/b/c" -> ["/a", "/a/b"]."""
     parts = path[1:].split("/")

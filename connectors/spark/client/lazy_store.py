@@ -106,6 +106,9 @@ class LazyStore:
     async def next_id(self, path: str, *, beyond: int = -1) -> int:
         return await (await self._opened()).next_id(path, beyond=beyond)
 
+    async def create_numbered(self, prefix: str, data: bytes) -> str:
+        return await (await self._opened()).create_numbered(prefix, data)
+
     async def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
         async with aclosing((await self._opened()).watch(path)) as nodes:
             async for node in nodes:

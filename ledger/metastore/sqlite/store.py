@@ -20,7 +20,7 @@ import trio
 
 from ledger.errors import InvalidArgument, MetadataUnavailable, NodeExists, SessionLost
 from ledger.metastore.base import ANY_VERSION, Change, Create, Delete, Node, Put
-from ledger.metastore.paths import TRANSACTION_CHANGES_MAX, check_path
+from ledger.metastore.paths import TRANSACTION_CHANGES_MAX, check_node, check_path, numbered
 from ledger.metastore.sqlite.batching import CallBatcher, Work
 from ledger.metastore.sqlite.connection import BUSY_TIMEOUT_S
 from ledger.metastore.sqlite.liveness import identity_of
@@ -193,6 +193,10 @@ class SqliteStore:
     async def next_id(self, path: str, *, beyond: int = -1) -> int:
         return await self.commits.do(partial(self._file.take_id, check_path(path), beyond))
 
+    async def create_numbered(self, prefix: str, data: bytes) -> str:
+        check_node(numbered(prefix, 0), len(data))
+        return await self._in_session(partial(self._file.create_numbered, prefix, bytes(data)))
+
     def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
         return self._watch(path, False)
 
@@ -314,15 +318,19 @@ class SqliteStore:
     async def _apply(self, changes: Sequence[Change]) -> list[int]:
         for change in changes:
             check_path(change.path)
+        return await self._in_session(partial(self._file.apply, changes))
+
+    async def _in_session(self, change: Callable[[int], T]) -> T:
+        """Makes a change in the present session; again in the next one if it was lost."""
         for _ in range(RENEWALS_MAX):
             session = self._session
             try:
-                versions = await self.commits.do(partial(self._file.apply, changes, session))
+                result = await self.commits.do(partial(change, session))
             except SessionLost:
                 await self._renew(session)
                 continue
             self._has_changed.set()
-            return versions
+            return result
         raise SessionLost(
             f"{self._file.path}: the session was lost {RENEWALS_MAX} times in a row: is this"
             " process repeatedly stopped for longer than the session timeout?"

@@ -22,7 +22,14 @@ from ledger.errors import (
     SessionLost,
 )
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, Node, Put
-from ledger.metastore.paths import ancestors_of, check_node, name_of, parent_of
+from ledger.metastore.paths import (
+    ancestors_of,
+    check_node,
+    counter_of,
+    name_of,
+    numbered,
+    parent_of,
+)
 from ledger.metastore.sqlite.connection import (
     BUSY_TIMEOUT_S,
     check_content,
@@ -209,6 +216,12 @@ class SqliteTree:
             (path, beyond),
         ).fetchone()
         return int(following) - 1
+
+    def create_numbered(self, prefix: str, data: bytes, session: int) -> str:
+        """Creates the next numbered node. Raises as `apply` does; then no number is taken."""
+        path = numbered(prefix, self.take_id(counter_of(prefix)))
+        self.apply([Create(path, data, is_ephemeral=True)], session)
+        return path
 
     def _apply_one(self, change: Change, session: int) -> int:
         path = change.path

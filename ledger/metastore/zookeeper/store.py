@@ -26,7 +26,7 @@ from ledger.metastore.base import (
     Put,
     cluster_gone,
 )
-from ledger.metastore.paths import check_node, check_path
+from ledger.metastore.paths import check_node, check_path, name_of, numbered, parent_of
 from ledger.metastore.zookeeper.address import OWN, ZooKeeperAddress, parse_address
 from ledger.metastore.zookeeper.ephemerals import Ephemerals
 from ledger.metastore.zookeeper.errors import OutcomeUnknown, translate
@@ -180,6 +180,25 @@ class ZooKeeperStore:
             else:
                 return int(made.removeprefix(whole))
 
+    async def create_numbered(self, prefix: str, data: bytes) -> str:
+        check_node(numbered(prefix, 0), len(data))
+        whole = self._whole(prefix)
+        while True:
+            try:
+                made = await self._make_kept(whole, bytes(data))
+            except zk.NoNodeError:
+                await self._changes.make_parents(whole)
+            except OutcomeUnknown:
+                # It is not repeated: the lost one may be carried out later, and there would be two.
+                found = await self._find_numbered(prefix, data)
+                if found is None:
+                    raise
+                return found
+            except zk.ZookeeperError as error:
+                raise translate(error, prefix) from error
+            else:
+                return prefix + made.removeprefix(whole)
+
     def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
         check_path(path)
 
@@ -249,6 +268,40 @@ class ZooKeeperStore:
 
         made: str = await self._session.call(issue, f"take an id of {whole}", is_change=True)
         return made
+
+    async def _make_kept(self, whole: str, data: bytes) -> str:
+        sent: list[Any] = []
+
+        def issue(client: KazooClient) -> Any:
+            sent.append(client.create_async(whole, data, ephemeral=True, sequence=True))
+            return sent[-1]
+
+        try:
+            made: str = await self._session.call(issue, f"create {whole}", is_change=True)
+        except trio.Cancelled:
+            for answer in sent:
+                answer.rawlink(
+                    lambda made: self._session.completions.put(partial(self._unmake, made))
+                )
+            raise
+        return made
+
+    async def _find_numbered(self, prefix: str, data: bytes) -> str | None:
+        """Returns the node with this prefix and data that the present session has made."""
+        parent, start = parent_of(prefix), name_of(prefix)
+        names = [name for name in await self.children(parent) if name.startswith(start)]
+        for name in reversed(names):  # the newest first
+            path = prefix + name.removeprefix(start)
+            whole = self._whole(path)
+            try:
+                found, stat = await self._read(
+                    whole, partial(KazooClient.get_async, path=whole), path
+                )
+            except NoSuchNode:
+                continue
+            if (found or b"") == data and stat.ephemeralOwner == self._session.session_id:
+                return path
+        return None
 
     def _unmake(self, made: Any) -> None:
         """Deletes the node, also after a cancellation: nodes would accumulate in the session."""

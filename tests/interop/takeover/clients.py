@@ -66,6 +66,9 @@ class NarrowedStore:
     async def next_id(self, path: str, *, beyond: int = -1) -> int:
         return await self._store.next_id(path, beyond=beyond)
 
+    async def create_numbered(self, prefix: str, data: bytes) -> str:
+        return await self._store.create_numbered(prefix, data)
+
     def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
         return self._store.watch(path)
 

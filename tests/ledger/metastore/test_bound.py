@@ -56,6 +56,7 @@ async def unknown_everywhere(store: MetadataStore, message: str) -> None:
         lambda: store.transaction([Create("/a/b", b"")]),
         lambda: store.transaction([Check("/a/b", 0)]),
         lambda: store.next_id("/ids/ID-"),
+        lambda: store.create_numbered("/a/V_", b""),
     ]
     for call in calls:
         with pytest.raises(MetadataUnavailable, match=message):
