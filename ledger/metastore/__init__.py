@@ -10,6 +10,7 @@ that importing it needs no driver's dependencies.
 - `clients`: the ephemeral node of a client, by which others see that it lives.
 - `cookie`: the identity of a bookie's data.
 - `decommissions`: which bookies are to be emptied, and how far that has come.
+- `election`: who is the auditor, in one order with Apache's candidates.
 - `layout`: where ledgers are stored below the root; the LAYOUT node.
 - `ledger_ids`: generation of ledger ids.
 - `ledgers`: metadata of ledgers, changed by compare-and-set.
