@@ -124,22 +124,36 @@ def fixed_part(metadata: LedgerMetadata) -> LedgerMetadata:
 def expected_ranges(metadata: LedgerMetadata, bookie: str) -> Iterator[Range]:
     """Yields the ranges that `bookie` should hold, in order and without overlaps. The ledger must
     be closed."""
-    assert metadata.is_closed, f"ledger {metadata.ledger_id} is not closed"
+    for number, fragment in enumerate(metadata.fragments):
+        if bookie in fragment.bookies:
+            yield from fragment_ranges(metadata, number, fragment.bookies.index(bookie))
+
+
+def fragment_ranges(metadata: LedgerMetadata, number: int, index: int) -> Iterator[Range]:
+    """Yields the ranges of fragment `number` that the bookie at `index` of its ensemble should
+    hold, in order. The ledger must be closed."""
     size, quorum = metadata.ensemble_size, metadata.write_quorum
-    ends = [fragment.first_entry_id - 1 for fragment in metadata.fragments[1:]]
-    for fragment, end in zip(metadata.fragments, [*ends, metadata.last_entry_id], strict=True):
-        first, last = fragment.first_entry_id, min(end, metadata.last_entry_id)
-        if bookie not in fragment.bookies or first > last:
-            continue
-        if size == quorum:
-            yield first, last
-            continue
-        # Of each `size` consecutive entries, those from `index - quorum + 1` to `index`,
-        # cyclically.
-        begin = first - (first - (fragment.bookies.index(bookie) - quorum + 1)) % size
-        for at in range(begin, last + 1, size):
-            if at + quorum > first:
-                yield max(at, first), min(at + quorum - 1, last)
+    first, last = fragment_bounds(metadata, number)
+    if first > last:
+        return
+    if size == quorum:
+        yield first, last
+        return
+    # Of each `size` consecutive entries, those from `index - quorum + 1` to `index`, cyclically.
+    begin = first - (first - (index - quorum + 1)) % size
+    for at in range(begin, last + 1, size):
+        if at + quorum > first:
+            yield max(at, first), min(at + quorum - 1, last)
+
+
+def fragment_bounds(metadata: LedgerMetadata, number: int) -> Range:
+    """Returns the first and the last entry of fragment `number`; without entries the last one is
+    the lesser. The ledger must be closed."""
+    assert metadata.is_closed, f"ledger {metadata.ledger_id} is not closed"
+    last = metadata.last_entry_id
+    if number + 1 < len(metadata.fragments):
+        last = min(last, metadata.fragments[number + 1].first_entry_id - 1)
+    return metadata.fragments[number].first_entry_id, last
 
 
 def missing_ranges(expected: Iterable[Range], held: Iterable[Range]) -> Iterator[Range]:

@@ -231,6 +231,18 @@ class LedgerStore:
                 return False
         return False
 
+    async def is_writer_alive(self, metadata: LedgerMetadata) -> bool:
+        """Whether the ledger names the client that writes it, and that client has its node. Raises
+        MetadataUnavailable."""
+        client_id = metadata.custom.get(CLIENT_TAG)
+        if client_id is None:
+            return False
+        try:
+            await self._store.get(client_path(client_id.decode("ascii", "replace")))
+        except (NoSuchNode, InvalidArgument):
+            return False
+        return True
+
     async def _has_token(self, metadata: LedgerMetadata) -> bool:
         try:
             present, _ = await self.read(metadata.ledger_id)

@@ -1,0 +1,336 @@
+"""Finds ledgers that lack copies, and marks them. One process of the cluster is the auditor.
+
+An audit is one pass over the metadata of all ledgers, paced in reads per second. It is due when a
+bookie was lost or is to be emptied, when an operator asks for it, and once a day; once a week it
+also asks the bookies which entries they hold. A pass that was not caused by a loss continues where
+the auditor before ended.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import trio
+
+from ledger.autorecovery.cluster_view import ClusterView
+from ledger.autorecovery.held_entries import lacking_ranges
+from ledger.autorecovery.options import AutoRecoveryOptions
+from ledger.autorecovery.published import AuditReport, publish_audit, read_audit
+from ledger.client import LedgerClient
+from ledger.core.autorecovery.audit import CopyCounts, bytes_named, to_be_copied
+from ledger.core.autorecovery.bookies import BookieState
+from ledger.core.availability import fixed_part
+from ledger.core.metadata import LedgerMetadata
+from ledger.errors import (
+    LedgerError,
+    MetadataConflict,
+    MetadataCorrupt,
+    MetadataUnavailable,
+    NoSuchLedger,
+    NoSuchNode,
+)
+from ledger.metastore.decommissions import Decommissions
+from ledger.metastore.underreplication import PeriodicCheck
+from ledger.runtime.concurrency import map_bounded
+
+_log = logging.getLogger(__name__)
+
+_STEP = 64
+_PUBLISH_S = 10.0
+_RETRY_S = 1.0
+_RECOUNT_S = 5.0
+_SETTLED_MS = 10_000
+"""A writer may name a bookie until it has seen that it is read-only."""
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One audit in progress."""
+
+    report: AuditReport
+    counts: CopyCounts = field(default_factory=CopyCounts)
+    marked: int = 0
+    asks: int = 0
+    naming: dict[str, dict[int, int]] = field(default_factory=dict)
+    """Of each bookie to be emptied: the ledgers that name it, and about how many bytes."""
+
+
+class Auditor:
+    """The auditor; `run` while this process is elected.
+
+    Args:
+        auditor_id: names this process in its reports.
+    """
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        view: ClusterView,
+        options: AutoRecoveryOptions,
+        *,
+        auditor_id: str,
+    ) -> None:
+        self._client = client
+        self._view = view
+        self._options = options
+        self._auditor_id = auditor_id
+        self._marks = client.underreplication
+        self._decommissions = Decommissions(client.store)
+        self._wanted = trio.Event()
+        self._is_loss = True
+        """Whether a pass from the beginning is due."""
+        self._audited: dict[str, BookieState] = {}
+        self._naming: dict[str, dict[int, int]] = {}
+        self.audits = 0
+        """Passes that were completed."""
+        view.on_change(self._bookies_changed)
+        view.on_audit_wanted(self._audit_wanted)
+
+    def _bookies_changed(self, changed: set[str]) -> None:
+        leaving = (BookieState.LOST, BookieState.EMPTYING)
+        if any(self._view.bookies.state_of(one) in leaving for one in changed):
+            self._audit_wanted()
+        self._wanted.set()
+
+    def _audit_wanted(self) -> None:
+        self._is_loss = True
+        self._wanted.set()
+
+    async def run(self) -> None:
+        """Audits until cancelled. Survives outages of the metadata store."""
+        self._is_loss = True
+        while True:
+            try:
+                await self._audit_once()
+            except MetadataUnavailable as error:
+                _log.warning("audit put off cause=%s", error)
+                await trio.sleep(_RETRY_S)
+
+    async def _audit_once(self) -> None:
+        await self._view.wait_enabled()
+        now_ms, marks = self._client.now_ms(), self._marks
+        checks_entries, due_s = await self._due(now_ms)
+        if self._is_loss or due_s <= 0:
+            self._is_loss = False
+            await self._audit(await self._begin(now_ms, checks_entries=checks_entries))
+            await marks.set_last_check(PeriodicCheck.ALL_LEDGERS)
+            if checks_entries:
+                await marks.set_last_check(PeriodicCheck.REPLICAS)
+            return
+        if self._view.emptying and self._naming:
+            await self._recount()
+            due_s = min(due_s, _RECOUNT_S)
+        elif self._view.emptying:
+            self._is_loss = True  # a full pass verifies that nothing names them
+            due_s = _RECOUNT_S
+        await self._wait(due_s)
+
+    async def _due(self, now_ms: int) -> tuple[bool, float]:
+        """Returns whether bookies are to be asked for their entries, and in how many seconds the
+        next pass is due."""
+        dues = []
+        for check, interval_s in (
+            (PeriodicCheck.ALL_LEDGERS, self._options.ledger_check_interval_s),
+            (PeriodicCheck.REPLICAS, self._options.entry_check_interval_s),
+        ):
+            try:
+                last_ms = await self._marks.last_check_ms(check)
+            except MetadataCorrupt:
+                last_ms = -1
+            # A wall clock that was set back must not put a check off for ever.
+            age_s = max(0, now_ms - last_ms) / 1000 if last_ms >= 0 else float("inf")
+            dues.append(interval_s - age_s if interval_s > 0 else float("inf"))
+        return dues[1] <= 0, min(dues)
+
+    async def _wait(self, seconds: float) -> None:
+        if not self._is_loss:
+            self._wanted = trio.Event()
+        with trio.move_on_after(seconds):
+            await self._wanted.wait()
+        self._wanted = trio.Event()
+
+    # A pass.
+
+    async def _begin(self, now_ms: int, *, checks_entries: bool) -> _Pass:
+        """Returns a pass from the beginning, or the one that another auditor did not end."""
+        before = await read_audit(self._client.store)
+        fresh = AuditReport(
+            auditor=self._auditor_id, begun_ms=now_ms, checks_entries=checks_entries
+        )
+        is_unended = before is not None and not before.ended_ms
+        if before is None or not is_unended or before.checks_entries != checks_entries:
+            return _Pass(fresh)
+        if not checks_entries or self._view.emptying:
+            return _Pass(fresh)  # metadata are read faster than it matters
+        return _Pass(replace(fresh, begun_ms=before.begun_ms, after_ledger=before.after_ledger))
+
+    async def _audit(self, audit: _Pass) -> None:
+        audit.naming = {bookie: {} for bookie in self._view.emptying}
+        ids = [i for i in await self._client.list_ledgers() if i > audit.report.after_ledger]
+        _log.info(
+            "audit begins ledgers=%d checks_entries=%s", len(ids), audit.report.checks_entries
+        )
+        started_s = published_s = trio.current_time()
+        for begin in range(0, len(ids), _STEP):
+            step = ids[begin : begin + _STEP]
+            await self._view.wait_enabled()
+
+            async def examine(ledger_id: int) -> None:
+                await self._examine(audit, ledger_id)
+
+            await map_bounded(step, examine, concurrent_max=_STEP)
+            audit.report = replace(audit.report, after_ledger=step[-1])
+            if trio.current_time() >= published_s + _PUBLISH_S:
+                published_s = trio.current_time()
+                await self._publish(audit, ended_ms=0)
+            await self._keep_pace(started_s, begin + len(step), audit.asks)
+        await self._publish(audit, ended_ms=self._client.now_ms())
+        self.audits += 1
+        self._naming = {bookie: found for bookie, found in audit.naming.items() if found}
+        _log.info("audit ends ledgers=%d marked=%d", len(ids), audit.marked)
+        for bookie, found in audit.naming.items():
+            await self._count_down(bookie, found, audit.report.begun_ms)
+
+    async def _keep_pace(self, started_s: float, reads: int, asks: int) -> None:
+        rates = (
+            (reads, self._options.metadata_reads_per_s),
+            (asks, self._options.entry_checks_per_s),
+        )
+        until_s = started_s + max((n / rate for n, rate in rates if rate > 0), default=0.0)
+        await trio.sleep_until(max(until_s, trio.current_time()))
+
+    async def _examine(self, audit: _Pass, ledger_id: int) -> None:
+        try:
+            metadata, _ = await self._client.ledgers.read(ledger_id)
+        except NoSuchLedger:
+            return
+        except MetadataCorrupt as error:
+            _log.error("ledger not audited ledger=%d cause=%s", ledger_id, error)
+            return
+        bookies = self._view.bookies
+        audit.counts.add(metadata, bookies)
+        for bookie, naming in audit.naming.items():
+            if any(bookie in fragment.bookies for fragment in metadata.fragments):
+                naming[ledger_id] = bytes_named(metadata, bookie)
+        missing = [*to_be_copied(metadata, bookies)]
+        if audit.report.checks_entries:
+            missing += await self._lacking(audit, metadata)
+        if missing:
+            await self._mark(audit, ledger_id, missing)
+
+    async def _mark(self, audit: _Pass, ledger_id: int, missing: Sequence[str]) -> None:
+        try:
+            await self._marks.mark(ledger_id, missing)
+        except MetadataCorrupt as error:
+            _log.error("ledger not marked ledger=%d cause=%s", ledger_id, error)
+            return
+        audit.marked += 1
+        try:
+            await self._client.ledgers.read(ledger_id)
+        except NoSuchLedger:  # deleted in between: it leaves no trace
+            mark = await self._marks.read(ledger_id)
+            if mark is not None:
+                await self._marks.unmark(mark)
+
+    async def _lacking(self, audit: _Pass, metadata: LedgerMetadata) -> list[str]:
+        """Returns the live bookies that lack entries, as far as they answer."""
+        fixed, lacking = fixed_part(metadata), []
+        for bookie in dict.fromkeys(one for f in fixed.fragments for one in f.bookies):
+            if not self._view.bookies.is_live(bookie) or fixed.last_entry_id < 0:
+                continue
+            audit.asks += 1
+            try:
+                if await lacking_ranges(self._client, fixed, bookie):
+                    lacking.append(bookie)
+            except LedgerError as error:
+                _log.info("bookie not checked ledger=%d cause=%s", metadata.ledger_id, error)
+        return lacking
+
+    async def _publish(self, audit: _Pass, *, ended_ms: int) -> None:
+        counts = audit.counts
+        audit.report = replace(
+            audit.report,
+            ended_ms=ended_ms,
+            ledgers=counts.all.ledgers,
+            bytes=counts.all.bytes,
+            ledgers_below_write_quorum=counts.below_write_quorum.ledgers,
+            bytes_below_write_quorum=counts.below_write_quorum.bytes,
+            ledgers_below_ack_quorum=counts.below_ack_quorum.ledgers,
+            bytes_below_ack_quorum=counts.below_ack_quorum.bytes,
+            ledgers_without_copy=counts.without_copy.ledgers,
+            bytes_without_copy=counts.without_copy.bytes,
+            ledgers_marked=audit.marked,
+        )
+        await publish_audit(self._client.store, audit.report)
+
+    # Bookies that are to be emptied.
+
+    async def _recount(self) -> None:
+        """Looks which of the ledgers that named a bookie to be emptied still do."""
+        for bookie, naming in list(self._naming.items()):
+            if bookie not in self._view.emptying:
+                del self._naming[bookie]
+                continue
+            started_s, left = trio.current_time(), {}
+            ids = list(naming)
+            for begin in range(0, len(ids), _STEP):
+                step = ids[begin : begin + _STEP]
+                still_naming = partial(self._still_naming, bookie)
+                for ledger_id in await map_bounded(step, still_naming, concurrent_max=_STEP):
+                    if ledger_id is not None:
+                        left[ledger_id] = naming[ledger_id]
+                await self._keep_pace(started_s, begin + len(step), 0)
+            self._naming[bookie] = left
+            if not left:
+                del self._naming[bookie]
+            await self._count_down(bookie, left, None)
+
+    async def _still_naming(self, bookie: str, ledger_id: int) -> int | None:
+        try:
+            metadata, _ = await self._client.ledgers.read(ledger_id)
+        except NoSuchLedger:
+            return None
+        except MetadataCorrupt:
+            return ledger_id
+        is_named = any(bookie in fragment.bookies for fragment in metadata.fragments)
+        return ledger_id if is_named else None
+
+    async def _count_down(
+        self, bookie: str, left: dict[int, int], audit_begun_ms: int | None
+    ) -> None:
+        """Publishes how far a decommission has come. `audit_begun_ms`: of the full pass that found
+        `left`; without any the bookie leaves the cluster."""
+        found = await self._decommissions.read(bookie)
+        if found is None or found.state != "draining":
+            return
+        counted = replace(
+            found,
+            ledgers_left=len(left),
+            bytes_left=sum(left.values()),
+            ledgers_total=max(found.ledgers_total or 0, len(left)),
+            bytes_total=max(found.bytes_total or 0, sum(left.values())),
+            updated_ms=self._client.now_ms(),
+        )
+        is_verified = (
+            not left
+            and audit_begun_ms is not None
+            and audit_begun_ms >= found.begun_ms + _SETTLED_MS
+        )
+        try:
+            if is_verified:
+                await self._leave(bookie)
+                counted = replace(counted, state="emptied", waits_for=())
+            await self._decommissions.update(counted)
+        except (MetadataConflict, NoSuchNode):
+            pass  # it was cancelled, or changed: the next count is published
+
+    async def _leave(self, bookie: str) -> None:
+        """Removes a bookie that no metadata names from the cluster."""
+        try:
+            await self._client.bookies.delete_cookie(bookie)
+        except NoSuchNode:
+            pass
+        _log.info("bookie is emptied bookie=%s", bookie)

@@ -1,0 +1,159 @@
+"""The bookies of the cluster as auto-recovery sees them, followed by watches.
+
+Nothing is asked while nothing changes. After a change of a registration, a cookie or a decommission
+all of them are read once, a moment later, so that a restart of many bookies is one look.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any
+
+import trio
+
+from ledger.autorecovery.options import AutoRecoveryOptions
+from ledger.core.autorecovery.bookies import Bookies, LostBookies
+from ledger.errors import MetadataUnavailable
+from ledger.metastore.base import MetadataStore
+from ledger.metastore.bookies import BookieRegistry
+from ledger.metastore.decommissions import PATH, Decommission, Decommissions
+from ledger.metastore.underreplication import UnderreplicationStore
+
+_SETTLE_S = 0.2
+_RETRY_S = 1.0
+
+
+class ClusterView:
+    """The bookies of a cluster. `run` follows them; `bookies` is the newest view."""
+
+    def __init__(
+        self,
+        store: MetadataStore,
+        registry: BookieRegistry,
+        marks: UnderreplicationStore,
+        options: AutoRecoveryOptions,
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._marks = marks
+        self._options = options
+        self._decommissions = Decommissions(store)
+        self._lost = LostBookies(options.lost_bookie_recovery_delay_s)
+        self._moved = trio.Event()
+        self._disabled = trio.lowlevel.ParkingLot()
+        self._known: list[str] = []
+        self._listeners: list[Callable[[set[str]], None]] = []
+        self._wanted: list[Callable[[], None]] = []
+        self.bookies = Bookies(hosts={})
+        self.emptying: dict[str, Decommission] = {}
+        """The decommissions that are not completed, by bookie."""
+        self.is_enabled = False
+        self.is_known = False
+        """Whether the bookies were read at least once."""
+
+    def on_change(self, listener: Callable[[set[str]], None]) -> None:
+        """Has `listener` called with the bookies whose state changed, whenever some did."""
+        self._listeners.append(listener)
+
+    def on_audit_wanted(self, listener: Callable[[], None]) -> None:
+        """Has `listener` called whenever an operator asks for an audit."""
+        self._wanted.append(listener)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follows the bookies until cancelled; started once they were read. Survives outages of
+        the metadata store."""
+        root = self._registry.root
+        async with trio.open_nursery() as nursery:
+            for path in (
+                f"{root}/available",
+                f"{root}/available/readonly",
+                f"{root}/cookies",
+                PATH,
+            ):
+                nursery.start_soon(self._follow, self._store.watch_children, path)
+            nursery.start_soon(self._follow_enabled)
+            nursery.start_soon(self._follow_delay)
+            await self._look()
+            task_status.started()
+            while True:
+                await self._wait()
+                await self._look()
+
+    async def _follow(self, watch: Callable[[str], AsyncGenerator[Any, None]], path: str) -> None:
+        async with aclosing(watch(path)) as changes:
+            async for _ in changes:
+                self._moved.set()
+
+    async def _follow_enabled(self) -> None:
+        async with aclosing(self._marks.watch_enabled()) as changes:
+            async for is_enabled in changes:
+                self.is_enabled = is_enabled
+                self._announce(set())
+
+    async def _follow_delay(self) -> None:
+        is_first = True
+        async with aclosing(self._marks.watch_delay()) as changes:
+            async for delay_s in changes:
+                default_s = self._options.lost_bookie_recovery_delay_s
+                self._lost.delay_s = default_s if delay_s is None else delay_s
+                self._moved.set()
+                if not is_first:
+                    for wanted in self._wanted:
+                        wanted()
+                is_first = False
+
+    async def _wait(self) -> None:
+        """Returns after a change, or when a bookie that is waited for is lost."""
+        next_loss_s = self._lost.next_loss_s(trio.current_time())
+        with trio.move_on_at(math.inf if next_loss_s is None else next_loss_s):
+            await self._moved.wait()
+            await trio.sleep(_SETTLE_S)
+        self._moved = trio.Event()
+
+    async def _look(self) -> None:
+        while True:
+            try:
+                await self._read()
+            except MetadataUnavailable:
+                await trio.sleep(_RETRY_S)
+            else:
+                return
+
+    async def _read(self) -> None:
+        hosts = {name: info.host for name, info in (await self._registry.available()).items()}
+        read_only = await self._registry.read_only()
+        known = await self._registry.all()
+        emptying = {one.bookie: one for one in await self._decommissions.list()}
+        leaving = await self._decommissions.names()
+        now_s = trio.current_time()
+        self._lost.observe(known, (*hosts, *read_only), now_s)
+        before, before_known = self.bookies, self._known
+        self.emptying = {b: one for b, one in emptying.items() if one.state == "draining"}
+        self._known = known
+        self.bookies = Bookies(
+            hosts={one: host for one, host in hosts.items() if one not in leaving},
+            read_only=tuple(read_only) + tuple(one for one in hosts if one in leaving),
+            emptying=tuple(emptying),
+            awaited=self._lost.awaited(now_s),
+            replacements={
+                one.bookie: one.replacement
+                for one in emptying.values()
+                if one.replacement is not None
+            },
+        )
+        self.is_known = True
+        names = {*before_known, *known, *before.hosts, *before.read_only, *hosts, *read_only}
+        changed = {one for one in names if before.state_of(one) is not self.bookies.state_of(one)}
+        self._announce(changed)
+
+    async def wait_enabled(self) -> None:
+        """Returns once the bookies are known and auto-recovery is enabled."""
+        while not (self.is_known and self.is_enabled):
+            await self._disabled.park()
+
+    def _announce(self, changed: set[str]) -> None:
+        self._disabled.unpark_all()
+        for listener in self._listeners:
+            listener(changed)

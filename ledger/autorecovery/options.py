@@ -1,0 +1,40 @@
+"""Settings of auto-recovery."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AutoRecoveryOptions:
+    """The settings of auto-recovery in one process."""
+
+    lost_bookie_recovery_delay_s: float = 60.0
+    """How long a single bookie that is down is waited for before its ledgers are copied, unless
+    the cluster has a delay of its own (`ledgerstream autorecovery delay`)."""
+
+    open_ledger_grace_s: float = 30.0
+    """How long the last fragment of an open ledger, of which a bookie is lost, is left to a writer
+    that is not known to be gone; then it is recovered, which fences that writer. A ledger
+    whose writer is known to be alive is never recovered."""
+
+    ledgers_at_once: int = 32
+    """How many ledgers a worker heals at the same time."""
+
+    copy_bytes_per_s: float = 64 * 1024 * 1024
+    """Payload bytes that a worker copies per second; 0: no bound."""
+
+    metadata_reads_per_s: float = 2000.0
+    """Metadata of ledgers that the auditor reads per second."""
+
+    entry_checks_per_s: float = 200.0
+    """Bookies that the auditor asks per second which entries of a ledger they hold."""
+
+    ledger_check_interval_s: float = 86_400.0
+    """How often the metadata of all ledgers are read, also if no bookie was lost."""
+
+    entry_check_interval_s: float = 604_800.0
+    """How often all bookies are asked which entries they hold; 0: never."""
+
+    scan_interval_s: float = 2.0
+    """How often a worker looks for marks while there are any. Without marks it does not look."""

@@ -1,0 +1,123 @@
+"""What auto-recovery publishes about itself: the newest audit, and a report of each worker.
+
+Nodes of JSON, for people and tools; nothing is decided by them, except that an audit continues
+where the one before it ended. Damaged ones count as absent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, TypeVar
+
+from ledger.errors import NodeExists, NoSuchNode
+from ledger.metastore.base import MetadataStore
+
+AUDIT_PATH: Final = "/ledgerstream/autorecovery/audit"
+WORKERS_PATH: Final = "/ledgerstream/autorecovery/workers"
+HELD_MAX: Final = 1000
+REASON_CHARS_MAX: Final = 500
+
+ReportT = TypeVar("ReportT")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditReport:
+    """An audit: a pass over the metadata of all ledgers. Times are milliseconds since 1970."""
+
+    auditor: str
+    begun_ms: int
+    ended_ms: int = 0
+    """0 while it is running."""
+    after_ledger: int = -1
+    """The ledger up to which it has come."""
+    checks_entries: bool = False
+    """Whether bookies are asked which entries they hold."""
+    ledgers: int = 0
+    bytes: int = 0
+    ledgers_below_write_quorum: int = 0
+    bytes_below_write_quorum: int = 0
+    ledgers_below_ack_quorum: int = 0
+    bytes_below_ack_quorum: int = 0
+    ledgers_without_copy: int = 0
+    bytes_without_copy: int = 0
+    ledgers_marked: int = 0
+    """Ledgers that it marked, or found marked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerReport:
+    """What a worker has done since it was started, and what it cannot do."""
+
+    worker: str
+    updated_ms: int
+    ledgers_healed: int = 0
+    entries_copied: int = 0
+    bytes_copied: int = 0
+    bytes_per_s: float = 0.0
+    """Over the time since the report before."""
+    backlog: int = 0
+    in_progress: tuple[int, ...] = ()
+    held_total: int = 0
+    held: tuple[tuple[int, str, int], ...] = ()
+    """Up to HELD_MAX ledgers that cannot be healed now: id, reason, since when."""
+
+
+def _encode(report: Any) -> bytes:
+    return json.dumps({"version": 1, **asdict(report)}).encode()
+
+
+def _decode(data: bytes, kind: type[ReportT]) -> ReportT | None:
+    try:
+        document = json.loads(data)
+        if not isinstance(document, Mapping) or document.get("version") != 1:
+            return None
+        known = {one.name: document[one.name] for one in fields(kind) if one.name in document}  # type: ignore[arg-type]
+        if "held" in known:
+            known["held"] = tuple((int(i), str(why), int(ms)) for i, why, ms in known["held"])
+            known["in_progress"] = tuple(int(one) for one in known.get("in_progress", ()))
+        return kind(**known)
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+async def read_audit(store: MetadataStore) -> AuditReport | None:
+    """Returns the newest audit; None if there was none. Raises MetadataUnavailable."""
+    try:
+        return _decode((await store.get(AUDIT_PATH)).data, AuditReport)
+    except NoSuchNode:
+        return None
+
+
+async def publish_audit(store: MetadataStore, report: AuditReport) -> None:
+    """Replaces the report of the newest audit."""
+    await _publish(store, AUDIT_PATH, _encode(report), is_ephemeral=False)
+
+
+async def read_workers(store: MetadataStore) -> list[WorkerReport]:
+    """Returns the reports of the workers that live and have published one."""
+    found = []
+    for name in await store.children(WORKERS_PATH):
+        try:
+            report = _decode((await store.get(f"{WORKERS_PATH}/{name}")).data, WorkerReport)
+        except NoSuchNode:
+            continue
+        if report is not None:
+            found.append(report)
+    return found
+
+
+async def publish_worker(store: MetadataStore, report: WorkerReport) -> None:
+    """Replaces the report of a worker; it ends with the session."""
+    await _publish(store, f"{WORKERS_PATH}/{report.worker}", _encode(report), is_ephemeral=True)
+
+
+async def _publish(store: MetadataStore, path: str, data: bytes, *, is_ephemeral: bool) -> None:
+    try:
+        await store.put(path, data)
+    except NoSuchNode:
+        try:
+            await store.create(path, data, is_ephemeral=is_ephemeral)
+        except NodeExists:
+            await store.put(path, data)

@@ -1,0 +1,404 @@
+"""Heals marked ledgers: makes the copies that they lack, then deletes the mark.
+
+The ledgers are taken by urgency (`core.autorecovery.backlog`), a bounded number at a time, each
+under its lock. What is copied is durable before metadata names it; metadata is changed by
+compare-and-set at the version that was read before the copying. So a worker may die anywhere: what
+it copied in vain is removed by the bookies, and another worker begins again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import islice
+from typing import Protocol
+
+import trio
+
+from ledger.autorecovery.cluster_view import ClusterView
+from ledger.autorecovery.held_entries import lacking_ranges
+from ledger.autorecovery.options import AutoRecoveryOptions
+from ledger.client import LedgerClient
+from ledger.core import placement
+from ledger.core.autorecovery.backlog import Backlog
+from ledger.core.autorecovery.bookies import BookieState
+from ledger.core.autorecovery.plan import Fill, Hold, Move, copies_left, plan, with_moved_copy
+from ledger.core.availability import Range, fixed_part, fragment_ranges
+from ledger.core.metadata import Fragment, LedgerMetadata
+from ledger.errors import (
+    InvalidArgument,
+    LedgerError,
+    MetadataConflict,
+    MetadataCorrupt,
+    MetadataUnavailable,
+    NoSuchLedger,
+    NotEnoughBookies,
+    UnknownLedgerState,
+)
+from ledger.metastore.underreplication import Mark
+from ledger.runtime.concurrency import map_bounded
+
+_log = logging.getLogger(__name__)
+
+_ROUNDS_MAX = 1000
+_RANGES_PER_COPY = 1000
+_READ_AT_ONCE = 32
+_FED_MAX = 2000
+_METADATA_RETRY_S = 1.0
+_OTHERS_RETRY_S = 5.0
+
+
+class CopyReport(Protocol):
+    """What came of a copy: the payload that arrived, and what no source could give."""
+
+    @property
+    def entries(self) -> int: ...
+
+    @property
+    def payload_bytes(self) -> int: ...
+
+    @property
+    def unreadable(self) -> Sequence[tuple[Range, str]]: ...
+
+    @property
+    def is_stopped(self) -> bool: ...
+
+
+class Copier(Protocol):
+    """Copies entries of one ledger to one bookie (`ledger.autorecovery.copier`)."""
+
+    async def copy(
+        self,
+        metadata: LedgerMetadata,
+        target: str,
+        ranges: Sequence[Range],
+        *,
+        is_wanted: Callable[[], bool],
+    ) -> CopyReport: ...
+
+
+@dataclass(slots=True)
+class WorkerStatistics:
+    """What a worker did since it was started."""
+
+    ledgers_healed: int = 0
+    ledgers_deleted: int = 0
+    """Marked ledgers that were deleted before they were healed."""
+    copies_moved: int = 0
+    copies_filled: int = 0
+    copies_stopped: int = 0
+    """Copies that were not needed any more, as the bookie came back."""
+    entries_copied: int = 0
+    bytes_copied: int = 0
+    conflicts: int = 0
+    """Ledgers whose metadata was changed by others during the copying."""
+
+
+class _Held(Exception):
+    """No error: the ledger is tried again later."""
+
+    def __init__(self, *holds: Hold) -> None:
+        super().__init__(holds)
+        self.holds = holds
+
+
+class ReplicationWorker:
+    """A replication worker; any number of them share the marks of a cluster.
+
+    Args:
+        worker_id: unique to this process; the owner of its locks.
+        rng: chooses among bookies.
+    """
+
+    def __init__(
+        self,
+        client: LedgerClient,
+        view: ClusterView,
+        copier: Copier,
+        options: AutoRecoveryOptions,
+        *,
+        worker_id: str,
+        rng: random.Random,
+    ) -> None:
+        self._client = client
+        self._view = view
+        self._copier = copier
+        self._options = options
+        self._worker_id = worker_id
+        self._rng = rng
+        self._marks = client.underreplication
+        self.backlog = Backlog()
+        self.statistics = WorkerStatistics()
+        self.in_progress: dict[int, None] = {}
+        self._idle = trio.lowlevel.ParkingLot()
+        self._look = trio.Event()
+        self._news = trio.Event()
+        view.on_change(self._bookies_changed)
+
+    async def wait_news(self) -> None:
+        """Returns after a ledger was begun or tried since the last call."""
+        await self._news.wait()
+        self._news = trio.Event()
+
+    # Which ledgers.
+
+    async def run(self) -> None:
+        """Heals ledgers until cancelled. Survives outages of the metadata store."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._feed)
+            for _ in range(self._options.ledgers_at_once):
+                nursery.start_soon(self._heal_ledgers)
+
+    def _bookies_changed(self, changed: set[str]) -> None:
+        self.backlog.bookies_changed(changed, trio.current_time())
+        self._look.set()
+
+    async def _feed(self) -> None:
+        """Adds marked ledgers to the backlog. Without marks it waits for one, asking nothing."""
+        while True:
+            await self._wait_for_marks()
+            try:
+                marked = await self._marks.list()
+                missing = self.backlog.unknown(marked, trio.current_time())
+                missing = [one for one in missing if one not in self.in_progress]
+                room = max(0, _FED_MAX - len(self.backlog))
+                await map_bounded(missing[:room], self._add, concurrent_max=_READ_AT_ONCE)
+            except MetadataUnavailable:
+                await trio.sleep(_METADATA_RETRY_S)
+                continue
+            self._idle.unpark(count=len(self.backlog))
+            self._look = trio.Event()
+            with trio.move_on_after(self._options.scan_interval_s):
+                await self._look.wait()
+
+    async def _wait_for_marks(self) -> None:
+        await self._view.wait_enabled()
+        async with aclosing(self._marks.watch_any()) as changes:
+            async for is_any in changes:
+                if is_any:
+                    return
+
+    async def _add(self, ledger_id: int) -> None:
+        try:
+            mark = await self._marks.read(ledger_id)
+            metadata, _ = await self._client.ledgers.read(ledger_id)
+        except NoSuchLedger:
+            self.backlog.add(ledger_id, 0, 0)  # its mark is deleted
+        except (MetadataCorrupt, InvalidArgument) as error:
+            self.backlog.hold(ledger_id, [Hold(str(error))], trio.current_time())
+        else:
+            if mark is not None:
+                left = copies_left(metadata, self._view.bookies)
+                self.backlog.add(ledger_id, left, mark.created_ms)
+
+    async def _heal_ledgers(self) -> None:
+        while True:
+            ledger_id = self.backlog.next() if self._view.is_enabled else None
+            if ledger_id is None:
+                await self._idle.park()
+                continue
+            self.in_progress[ledger_id] = None
+            self._news.set()
+            try:
+                await self._try(ledger_id)
+            finally:
+                del self.in_progress[ledger_id]
+                self._news.set()
+            if not len(self.backlog):
+                self._look.set()
+
+    async def _try(self, ledger_id: int) -> None:
+        now_s = trio.current_time
+        try:
+            await self._heal(ledger_id)
+        except _Held as held:
+            self.backlog.hold(ledger_id, held.holds, now_s())
+        except NoSuchLedger:
+            await self._deleted(ledger_id)
+        except MetadataConflict:
+            self.statistics.conflicts += 1  # the next look finds it again
+        except MetadataUnavailable:
+            await trio.sleep(_METADATA_RETRY_S)
+        except LedgerError as error:
+            self.backlog.hold(ledger_id, [Hold(str(error))], now_s())
+        else:
+            self.backlog.healed(ledger_id)
+
+    async def _deleted(self, ledger_id: int) -> None:
+        """Leaves no trace of a ledger that was deleted."""
+        try:
+            mark = await self._marks.read(ledger_id)
+            if mark is not None:
+                await self._marks.unmark(mark)
+        except (MetadataUnavailable, MetadataCorrupt):
+            return
+        self.statistics.ledgers_deleted += 1
+        self.backlog.healed(ledger_id)
+
+    # One ledger.
+
+    async def _heal(self, ledger_id: int) -> None:
+        async with self._marks.lock(ledger_id, self._worker_id) as is_locked:
+            if not is_locked:
+                raise _Held(Hold("another worker copies it", retry_s=_OTHERS_RETRY_S))
+            mark = await self._marks.read(ledger_id)
+            if mark is None:
+                return
+            for _ in range(_ROUNDS_MAX):
+                if await self._heal_some(mark):
+                    if await self._marks.unmark(mark):
+                        self.statistics.ledgers_healed += 1
+                    return
+
+    async def _heal_some(self, mark: Mark) -> bool:
+        """Makes the copies that are possible now; returns whether nothing is left to do. Raises
+        _Held if nothing can be done for what is left."""
+        metadata, version = await self._client.ledgers.read(mark.ledger_id)
+        fixed = fixed_part(metadata)
+        holds: list[Hold] = []
+        lacking = await self._lacking(mark, fixed, holds)
+        found = plan(metadata, self._view.bookies, lacking, self._choose)
+        holds += found.holds
+        for fill in found.fills:
+            await self._fill(fixed, fill, holds)
+        moved = [move for move in found.moves if await self._move(fixed, move, holds)]
+        if moved:
+            await self._store(metadata, version, moved)
+        is_end_marked = not metadata.is_closed and self._is_end_marked(mark, metadata)
+        if (found.is_end_unsafe or is_end_marked) and await self._end_ledger(
+            metadata, is_unsafe=found.is_end_unsafe, holds=holds
+        ):
+            return False
+        if holds:
+            raise _Held(*holds)
+        return not (found.fills or moved)
+
+    async def _lacking(
+        self, mark: Mark, fixed: LedgerMetadata, holds: list[Hold]
+    ) -> dict[str, Sequence[Range]]:
+        """Asks the live bookies of which copies are said to be missing what they lack."""
+        named = dict.fromkeys(one for f in fixed.fragments for one in f.bookies)
+        lacking: dict[str, Sequence[Range]] = {}
+        for bookie in named:
+            if mark.replicas and bookie not in mark.replicas:
+                continue
+            state = self._view.bookies.state_of(bookie)
+            if state not in (BookieState.WRITABLE, BookieState.READ_ONLY):
+                continue
+            try:
+                lacking[bookie] = await lacking_ranges(self._client, fixed, bookie)
+            except UnknownLedgerState as error:
+                holds.append(Hold(str(error)))
+            except LedgerError as error:
+                holds.append(Hold(f"bookie {bookie} does not answer: {error}", (bookie,)))
+        return lacking
+
+    def _choose(self, metadata: LedgerMetadata, fragment: Fragment, index: int) -> str:
+        bookies, old = self._view.bookies, fragment.bookies[index]
+        wanted = bookies.replacements.get(old)
+        if wanted is not None and wanted not in fragment.bookies:
+            if wanted not in bookies.hosts:
+                raise NotEnoughBookies(f"bookie {wanted}, which replaces {old}, is not writable")
+            return wanted
+        try:
+            return placement.replace(
+                fragment.bookies,
+                (index,),
+                bookies.hosts,
+                (),
+                self._rng,
+                write_quorum=metadata.write_quorum,
+            )[index]
+        except NotEnoughBookies:
+            raise NotEnoughBookies(
+                f"needs {metadata.ensemble_size} bookies, {len(bookies.hosts)} are writable"
+            ) from None
+
+    async def _fill(self, fixed: LedgerMetadata, fill: Fill, holds: list[Hold]) -> None:
+        report = await self._copier.copy(
+            fixed, fill.bookie, fill.ranges, is_wanted=lambda: self._view.is_enabled
+        )
+        self._count(report)
+        self.statistics.copies_filled += not report.unreadable
+        holds += [_unreadable(fixed, one, why) for one, why in report.unreadable]
+
+    async def _move(self, fixed: LedgerMetadata, move: Move, holds: list[Hold]) -> bool:
+        """Copies what `move.new` is to hold; returns whether it has all of it."""
+
+        def is_wanted() -> bool:
+            state = self._view.bookies.state_of(move.old)
+            return self._view.is_enabled and state is not BookieState.WRITABLE
+
+        ranges = fragment_ranges(fixed, move.number, move.index)
+        while some := list(islice(ranges, _RANGES_PER_COPY)):
+            report = await self._copier.copy(fixed, move.new, some, is_wanted=is_wanted)
+            self._count(report)
+            if report.unreadable:
+                holds += [_unreadable(fixed, one, why) for one, why in report.unreadable]
+                return False
+            if report.is_stopped:
+                return False  # the bookie is back: the next round sees what it has
+        self.statistics.copies_moved += 1
+        return True
+
+    def _count(self, report: CopyReport) -> None:
+        self.statistics.entries_copied += report.entries
+        self.statistics.bytes_copied += report.payload_bytes
+        self.statistics.copies_stopped += report.is_stopped
+
+    async def _store(self, metadata: LedgerMetadata, version: int, moved: Sequence[Move]) -> None:
+        """Names the bookies that have the copies now. Raises MetadataConflict if the metadata of a
+        closed ledger changed since it was read: what was copied may have been removed again."""
+
+        def changed(stored: LedgerMetadata) -> LedgerMetadata:
+            for move in moved:
+                stored = with_moved_copy(stored, move.first_entry_id, move.old, move.new) or stored
+            return stored
+
+        if metadata.is_closed:
+            await self._client.ledgers.compare_and_put(changed(metadata), version)
+        else:
+            # Its writer changes the metadata too, and bookies remove nothing of an open ledger.
+            await self._client.ledgers.update(metadata.ledger_id, changed)
+
+    # The end of an open ledger.
+
+    def _is_end_marked(self, mark: Mark, metadata: LedgerMetadata) -> bool:
+        return any(one in mark.replicas for one in metadata.last_fragment.bookies)
+
+    async def _end_ledger(
+        self, metadata: LedgerMetadata, *, is_unsafe: bool, holds: list[Hold]
+    ) -> bool:
+        """Recovers an open ledger whose writer does not complete its last fragment; returns whether
+        it did. While the writer is known to be alive it is never recovered."""
+        ledgers, ledger_id = self._client.ledgers, metadata.ledger_id
+        if await ledgers.is_writer_alive(metadata):
+            what = "replaces the bookie by itself" if is_unsafe else "closes it"
+            holds.append(Hold(f"it is open, and its writer, which is alive, {what}"))
+            return False
+        if not is_unsafe and not await ledgers.is_writer_gone(metadata):
+            return False
+        reason = "it is open: its last fragment is left to its writer for a while"
+        now_s = trio.current_time()
+        since_s = self.backlog.held_since_s(ledger_id, reason)
+        left_s = self._options.open_ledger_grace_s - (now_s - (since_s or now_s))
+        if left_s > 0:
+            holds.append(Hold(reason, retry_s=left_s))
+            return False
+        _log.info("recovering ledger=%d cause=its writer is gone", ledger_id)
+        opened = self._client.open_ledger(ledger_id, password=metadata.password, recover=True)
+        await (await opened).aclose()
+        return True
+
+
+def _unreadable(fixed: LedgerMetadata, entries: Range, why: str) -> Hold:
+    holders = fixed.fragment_of(entries[0]).bookies
+    which = (
+        f"entries {entries[0]} to {entries[1]}"
+        if entries[0] < entries[1]
+        else f"entry {entries[0]}"
+    )
+    return Hold(f"no live copy of {which}; last holders {', '.join(holders)} ({why})", holders)

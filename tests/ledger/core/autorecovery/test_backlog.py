@@ -1,0 +1,69 @@
+"""The order of healing, and when a held ledger is tried again."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from ledger.core.autorecovery import backlog as module
+from ledger.core.autorecovery.backlog import PAUSE_S_MAX, PAUSE_S_MIN, Backlog
+from ledger.core.autorecovery.plan import Hold
+
+
+def test_fewest_copies_come_first_and_then_the_oldest_marks() -> None:
+    chance = random.Random(1)
+    keys = {n: (chance.randint(0, 3), chance.randint(0, 5)) for n in range(200)}
+    backlog = Backlog()
+    for key, (left, marked_ms) in keys.items():
+        backlog.add(key, left, marked_ms)
+        backlog.add(key, 0, 0)  # it is queued already
+    taken = []
+    while (ledger_id := backlog.next()) is not None:
+        taken.append(ledger_id)
+    assert taken == sorted(keys, key=lambda one: (*keys[one], one))
+
+
+def test_a_held_ledger_waits_longer_each_time_and_no_longer_than_an_hour() -> None:
+    backlog, now_s, pauses = Backlog(), 0.0, []
+    for _ in range(20):
+        backlog.hold(7, [Hold("it rains")], now_s)
+        (held,) = backlog.held
+        assert held.since_s == 0
+        pauses.append(held.retry_at_s - now_s)
+        assert backlog.unknown([7], held.retry_at_s - 0.1) == []
+        assert backlog.unknown([7], held.retry_at_s) == [7]
+        now_s = held.retry_at_s
+    assert pauses[:3] == [PAUSE_S_MIN, 2 * PAUSE_S_MIN, 4 * PAUSE_S_MIN]
+    assert max(pauses) == PAUSE_S_MAX
+    backlog.hold(7, [Hold("it snows")], now_s)
+    (held,) = backlog.held
+    assert (held.since_s, held.retry_at_s) == (now_s, now_s + PAUSE_S_MIN), "another reason"
+    backlog.hold(7, [Hold("it snows", retry_s=2)], now_s)
+    assert backlog.next_retry_s() == now_s + 2
+
+
+def test_a_change_of_what_the_reason_depends_on_makes_it_due() -> None:
+    backlog = Backlog()
+    backlog.hold(1, [Hold("no live copy", ("b1", "b2"))], 0)
+    backlog.hold(2, [Hold("too few", is_of_cluster=True)], 0)
+    backlog.hold(3, [Hold("its writer lives")], 0)
+    backlog.bookies_changed([], 1)
+    assert backlog.unknown([1, 2, 3], 1) == []
+    backlog.bookies_changed(["b3"], 1)
+    assert backlog.unknown([1, 2, 3], 1) == [2]
+    backlog.bookies_changed(["b2"], 1)
+    assert backlog.unknown([1, 2, 3], 1) == [1, 2]
+    backlog.healed(1)
+    assert backlog.unknown([1, 3], 1) == [1], "it is marked again"
+    assert [held.ledger_id for held in backlog.held] == [3], "ledger 2 is not marked any more"
+    assert backlog.held_since_s(3, "writer lives") == 0
+    assert backlog.held_since_s(3, "too few") is None
+
+
+def test_the_number_of_held_ledgers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "HELD_MAX", 10)
+    backlog = Backlog()
+    for ledger_id in range(25):
+        backlog.hold(ledger_id, [Hold("it rains")], 0)
+    assert sorted(held.ledger_id for held in backlog.held) == list(range(15, 25))
