@@ -2,8 +2,9 @@
 
 Nothing is copied and no object is made per entry: the cache keeps the place of each frame in the
 segment, the journal gets one view of the whole stretch, and the reply needs only runs of entry ids.
-Anything that is not an ordinary add to a known, unfenced ledger with the right key ends the
-stretch; `bookie.server.connection` then handles that one frame in the ordinary way.
+Anything that is not an add to a known ledger with the right key ends the stretch, and so does an
+ordinary add to a fenced ledger; `bookie.server.connection` then handles that one frame in the
+ordinary way.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import struct
 from collections.abc import Iterator
 
 from bookie.core.ledger_state import ENTRY_ID_END, LedgerState
-from ledger.wire.v2 import ADD_BYTES_MIN, lac_of_add
+from ledger.wire.v2 import ADD_BYTES_MIN, RECOVERY_ADD, lac_of_add
 
 _FRAME = struct.Struct(">iI20sqq").unpack_from
 
@@ -37,10 +38,12 @@ def take_adds(
     """Takes whole ADD frames from `segment[start:end]` and returns where it stopped. Everything
     before that place was put in `active`, belongs to one of `runs`, and must now be journaled.
 
-        All frames have the packet header `header` and belong to `shard` (of `shards`, see
-    `bookie.core.marks`). Their LACs are recorded, which may wake long polls. `shift`: the number of
-    bytes by which the caller will move the frames before they are read.
+    All frames have the packet header `header`, which says whether they are adds of a recovery, and
+    belong to `shard` (of `shards`, see `bookie.core.marks`). Their LACs are recorded, which may
+    wake long polls. `shift`: the number of bytes by which the caller will move the frames before
+    they are read.
     """
+    is_recovery = header & RECOVERY_ADD
     unpack, place = _FRAME, (segment_no << 32) + shift
     ledger = first = last = -1
     state: LedgerState | None = None
@@ -53,7 +56,9 @@ def take_adds(
             break
         if ledger_id != ledger:
             found = states.get(ledger_id)
-            if found is None or found.is_fenced or k != found.master_key:
+            if found is None or k != found.master_key:
+                break
+            if found.is_fenced and (found.is_deleted or not is_recovery):
                 break
             if ledger_id % shards != shard or not 0 <= entry_id < ENTRY_ID_END:
                 break

@@ -124,7 +124,7 @@ class AddIntake:
     ) -> None:
         """Args:
         send: sends acks to the peer.
-        may_take: returns, while `is_careful`, whether ordinary adds of a shard are taken now.
+        may_take: returns, while `is_careful`, whether adds of a shard are taken many at a time.
         make_known: `Requests.make_known`.
         """
         self.is_careful = False
@@ -141,8 +141,9 @@ class AddIntake:
         self._acks = [_Acks() for _ in storage.journals]
 
     def take_many(self, received: ReceivedSegments) -> int:
-        """Takes the ordinary adds at the front of the buffer, one stretch per shard (hot). Returns
-        the number of ledgers that had to be loaded, each as expensive as dozens of adds."""
+        """Takes the adds at the front of the buffer that have the expected header, one stretch per
+        shard (hot). Returns the number of ledgers that had to be loaded, each as expensive as
+        dozens of adds."""
         made_known = 0
         header = self._header
         if not header:
@@ -222,15 +223,16 @@ class AddIntake:
         return new
 
     def expect(self, header: int) -> None:
-        """Sets the packet header of the adds that the hot loop takes from now on."""
+        """Sets the packet header of the adds that the hot loop takes from now on: ordinary adds, or
+        those of a recovery."""
         self._takes_range_acks = bool(header & v2.RANGE_ACKS)
-        self._header = header & ~v2.RECOVERY_ADD
+        self._header = header
 
     def take_one(
         self, received: ReceivedSegments, at: int, size: int, ledger_id: int, entry_id: int
     ) -> None:
-        """Takes a checked add that the hot loop left: the first of a ledger, or a recovery add.
-        Its frame has `size` bytes, from offset `at` of the segment."""
+        """Takes a checked add that the hot loop left, such as the first of a ledger. Its frame has
+        `size` bytes, from offset `at` of the segment."""
         shard = self._shards[ledger_id % len(self._shards)]
         segment_no = received.pin(shard)
         state = shard.directory.states[ledger_id]

@@ -90,10 +90,11 @@ def test_each_add_gets_the_reply_that_it_would_get_alone(seed: int) -> None:
     sent: list[Sent] = []
     frames: list[bytes] = []
     expected: dict[Sent, Status] = {}
+    recoveries = rng.choice([0.1, 0.5, 0.97])
     for number in range(rng.choice([5, 60, 500])):
         ledger_id = rng.choice([FENCED, OTHERS, rng.randrange(10), 10 + number, 10 + number])
         place = ledger_id, 1 + number
-        is_recovery = rng.random() < 0.1
+        is_recovery = rng.random() < recoveries
         status = Status.OK
         if ledger_id == OTHERS:
             status = Status.UNAUTHORIZED
