@@ -38,10 +38,9 @@ def take_adds(
     """Takes whole ADD frames from `segment[start:end]` and returns where it stopped. Everything
     before that place was put in `active`, belongs to one of `runs`, and must now be journaled.
 
-    All frames have the packet header `header`, which says whether they are adds of a recovery, and
-    belong to `shard` (of `shards`, see `bookie.core.marks`). Their LACs are recorded, which may
-    wake long polls. `shift`: the number of bytes by which the caller will move the frames before
-    they are read.
+    All frames have the packet header `header`, of ordinary adds or of a recovery's, and belong to
+    `shard` (of `shards`, see `bookie.core.marks`). Their LACs are recorded, which may wake long
+    polls. `shift`: by how many bytes the caller will move the frames before they are read.
     """
     is_recovery = header & RECOVERY_ADD
     unpack, place = _FRAME, (segment_no << 32) + shift
@@ -65,10 +64,7 @@ def take_adds(
             if state is not None:
                 _close_run(runs, state, first, last, segment, last_at)
             state, key, ledger = found, found.master_key, ledger_id
-            held = active.get(ledger_id)
-            if held is None:
-                held = active[ledger_id] = {}
-            entries = held
+            entries = active.setdefault(ledger_id, {})
             first, last = entry_id, entry_id - 1
         elif k != key:
             break
