@@ -163,7 +163,7 @@ class CopyReader:
             await self._read_singles(bookie, range(first, end + 1), found)
             return end + 1
         if answer.status is not Status.OK:
-            bad = _bad_copy(answer.status, bookie)
+            bad = bad_copy(answer.status, bookie)
             found.update(dict.fromkeys(range(first, last + 1), bad))
             return last + 1
         if not isinstance(answer, BatchReadResponse) or not 0 < len(answer.bodies) <= count:
@@ -197,7 +197,7 @@ class CopyReader:
         if answer.status is Status.IO_ERROR and isinstance(answer, ReadResponse) and answer.body:
             return self._damaged(bookie, entry_id, answer.body)
         if answer.status is not Status.OK:
-            return _bad_copy(answer.status, bookie)
+            return bad_copy(answer.status, bookie)
         if not isinstance(answer, ReadResponse) or answer.body is None:
             raise RemoteProtocolError(f"{bookie} answered a read without an entry: {answer}")
         return self._checked(entry_id, answer.body)
@@ -225,7 +225,7 @@ class CopyReader:
             return BadCopy(CopyState.CORRUPT, str(error))
 
 
-def _bad_copy(status: Status, bookie: str) -> BadCopy:
+def bad_copy(status: Status, bookie: str) -> BadCopy:
     """Returns what a status other than OK proves. Raises TooManyRequests, to be asked again."""
     if status is Status.TOO_MANY_REQUESTS:
         raise TooManyRequests(f"bookie {bookie} is overloaded")

@@ -2,8 +2,11 @@
 
 - `auditor`: one process of the cluster finds ledgers that lack copies, and marks them.
 - `cluster_view`: the bookies of the cluster, followed by watches.
+- `copier`: copies entries of ledgers to one bookie, within limits that all copies share.
 - `held_entries`: asks bookies which entries they lack.
+- `ledger_copy`, `copy_reads`: one copy of entries of one ledger, and the reads of its sources.
 - `options`: the settings.
-- `service`: all of it in one process, and what it publishes about itself.
+- `published`: what auto-recovery publishes about itself.
+- `service`: all of it in one process.
 - `worker`: heals marked ledgers.
 """

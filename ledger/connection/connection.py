@@ -9,7 +9,7 @@ client is authenticated, if the bookie asks for that. Nothing is retried here: t
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -194,12 +194,20 @@ class BookieConnection:
 
     def post(self, body: RequestBody, on_answer: OnAnswer) -> None:
         """Sends one request; no task waits, `on_answer` is called with the response or None."""
-        if self.error is not None or self._calls.waiting >= _POSTED_CALLS_MAX:
-            on_answer(None)
+        self.post_many([(body, on_answer)])
+
+    def post_many(self, requests: Sequence[tuple[RequestBody, OnAnswer]]) -> None:
+        """Sends requests like `post`, in one piece."""
+        if self.error is not None or self._calls.waiting + len(requests) > _POSTED_CALLS_MAX:
+            for _, on_answer in requests:
+                on_answer(None)
             return
-        call, data = self._calls.begin(body)
-        call.on_answer = on_answer
-        self._send(data)
+        frames: list[bytes] = []
+        for body, on_answer in requests:
+            call, data = self._calls.begin(body)
+            call.on_answer = on_answer
+            frames.append(data)
+        self._send(b"".join(frames))
 
     # ---- receiving
 

@@ -12,8 +12,9 @@ does not closes it, and nothing else may be lost with it (docs/adr/0014).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -110,6 +111,11 @@ class BookiePool:
         self._nursery: trio.Nursery | None = None
         self._connections: dict[tuple[str, int], BookieConnection] = {}
         self._failures: dict[str, _Failures] = {}
+
+    def separate(self) -> BookiePool:
+        """Returns a pool of connections of its own to the same bookies, not started: acks to adds
+        over it are never taken for those of this client's writers, nor the reverse."""
+        return BookiePool(self._network, self._resolve, self._options, self._rng, auth=self._auth)
 
     def start(self, nursery: trio.Nursery) -> None:
         """Connections live in `nursery` from now on."""
@@ -210,6 +216,10 @@ class BookiePool:
         """Whether this bookie was found to support batch reads, on its present connection."""
         return self._knows_batches.get(bookie, False)
 
+    def must_probe(self, bookie: str) -> bool:
+        """Whether only `read_batch` can find out if this bookie supports batch reads."""
+        return self._options.wire_version != 3 and bookie not in self._knows_batches
+
     async def _probe(
         self, bookie: str, body: BatchReadRequest, timeout_s: float
     ) -> ResponseBody | None:
@@ -255,26 +265,36 @@ class BookiePool:
         nothing was received over it since, and returns the error to report. `on_outcome` may
         still be called afterwards.
         """
+        return self.ask_many(bookie, [(body, on_outcome)])
+
+    def ask_many(
+        self, bookie: str, requests: Sequence[tuple[RequestBody, Callable[[Outcome], None]]]
+    ) -> Callable[[], LedgerError]:
+        """Sends requests of one kind like `ask`, in one piece; the returned function gives up all
+        that have no response."""
         try:
-            connection = self._connection_for(bookie, body)
+            connection = self._connection_for(bookie, requests[0][0])
         except LedgerError as error:
             failed = error
-            on_outcome(failed)
+            for _, on_outcome in requests:
+                on_outcome(failed)
             return lambda: failed
 
-        def answered(answer: ResponseBody | None) -> None:
+        def answered(on_outcome: Callable[[Outcome], None], answer: ResponseBody | None) -> None:
             on_outcome(_lost(connection) if answer is None else answer)
 
+        kind = type(requests[0][0]).__name__
         received, began_at = connection.bytes_received, trio.current_time()
-        connection.post(body, answered)
+        connection.post_many(
+            [(body, partial(answered, on_outcome)) for body, on_outcome in requests]
+        )
 
         def give_up() -> LedgerError:
             waited = f"{trio.current_time() - began_at:g} s"
             if connection.bytes_received == received:
                 connection.close(BookieUnavailable(f"bookie {bookie} is silent for {waited}"))
             return OperationTimeout(
-                f"no answer from bookie {bookie} to {type(body).__name__} in {waited}; "
-                "outcome unknown"
+                f"no answer from bookie {bookie} to {kind} in {waited}; outcome unknown"
             )
 
         return give_up

@@ -203,6 +203,29 @@ class Digest:
             raise AssertionError(f"decode_many and decode_entry differ over entry {entry_id}")
         return entries
 
+    def count_valid(self, ledger_id: int, first_entry_id: int, bodies: Sequence[Buffer]) -> int:
+        """Returns how many of the bodies, from the first one on, are consecutive entries from
+        `first_entry_id` on with the right digests. No payload is copied."""
+        body_start, is_crc32c, compute = self._body_start, self._is_crc32c, self.compute
+        for count, body in enumerate(bodies):
+            if len(body) < body_start:
+                return count
+            if is_crc32c:
+                found_ledger_id, found_entry_id, _, _, found = _unpack_header_crc32c(body)
+                crc = crc32c(body[:HEADER_BYTES], 0, KEEP_INTERPRETER)
+                is_valid = crc32c(body[body_start:], crc, KEEP_INTERPRETER) == found
+            else:
+                found_ledger_id, found_entry_id, _, _ = _unpack_header(body)
+                expected = compute(body[:HEADER_BYTES], body[body_start:])
+                is_valid = body[HEADER_BYTES:body_start] == expected
+            if not (
+                is_valid
+                and found_entry_id == first_entry_id + count
+                and found_ledger_id == ledger_id
+            ):
+                return count
+        return len(bodies)
+
     def encode_lac(self, ledger_id: int, lac: int) -> bytes:
         """Returns the LAC packet: ledger id, LAC, digest over both."""
         header = LAC_HEADER.pack(ledger_id, lac)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import random
 
 import pytest
 from hypothesis import given
@@ -131,6 +132,33 @@ def test_another_password_does_not_verify() -> None:
     data = encoded(Digest(DigestType.HMAC, b"one"), Entry(7, 8, 6, 1000, b"payload"))
     with pytest.raises(DigestMismatch, match="HMAC digest is"):
         Digest(DigestType.HMAC, b"two").decode_entry(7, 8, data)
+
+
+@given(DIGEST_TYPES, st.integers(0, 100), st.integers(0, 12), st.randoms(use_true_random=False))
+def test_as_many_entries_are_valid_as_can_be_decoded(
+    digest_type: DigestType, first: int, count: int, rng: random.Random
+) -> None:
+    digest = Digest(digest_type, PASSWORD)
+    bodies: list[bytearray | memoryview | bytes] = []
+    for entry_id in range(first, first + count):
+        written = entry_id + (rng.random() < 0.1)
+        ledger_id = 7 + (rng.random() < 0.05)
+        body = bytearray(
+            encoded(digest, Entry(ledger_id, written, -1, 9, rng.randbytes(rng.randrange(30))))
+        )
+        if rng.random() < 0.1:
+            body[rng.randrange(len(body))] ^= 1 << rng.randrange(8)
+        if rng.random() < 0.1:
+            del body[rng.randrange(len(body)) :]
+        bodies.append(rng.choice([bytes, bytearray, memoryview])(body))
+    valid = 0
+    while valid < count:
+        try:
+            digest.decode_entry(7, first + valid, bodies[valid])
+        except DigestMismatch:
+            break
+        valid += 1
+    assert digest.count_valid(7, first, bodies) == valid
 
 
 @pytest.mark.parametrize("digest_type", DigestType)
