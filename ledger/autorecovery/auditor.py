@@ -263,6 +263,7 @@ class Auditor:
             ledgers_without_copy=counts.without_copy.ledgers,
             bytes_without_copy=counts.without_copy.bytes,
             ledgers_marked=audit.marked,
+            bookies_lost=tuple(self._view.lost),
         )
         await publish_audit(self._client.store, audit.report)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 import trio
 
 from ledger.autorecovery.options import AutoRecoveryOptions
-from ledger.core.autorecovery.bookies import Bookies, LostBookies
+from ledger.core.autorecovery.bookies import Bookies, BookieState, LostBookies
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import BookieRegistry
@@ -52,6 +53,11 @@ class ClusterView:
         self.is_enabled = False
         self.is_known = False
         """Whether the bookies were read at least once."""
+
+    @property
+    def lost(self) -> list[str]:
+        """The bookies with a cookie that are lost, sorted."""
+        return sorted(one for one in self._known if self.bookies.state_of(one) is BookieState.LOST)
 
     def on_change(self, listener: Callable[[set[str]], None]) -> None:
         """Has `listener` called with the bookies whose state changed, whenever some did."""
@@ -122,29 +128,18 @@ class ClusterView:
                 return
 
     async def _read(self) -> None:
-        hosts = {name: info.host for name, info in (await self._registry.available()).items()}
-        read_only = await self._registry.read_only()
         known = await self._registry.all()
+        fresh = await read_bookies(self._registry, self._decommissions)
         emptying = {one.bookie: one for one in await self._decommissions.list()}
-        leaving = await self._decommissions.names()
         now_s = trio.current_time()
-        self._lost.observe(known, (*hosts, *read_only), now_s)
+        registered = (*fresh.hosts, *fresh.read_only)
+        self._lost.observe(known, registered, now_s)
         before, before_known = self.bookies, self._known
         self.emptying = {b: one for b, one in emptying.items() if one.state == "draining"}
         self._known = known
-        self.bookies = Bookies(
-            hosts={one: host for one, host in hosts.items() if one not in leaving},
-            read_only=tuple(read_only) + tuple(one for one in hosts if one in leaving),
-            emptying=tuple(emptying),
-            awaited=self._lost.awaited(now_s),
-            replacements={
-                one.bookie: one.replacement
-                for one in emptying.values()
-                if one.replacement is not None
-            },
-        )
+        self.bookies = replace(fresh, awaited=self._lost.awaited(now_s))
         self.is_known = True
-        names = {*before_known, *known, *before.hosts, *before.read_only, *hosts, *read_only}
+        names = {*before_known, *known, *before.hosts, *before.read_only, *registered}
         changed = {one for one in names if before.state_of(one) is not self.bookies.state_of(one)}
         self._announce(changed)
 
@@ -157,3 +152,21 @@ class ClusterView:
         self._disabled.unpark_all()
         for listener in self._listeners:
             listener(changed)
+
+
+async def read_bookies(registry: BookieRegistry, decommissions: Decommissions) -> Bookies:
+    """Returns the bookies of a cluster now; those that are down are lost. Raises
+    MetadataUnavailable."""
+    hosts = {name: info.host for name, info in (await registry.available()).items()}
+    read_only = await registry.read_only()
+    leaving = await decommissions.names()
+    return Bookies(
+        hosts={one: host for one, host in hosts.items() if one not in leaving},
+        read_only=(*read_only, *(one for one in hosts if one in leaving)),
+        emptying=tuple(sorted(leaving)),
+        replacements={
+            one.bookie: one.replacement
+            for one in await decommissions.list()
+            if one.replacement is not None
+        },
+    )

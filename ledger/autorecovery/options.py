@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ledger.autorecovery.copier import CopierOptions
+
+COPIES_AT_ONCE_MAX = 8
+"""Each may hold what a client reads ahead."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AutoRecoveryOptions:
@@ -18,11 +23,11 @@ class AutoRecoveryOptions:
     that is not known to be gone; then it is recovered, which fences that writer. A ledger
     whose writer is known to be alive is never recovered."""
 
-    ledgers_at_once: int = 32
+    ledgers_at_once: int = 16
     """How many ledgers a worker heals at the same time."""
 
-    copy_bytes_per_s: float = 64 * 1024 * 1024
-    """Payload bytes that a worker copies per second; 0: no bound."""
+    copy_bytes_per_s: int = 64 * 1024 * 1024
+    """Bytes of entries that a worker copies per second; 0: no bound."""
 
     metadata_reads_per_s: float = 2000.0
     """Metadata of ledgers that the auditor reads per second."""
@@ -38,3 +43,10 @@ class AutoRecoveryOptions:
 
     scan_interval_s: float = 2.0
     """How often a worker looks for marks while there are any. Without marks it does not look."""
+
+    def copier_options(self) -> CopierOptions:
+        """Returns the limits of the copies of this process."""
+        return CopierOptions(
+            bytes_per_s=self.copy_bytes_per_s,
+            ledgers_at_once=min(self.ledgers_at_once, COPIES_AT_ONCE_MAX),
+        )

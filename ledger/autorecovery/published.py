@@ -44,6 +44,8 @@ class AuditReport:
     bytes_without_copy: int = 0
     ledgers_marked: int = 0
     """Ledgers that it marked, or found marked."""
+    bookies_lost: tuple[str, ...] = ()
+    """The bookies that were down for longer than the delay when it was published."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +62,9 @@ class WorkerReport:
     backlog: int = 0
     in_progress: tuple[int, ...] = ()
     held_total: int = 0
-    held: tuple[tuple[int, str, int], ...] = ()
-    """Up to HELD_MAX ledgers that cannot be healed now: id, reason, since when."""
+    held: tuple[tuple[int, str, int, bool], ...] = ()
+    """Up to HELD_MAX ledgers that cannot be healed now: id, reason, since when, and whether entries
+    have no copy, as far as is known."""
 
 
 def _encode(report: Any) -> bytes:
@@ -75,8 +78,12 @@ def _decode(data: bytes, kind: type[ReportT]) -> ReportT | None:
             return None
         known = {one.name: document[one.name] for one in fields(kind) if one.name in document}  # type: ignore[arg-type]
         if "held" in known:
-            known["held"] = tuple((int(i), str(why), int(ms)) for i, why, ms in known["held"])
+            known["held"] = tuple(
+                (int(i), str(why), int(ms), bool(is_loss)) for i, why, ms, is_loss in known["held"]
+            )
             known["in_progress"] = tuple(int(one) for one in known.get("in_progress", ()))
+        if "bookies_lost" in known:
+            known["bookies_lost"] = tuple(str(one) for one in known["bookies_lost"])
         return kind(**known)
     except (TypeError, ValueError, RecursionError):
         return None

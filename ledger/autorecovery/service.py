@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import random
 from dataclasses import replace
 
@@ -9,6 +10,7 @@ import trio
 
 from ledger.autorecovery.auditor import Auditor
 from ledger.autorecovery.cluster_view import ClusterView
+from ledger.autorecovery.copier import Copier
 from ledger.autorecovery.options import AutoRecoveryOptions
 from ledger.autorecovery.published import (
     HELD_MAX,
@@ -16,21 +18,23 @@ from ledger.autorecovery.published import (
     WorkerReport,
     publish_worker,
 )
-from ledger.autorecovery.worker import Copier, ReplicationWorker
+from ledger.autorecovery.worker import CopiesEntries, ReplicationWorker
 from ledger.client import LedgerClient
-from ledger.errors import MetadataUnavailable
+from ledger.errors import LedgerError, MetadataUnavailable
 from ledger.metastore.election import AuditorElection
 from ledger.runtime.background import open_background
 
+_log = logging.getLogger(__name__)
+
 REPORT_INTERVAL_S = 1.0
+_RETRY_S = 30.0
 
 
 class AutoRecovery:
     """Finds and heals ledgers that lack copies, together with all others in the cluster.
 
     Args:
-        client: open, and used by nothing else: acknowledgements of copies could be taken for those
-            of a writer.
+        client: open; it recovers open ledgers whose writers are gone.
         copier: makes the copies.
         bookie_id: names this process as the auditor, as Apache's tools show it.
         rng: chooses among bookies; its numbers make this process different from all others.
@@ -41,7 +45,7 @@ class AutoRecovery:
         client: LedgerClient,
         options: AutoRecoveryOptions,
         *,
-        copier: Copier,
+        copier: CopiesEntries,
         bookie_id: str,
         rng: random.Random,
     ) -> None:
@@ -97,7 +101,9 @@ class AutoRecovery:
     def _report_of(self, before: WorkerReport, seconds: float) -> WorkerReport:
         worker, now_s = self.worker, trio.current_time()
         statistics, now_ms = worker.statistics, self._client.now_ms()
-        held = sorted(worker.backlog.held, key=lambda one: (one.since_s, one.ledger_id))
+        held = sorted(
+            worker.backlog.held, key=lambda one: (not one.is_loss, one.since_s, one.ledger_id)
+        )
         copied = statistics.bytes_copied - before.bytes_copied
         return WorkerReport(
             worker=self.worker_id,
@@ -114,7 +120,24 @@ class AutoRecovery:
                     one.ledger_id,
                     one.reason[:REASON_CHARS_MAX],
                     now_ms - int((now_s - one.since_s) * 1000),
+                    one.is_loss,
                 )
                 for one in held[:HELD_MAX]
             ),
         )
+
+
+async def heal_for_ever(
+    client: LedgerClient, options: AutoRecoveryOptions, *, bookie_id: str
+) -> None:
+    """Heals ledgers in a process of its own or beside a bookie, until cancelled. After an error it
+    logs it and begins again."""
+    rng = random.SystemRandom()
+    while True:
+        try:
+            async with Copier(client, options.copier_options()) as copier:
+                service = AutoRecovery(client, options, copier=copier, bookie_id=bookie_id, rng=rng)
+                await service.run()
+        except* LedgerError as group:
+            _log.error("auto-recovery begins again name=%s cause=%r", bookie_id, group)
+        await trio.sleep(_RETRY_S)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
@@ -19,6 +19,7 @@ from typing import Protocol
 import trio
 
 from ledger.autorecovery.cluster_view import ClusterView
+from ledger.autorecovery.copier import CopyReport
 from ledger.autorecovery.held_entries import lacking_ranges
 from ledger.autorecovery.options import AutoRecoveryOptions
 from ledger.client import LedgerClient
@@ -49,26 +50,11 @@ _READ_AT_ONCE = 32
 _FED_MAX = 2000
 _METADATA_RETRY_S = 1.0
 _OTHERS_RETRY_S = 5.0
+_TARGET_RETRY_S = 5.0
 
 
-class CopyReport(Protocol):
-    """What came of a copy: the payload that arrived, and what no source could give."""
-
-    @property
-    def entries(self) -> int: ...
-
-    @property
-    def payload_bytes(self) -> int: ...
-
-    @property
-    def unreadable(self) -> Sequence[tuple[Range, str]]: ...
-
-    @property
-    def is_stopped(self) -> bool: ...
-
-
-class Copier(Protocol):
-    """Copies entries of one ledger to one bookie (`ledger.autorecovery.copier`)."""
+class CopiesEntries(Protocol):
+    """The part of `ledger.autorecovery.copier.Copier` that a worker uses."""
 
     async def copy(
         self,
@@ -117,7 +103,7 @@ class ReplicationWorker:
         self,
         client: LedgerClient,
         view: ClusterView,
-        copier: Copier,
+        copier: CopiesEntries,
         options: AutoRecoveryOptions,
         *,
         worker_id: str,
@@ -130,7 +116,7 @@ class ReplicationWorker:
         self._worker_id = worker_id
         self._rng = rng
         self._marks = client.underreplication
-        self.backlog = Backlog()
+        self.backlog = Backlog(rng.getrandbits(31))
         self.statistics = WorkerStatistics()
         self.in_progress: dict[int, None] = {}
         self._idle = trio.lowlevel.ParkingLot()
@@ -186,13 +172,12 @@ class ReplicationWorker:
             mark = await self._marks.read(ledger_id)
             metadata, _ = await self._client.ledgers.read(ledger_id)
         except NoSuchLedger:
-            self.backlog.add(ledger_id, 0, 0)  # its mark is deleted
+            self.backlog.add(ledger_id, 0)  # its mark is deleted
         except (MetadataCorrupt, InvalidArgument) as error:
             self.backlog.hold(ledger_id, [Hold(str(error))], trio.current_time())
         else:
             if mark is not None:
-                left = copies_left(metadata, self._view.bookies)
-                self.backlog.add(ledger_id, left, mark.created_ms)
+                self.backlog.add(ledger_id, copies_left(metadata, self._view.bookies))
 
     async def _heal_ledgers(self) -> None:
         while True:
@@ -322,8 +307,8 @@ class ReplicationWorker:
             fixed, fill.bookie, fill.ranges, is_wanted=lambda: self._view.is_enabled
         )
         self._count(report)
-        self.statistics.copies_filled += not report.unreadable
-        holds += [_unreadable(fixed, one, why) for one, why in report.unreadable]
+        self.statistics.copies_filled += report.is_complete
+        holds += _holds_of(fixed, report)
 
     async def _move(self, fixed: LedgerMetadata, move: Move, holds: list[Hold]) -> bool:
         """Copies what `move.new` is to hold; returns whether it has all of it."""
@@ -336,11 +321,9 @@ class ReplicationWorker:
         while some := list(islice(ranges, _RANGES_PER_COPY)):
             report = await self._copier.copy(fixed, move.new, some, is_wanted=is_wanted)
             self._count(report)
-            if report.unreadable:
-                holds += [_unreadable(fixed, one, why) for one, why in report.unreadable]
-                return False
-            if report.is_stopped:
-                return False  # the bookie is back: the next round sees what it has
+            holds += _holds_of(fixed, report)
+            if not report.is_complete:
+                return False  # if the bookie is back, the next round sees what it has
         self.statistics.copies_moved += 1
         return True
 
@@ -394,11 +377,18 @@ class ReplicationWorker:
         return True
 
 
-def _unreadable(fixed: LedgerMetadata, entries: Range, why: str) -> Hold:
-    holders = fixed.fragment_of(entries[0]).bookies
-    which = (
-        f"entries {entries[0]} to {entries[1]}"
-        if entries[0] < entries[1]
-        else f"entry {entries[0]}"
-    )
-    return Hold(f"no live copy of {which}; last holders {', '.join(holders)} ({why})", holders)
+def _holds_of(fixed: LedgerMetadata, report: CopyReport) -> Iterator[Hold]:
+    """Yields why a copy was not completed."""
+    if report.target_error:
+        reason = f"bookie {report.target} takes no copies: {report.target_error}"
+        yield Hold(reason, (report.target,), retry_s=_TARGET_RETRY_S)
+    for failure in report.failures:
+        first, last = failure.first_entry, failure.last_entry
+        holders = fixed.fragment_of(first).bookies
+        which = f"entries {first} to {last}" if first < last else f"entry {first}"
+        what = "no copy could be read of" if failure.is_doubt else "no live copy of"
+        yield Hold(
+            f"{what} {which}; last holders {', '.join(holders)} ({failure.reason})",
+            holders,
+            is_loss=not failure.is_doubt,
+        )

@@ -1,8 +1,8 @@
 """Decommissions: the bookies that an operator wants to be emptied, and how far that has come.
 
 One node of JSON for each such bookie. While it exists, the bookie accepts no new entries, no
-ensemble is chosen with it, and its copies are made elsewhere. The worker that makes them updates the node;
-fields that a later release added are kept.
+ensemble is chosen with it, and its copies are made elsewhere. The worker that makes them updates
+the node; fields that a later release added are kept.
 """
 
 from __future__ import annotations

@@ -49,7 +49,8 @@ class Count:
 @dataclass(slots=True)
 class CopyCounts:
     """Ledgers by the number of copies that live bookies should have of their entries. A ledger is
-    in the worst group that applies."""
+    in the worst group that applies; without a copy are those of which all bookies are lost: one
+    that is down may have it."""
 
     all: Count = field(default_factory=Count)
     below_write_quorum: Count = field(default_factory=Count)
@@ -60,7 +61,7 @@ class CopyCounts:
         """Counts a ledger."""
         self.all.add(metadata)
         left = copies_left(metadata, bookies)
-        if left == 0:
+        if left == 0 and copies_left(metadata, bookies, are_awaited_live=True) == 0:
             self.without_copy.add(metadata)
         elif left < metadata.ack_quorum:
             self.below_ack_quorum.add(metadata)

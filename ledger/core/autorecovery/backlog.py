@@ -1,9 +1,10 @@
 """Which marked ledger is healed next, and when one that could not be healed is tried again. Pure.
 
-Ledgers with the fewest copies left come first, among them those that were marked first. A ledger
-that cannot be healed is *held* with its reason, and blocks nobody: it is tried again when a bookie
-that the reason names comes or goes, when any bookie does if the reason is that there are too few,
-and after a pause that doubles from half a minute to an hour, because a reason may pass unseen.
+Ledgers with the fewest copies left come first; among those with equally many each worker has an
+order of its own, so that workers seldom meet at one ledger. A ledger that cannot be healed is
+*held* with its reason, and blocks nobody: it is tried again when a bookie that the reason names
+comes or goes, when any bookie does if the reason is that there are too few, and after a pause that
+doubles from half a minute to an hour, because a reason may pass unseen.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from ledger.core.autorecovery.plan import Hold
 PAUSE_S_MIN = 30.0
 PAUSE_S_MAX = 3600.0
 HELD_MAX = 100_000
+_GOLDEN = 2_654_435_761
+"""Odd, and far from a power of two: multiples of it are spread evenly (Knuth, TAOCP 3, 6.4)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +36,17 @@ class Held:
     since_s: float
     tries: int
     retry_at_s: float
+    is_loss: bool
+    """Entries of it have no copy, as far as is known."""
 
 
 class Backlog:
-    """The marked ledgers that a worker knows."""
+    """The marked ledgers that a worker knows. `salt` differs between workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, salt: int = 0) -> None:
+        self._salt = salt
         self._queue: list[tuple[int, int, int]] = []
-        """(copies left, time of the mark, ledger), a heap."""
+        """(copies left, place in the worker's own order, ledger), a heap."""
         self._queued: dict[int, None] = {}
         self._held: dict[int, Held] = {}
 
@@ -64,11 +70,14 @@ class Backlog:
             and (ledger_id not in self._held or self._held[ledger_id].retry_at_s <= now_s)
         ]
 
-    def add(self, ledger_id: int, copies_left: int, marked_ms: int) -> None:
+    def add(self, ledger_id: int, copies_left: int) -> None:
         """Adds a marked ledger, unless it is queued already."""
         if ledger_id not in self._queued:
             self._queued[ledger_id] = None
-            heapq.heappush(self._queue, (copies_left, marked_ms, ledger_id))
+            heapq.heappush(self._queue, (copies_left, self._place_of(ledger_id), ledger_id))
+
+    def _place_of(self, ledger_id: int) -> int:
+        return (ledger_id + 1) * (2 * self._salt + 1) * _GOLDEN % (1 << 32)
 
     def next(self) -> int | None:
         """Takes the ledger that is healed next; None if there is none."""
@@ -97,6 +106,7 @@ class Backlog:
             since_s=before.since_s if before is not None and is_same else now_s,
             tries=tries,
             retry_at_s=now_s + pause_s,
+            is_loss=any(hold.is_loss for hold in holds),
         )
 
     def held_since_s(self, ledger_id: int, reason: str) -> float | None:

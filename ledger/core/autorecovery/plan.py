@@ -59,6 +59,8 @@ class Hold:
     bookies: tuple[str, ...] = ()
     is_of_cluster: bool = False
     retry_s: float | None = None
+    is_loss: bool = False
+    """No bookie that is up has a copy, and those that had one are lost or deny it."""
 
 
 @dataclass(slots=True)
@@ -130,7 +132,7 @@ def _plan_fragment(
         if lost is not None:
             holders = ", ".join(fragment.bookies)
             reason = f"no live copy of entries {lost[0]} to {lost[1]}; last holders {holders}"
-            found.holds.append(Hold(reason, fragment.bookies))
+            found.holds.append(Hold(reason, fragment.bookies, is_loss=True))
             continue
         try:
             new = choose(fixed, replace(fragment, bookies=ensemble), index)
@@ -166,13 +168,19 @@ def _without_live_copy(
     return (min(lost), max(lost)) if lost else None
 
 
-def copies_left(metadata: LedgerMetadata, bookies: Bookies) -> int:
+def copies_left(
+    metadata: LedgerMetadata, bookies: Bookies, *, are_awaited_live: bool = False
+) -> int:
     """Returns how many live copies the entries have of which there are fewest; the write quorum if
-    the ledger has no entries. The last fragment of an open ledger counts."""
+    the ledger has no entries. The last fragment of an open ledger counts. `are_awaited_live`:
+    copies on bookies that may come back count, too."""
     size, quorum = metadata.ensemble_size, metadata.write_quorum
     least = quorum
     for number, fragment in enumerate(metadata.fragments):
-        live = [bookies.is_live(one) for one in fragment.bookies]
+        live = [
+            bookies.is_live(one) or (are_awaited_live and one in bookies.awaited)
+            for one in fragment.bookies
+        ]
         if all(live):
             continue
         if metadata.is_closed and not _has_entries(metadata, number):

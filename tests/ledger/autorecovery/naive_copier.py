@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from typing import Any
 
+from ledger.autorecovery.copier import CopyReport
 from ledger.client import LedgerClient
+from ledger.core.autorecovery.copy_plan import CopyFailure
 from ledger.core.availability import Range
 from ledger.core.entry import master_key
 from ledger.core.metadata import LedgerMetadata
 from ledger.core.quorum import write_set
-from ledger.errors import DigestMismatch, LedgerError, Status, error_of_status
+from ledger.errors import DigestMismatch, LedgerError, Status
 from ledger.recovery import digest_of
 from ledger.wire.messages import AddRequest, ReadRequest, ReadResponse
-
-
-@dataclass(slots=True)
-class NaiveReport:
-    entries: int = 0
-    payload_bytes: int = 0
-    unreadable: list[tuple[Range, str]] = field(default_factory=list)
-    is_stopped: bool = False
 
 
 class NaiveCopier:
@@ -34,16 +28,28 @@ class NaiveCopier:
         ranges: Sequence[Range],
         *,
         is_wanted: Callable[[], bool],
-    ) -> NaiveReport:
-        report = NaiveReport()
+    ) -> CopyReport:
+        entries = payload_bytes = 0
+        failures: list[CopyFailure] = []
+
+        def report(**more: Any) -> CopyReport:
+            return CopyReport(
+                ledger_id=metadata.ledger_id,
+                target=target,
+                entries=entries,
+                payload_bytes=payload_bytes,
+                failures=tuple(failures),
+                entries_failed=len(failures),
+                **more,
+            )
+
         for first, last in ranges:
             for entry_id in range(first, last + 1):
                 if not is_wanted():
-                    report.is_stopped = True
-                    return report
+                    return report(is_stopped=True)
                 body = await self._read(metadata, entry_id, target)
                 if body is None:
-                    report.unreadable.append(((entry_id, entry_id), "no copy"))
+                    failures.append(CopyFailure(entry_id, entry_id, 1, False, "no copy"))
                     continue
                 add = AddRequest(
                     metadata.ledger_id,
@@ -54,10 +60,10 @@ class NaiveCopier:
                 )
                 answer = await self._client.pool.call(target, add, timeout_s=5)
                 if answer.status is not Status.OK:
-                    raise error_of_status(answer.status, f"copy to {target}")
-                report.entries += 1
-                report.payload_bytes += len(body)
-        return report
+                    return report(target_error=answer.status.name)
+                entries += 1
+                payload_bytes += len(body)
+        return report()
 
     async def _read(self, metadata: LedgerMetadata, entry_id: int, target: str) -> bytes | None:
         bookies = metadata.fragment_of(entry_id).bookies

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from bookie.testing import SimCluster, simulate
+from ledger.autorecovery.copier import Copier
 from ledger.autorecovery.options import AutoRecoveryOptions
 from ledger.autorecovery.service import AutoRecovery
 from ledger.client import LedgerClient
@@ -35,13 +36,21 @@ SINGLE: Sizes = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
 
 @asynccontextmanager
 async def healing(
-    cluster: SimCluster, name: str = "healer", options: AutoRecoveryOptions = OPTIONS
+    cluster: SimCluster,
+    name: str = "healer",
+    options: AutoRecoveryOptions = OPTIONS,
+    *,
+    is_naive: bool = False,
 ) -> AsyncIterator[AutoRecovery]:
-    async with cluster.client(name) as client, trio.open_nursery() as nursery:
+    async with (
+        cluster.client(name) as client,
+        Copier(client, options.copier_options()) as copier,
+        trio.open_nursery() as nursery,
+    ):
         service = AutoRecovery(
             client,
             options,
-            copier=NaiveCopier(client),
+            copier=NaiveCopier(client) if is_naive else copier,
             bookie_id=name,
             rng=cluster.simulation.chance(f"autorecovery/{name}"),
         )
@@ -73,9 +82,13 @@ async def until_no_marks(client: LedgerClient) -> None:
     await until(is_so)
 
 
-async def until_marked(client: LedgerClient) -> None:
+async def until_found(service: AutoRecovery) -> None:
+    """Returns when the worker has met a marked ledger."""
+
     async def is_so() -> bool:
-        return bool(await client.underreplication.list())
+        worker = service.worker
+        is_met = worker.statistics.ledgers_healed or worker.backlog.held or worker.in_progress
+        return bool(is_met)
 
     await until(is_so)
 
@@ -88,10 +101,11 @@ def id_of(bookie: str) -> str:
     return f"{bookie}:3181"
 
 
+@pytest.mark.parametrize("is_naive", [False, True])
 @pytest.mark.parametrize("sizes", [{}, {"ensemble_size": 4, "write_quorum": 2}])
-def test_ledgers_of_a_lost_bookie_are_copied(sizes: Sizes) -> None:
+def test_ledgers_of_a_lost_bookie_are_copied(sizes: Sizes, is_naive: bool) -> None:
     async def scenario(cluster: SimCluster) -> None:
-        async with cluster.client() as client, healing(cluster) as service:
+        async with cluster.client() as client, healing(cluster, is_naive=is_naive) as service:
             ids = [await written(client, sizes) for _ in range(10)]
             lost = cluster.bookies[0]
             before = {i: await client.ledger_metadata(i) for i in ids}
@@ -99,7 +113,7 @@ def test_ledgers_of_a_lost_bookie_are_copied(sizes: Sizes) -> None:
             assert on_it
             await cluster.kill_bookie(lost)
             killed_s = trio.current_time()
-            await until_marked(client)
+            await until_found(service)
             assert trio.current_time() >= killed_s + 20, "it is waited for"
             await until_no_marks(client)
             for ledger_id in ids:
@@ -138,7 +152,7 @@ def test_a_bookie_that_comes_back_takes_its_ledgers_off_the_list() -> None:
             # Without a spare bookie nothing can be copied, and the reason is said.
             async with healing(cluster) as service:
                 await cluster.kill_bookie(cluster.bookies[0])
-                await until_marked(client)
+                await until_found(service)
                 await trio.sleep(60)
                 assert len(service.worker.backlog.held) == len(ids)
                 reasons = {held.reason for held in service.worker.backlog.held}
@@ -177,13 +191,13 @@ def test_a_bookie_that_lacks_entries_is_filled_in_place() -> None:
 
 def test_two_bookies_lost_within_the_delay_are_not_waited_for() -> None:
     async def scenario(cluster: SimCluster) -> None:
-        async with cluster.client() as client, healing(cluster):
+        async with cluster.client() as client, healing(cluster) as service:
             ids = [await written(client) for _ in range(10)]
             await cluster.kill_bookie(cluster.bookies[0])
             await trio.sleep(6)
             await cluster.kill_bookie(cluster.bookies[1])
             killed_s = trio.current_time()
-            await until_marked(client)
+            await until_found(service)
             assert trio.current_time() < killed_s + 15
             await until_no_marks(client)
             for ledger_id in ids:
@@ -216,7 +230,7 @@ def test_the_end_of_an_open_ledger_is_left_to_a_writer_that_lives() -> None:
             metadata = await client.ledger_metadata(ledger_id)
             lost = metadata.fragments[0].bookies[0].partition(":")[0]
             await cluster.kill_bookie(lost)
-            await until_marked(client)
+            await until_found(service)
             await trio.sleep(200)
             assert not (await client.ledger_metadata(ledger_id)).is_closed
             (held,) = service.worker.backlog.held
@@ -229,14 +243,14 @@ def test_the_end_of_an_open_ledger_is_left_to_a_writer_that_lives() -> None:
 
 def test_the_end_of_an_open_ledger_of_a_dead_writer_is_recovered() -> None:
     async def scenario(cluster: SimCluster) -> None:
-        async with cluster.client() as client, healing(cluster):
+        async with cluster.client() as client, healing(cluster) as service:
             async with cluster.client("writer") as other:
                 ledger_id = await written(other, close=False)
                 cluster.metadata.expire("writer")
             metadata = await client.ledger_metadata(ledger_id)
             lost = metadata.fragments[0].bookies[0].partition(":")[0]
             await cluster.kill_bookie(lost)
-            await until_marked(client)
+            await until_found(service)
             await until_no_marks(client)
             metadata = await client.ledger_metadata(ledger_id)
             assert metadata.is_closed
@@ -253,7 +267,7 @@ def test_a_ledger_without_a_live_copy_is_held_and_blocks_nobody() -> None:
             others = [await written(client) for _ in range(5)]
             lost = (await client.ledger_metadata(single)).fragments[0].bookies[0]
             await cluster.kill_bookie(lost.partition(":")[0])
-            await until_marked(client)
+            await until_found(service)
 
             async def is_the_only_one() -> bool:
                 return await client.underreplication.list() == [single]

@@ -11,17 +11,31 @@ from ledger.core.autorecovery.backlog import PAUSE_S_MAX, PAUSE_S_MIN, Backlog
 from ledger.core.autorecovery.plan import Hold
 
 
-def test_fewest_copies_come_first_and_then_the_oldest_marks() -> None:
+def test_fewest_copies_come_first() -> None:
     chance = random.Random(1)
-    keys = {n: (chance.randint(0, 3), chance.randint(0, 5)) for n in range(200)}
+    left = {n: chance.randint(0, 3) for n in range(200)}
     backlog = Backlog()
-    for key, (left, marked_ms) in keys.items():
-        backlog.add(key, left, marked_ms)
-        backlog.add(key, 0, 0)  # it is queued already
+    for ledger_id, copies_left in left.items():
+        backlog.add(ledger_id, copies_left)
+        backlog.add(ledger_id, 0)  # it is queued already
     taken = []
-    while (ledger_id := backlog.next()) is not None:
-        taken.append(ledger_id)
-    assert taken == sorted(keys, key=lambda one: (*keys[one], one))
+    while (ledger := backlog.next()) is not None:
+        taken.append(ledger)
+    assert sorted(taken) == sorted(left)
+    assert [left[one] for one in taken] == sorted(left.values())
+
+
+def test_workers_seldom_meet() -> None:
+    """Two that take one after the other in turn would meet at each if their orders were equal."""
+    backlogs = [Backlog(random.Random(n).getrandbits(31)) for n in range(2)]
+    for ledger_id in range(1000):
+        for backlog in backlogs:
+            backlog.add(ledger_id, 2)
+    taken: list[set[int | None]] = [set(), set()]
+    for _ in range(300):
+        for number, backlog in enumerate(backlogs):
+            taken[number].add(backlog.next())
+    assert len(taken[0] & taken[1]) < 150, "of 300; by chance it would be 90"
 
 
 def test_a_held_ledger_waits_longer_each_time_and_no_longer_than_an_hour() -> None:
