@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bookie.config_sections import (
+    AutoRecoverySettings,
     BackpressureSettings,
     DiskSettings,
     GarbageSettings,
@@ -39,7 +40,9 @@ def _required(*, unit: str = "", apache: str, reason: str) -> dict[str, str]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BookieConfig(DiskSettings, GarbageSettings, BackpressureSettings, ReadSettings):
+class BookieConfig(
+    DiskSettings, GarbageSettings, BackpressureSettings, ReadSettings, AutoRecoverySettings
+):
     """All settings of a bookie. Raises InvalidArgument if they are out of range or contradict each
     other."""
 
@@ -270,6 +273,7 @@ class BookieConfig(DiskSettings, GarbageSettings, BackpressureSettings, ReadSett
         GarbageSettings.check(self)
         BackpressureSettings.check(self)
         ReadSettings.check(self)
+        AutoRecoverySettings.check(self)
         self._check_directories()
         self._check_addresses()
         self._check_sizes()

@@ -22,6 +22,7 @@ from pathlib import Path
 
 import trio
 
+from bookie.autorecovery import heal_ledgers
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig, load_bookie_config
 from bookie.monitoring.http import http_address, open_http, serve_http
@@ -158,6 +159,8 @@ async def _serve(
                 bookie_id = await serving.start(_run_bookie, bookie, serving.cancel_scope)
                 stopped.append(bookie.stop)
                 serving.start_soon(give_memory_back_regularly)
+                if config.autorecovery:
+                    serving.start_soon(heal_ledgers, config, store, bookie_id)
                 gc.collect()
                 gc.freeze()
                 announce(f"ready {bookie_id}")

@@ -140,6 +140,7 @@ class StandaloneLayout:
                 "http_port": self.http_ports[number - 1] if self.http_ports else 0,
                 "journal_directories": [str(directory / "journal")],
                 "ledger_directories": [str(directory / "ledgers")],
+                "autorecovery": True,
             }
             comment = "# Settings of this bookie; docs/configuration.md describes all of them.\n"
             _write_toml(path, settings, comment)
