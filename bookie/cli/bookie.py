@@ -44,6 +44,22 @@ inspect = App(
     help_epilogue=examples("ledgerstream bookie inspect index /data/ledgers"),
 )
 app.command(inspect)
+app.command(
+    "bookie.cli.decommission:decommission",
+    name="decommission",
+    help="Empty a bookie, and let it leave the cluster.",
+    help_epilogue=examples(
+        "ledgerstream bookie decommission 127.0.0.1:3181 --dry-run",
+        "ledgerstream bookie decommission 127.0.0.1:3181 --watch",
+        "ledgerstream bookie decommission 127.0.0.1:3181 --cancel",
+    ),
+)
+app.command(
+    "bookie.cli.decommission:replace",
+    name="replace",
+    help="Empty a bookie into another one.",
+    help_epilogue=examples("ledgerstream bookie replace 127.0.0.1:3181 127.0.0.1:3184 --watch"),
+)
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
