@@ -6,10 +6,18 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from ledger.cli.output import AtLeastZero, ClusterOption, OutputOption, print_json, usage
+from ledger.cli.output import (
+    AtLeastZero,
+    ClusterOption,
+    OutputOption,
+    print_json,
+    time_of,
+    usage,
+)
 
 if TYPE_CHECKING:
     from ledger.client import LedgerClient
+    from ledger.core.autorecovery.bookies import Bookies
     from ledger.core.metadata import LedgerMetadata
     from ledger.errors import MetadataUnavailable
     from ledger.metastore.bookies import BookieInfo
@@ -21,6 +29,8 @@ _OUTPUT = OutputOption()
 _ASKED_AT_ONCE_MAX = 16
 _ANSWER_TIMEOUT_S = 5.0
 _CURSORS_SHOWN_MAX = 10
+_MARKS_READ_MAX = 1000
+_REPORT_FRESH_MS = 10_000
 _REPORT_PATH = "/api/v1/bookie/report"
 T = TypeVar("T")
 
@@ -35,8 +45,8 @@ async def status(
 ) -> int:
     """Report whether the cluster is healthy, and why not. Changes nothing.
 
-    Exit code 0: healthy; 3: appends or reads can fail; 4: unknown, because not everything could be
-    asked; 5: degraded, everything works with less to spare.
+    Exit code 0: healthy; 3: everything works with less to spare, copies may be missing and are
+    being made; 4: in danger, or not everything could be asked; 5: entries have no copy left.
 
     Parameters
     ----------
@@ -64,7 +74,7 @@ async def status(
         observed.metadata_problem = str(_first(group))
     reasons = reasons_of(observed, lag_ms_max=lag_ms_max)
     _show(observed, reasons, output)
-    return int(verdict_of(reasons))
+    return verdict_of(reasons).exit_code
 
 
 def _first(group: BaseExceptionGroup[MetadataUnavailable]) -> BaseException:
@@ -80,6 +90,7 @@ async def _observe(
     from ledger.errors import NoSuchLedger
 
     await _observe_bookies(client, observed)
+    bookies = await _observe_healing(client, observed)
     registered = {one.bookie for one in observed.bookies if one.state != "down"}
     ids = await client.list_ledgers()
     observed.ledgers = len(ids)
@@ -90,15 +101,63 @@ async def _observe(
         except NoSuchLedger:
             return  # deleted since the listing
         observed.ledgers_examined += 1
-        observed.ledgers_with_missing_bookies += not _has_all(metadata, registered)
+        observed.copies.add(metadata, bookies)
         observed.ledgers_unreadable += not _can_be_read(metadata, registered)
 
     await _for_each(ids[-ledgers_max:] if ledgers_max else [], examine)
     await _observe_streams(client, observed, streams_max)
 
 
-def _has_all(metadata: LedgerMetadata, registered: set[str]) -> bool:
-    return all(registered.issuperset(fragment.bookies) for fragment in metadata.fragments)
+async def _observe_healing(client: LedgerClient, observed: Observed) -> Bookies:
+    """Observes auto-recovery; returns the bookies as it sees them: those that are down and were not
+    found lost may come back."""
+    from dataclasses import replace
+
+    from ledger.autorecovery.cluster_view import read_bookies
+    from ledger.autorecovery.published import read_audit, read_workers
+    from ledger.errors import MetadataCorrupt
+    from ledger.metastore.decommissions import Decommissions
+    from ledger.metastore.election import AuditorElection
+
+    healing, marks = observed.healing, client.underreplication
+    healing.is_enabled = await marks.is_enabled()
+    try:
+        election = AuditorElection(client.store, client.ledgers.root, client.rng)
+        healing.auditor = await election.auditor()
+    except MetadataCorrupt as error:
+        observed.problems.append(str(error))
+    workers = await read_workers(client.store)
+    healing.workers = len(workers)
+    now_ms = client.now_ms()
+    healing.bytes_per_s = sum(
+        one.bytes_per_s for one in workers if now_ms - one.updated_ms < _REPORT_FRESH_MS
+    )
+    marked = await marks.list()
+    healing.ledgers_marked = len(marked)
+    are_marked = frozenset(marked)
+    healing.held = {
+        ledger_id: (reason, is_loss)
+        for worker in workers
+        for ledger_id, reason, _, is_loss in worker.held
+        if ledger_id in are_marked
+    }
+
+    async def look(ledger_id: int) -> None:
+        try:
+            mark = await marks.read(ledger_id)
+        except MetadataCorrupt as error:
+            observed.problems.append(str(error))
+            return
+        if mark is not None:
+            oldest = healing.oldest_mark_ms
+            healing.oldest_mark_ms = min(mark.created_ms, oldest or mark.created_ms)
+
+    await _for_each(marked[:_MARKS_READ_MAX], look)
+    audit = await read_audit(client.store)
+    lost = () if audit is None else audit.bookies_lost
+    bookies = await read_bookies(client.bookies, Decommissions(client.store))
+    down = [one.bookie for one in observed.bookies if one.state == "down"]
+    return replace(bookies, awaited=tuple(one for one in down if one not in lost))
 
 
 def _can_be_read(metadata: LedgerMetadata, registered: set[str]) -> bool:
@@ -233,7 +292,7 @@ async def _for_each(items: Iterable[T], work: Callable[[T], Awaitable[None]]) ->
 def _show(observed: Observed, reasons: list[Reason], output: OutputOption) -> None:
     from stream.cli.health import WORDS, verdict_of
 
-    verdict = verdict_of(reasons)
+    verdict, copies, healing = verdict_of(reasons), observed.copies, observed.healing
     streams = sum(one.streams for one in observed.namespaces)
     facts: dict[str, Any] = {
         "metadata": "out of reach" if observed.metadata_problem else "reachable",
@@ -244,7 +303,18 @@ def _show(observed: Observed, reasons: list[Reason], output: OutputOption) -> No
         "streams_examined": observed.streams_examined,
         "ledgers": observed.ledgers,
         "ledgers_examined": observed.ledgers_examined,
-        "ledgers_with_missing_bookies": observed.ledgers_with_missing_bookies,
+        "ledgers_below_write_quorum": copies.below_write_quorum.ledgers,
+        "ledgers_below_ack_quorum": copies.below_ack_quorum.ledgers,
+        "ledgers_without_copy": copies.without_copy.ledgers,
+        "bytes_below_write_quorum": copies.below_write_quorum.bytes,
+        "bytes_below_ack_quorum": copies.below_ack_quorum.bytes,
+        "bytes_without_copy": copies.without_copy.bytes,
+        "ledgers_marked": healing.ledgers_marked,
+        "oldest_mark": time_of(healing.oldest_mark_ms),
+        "autorecovery": "enabled" if healing.is_enabled else "disabled",
+        "auditor": healing.auditor,
+        "workers": healing.workers,
+        "copied_bytes_per_s": int(healing.bytes_per_s),
     }
     if output.json:
         causes = [{"verdict": one.health.name.lower(), "reason": one.text} for one in reasons]
