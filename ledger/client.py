@@ -16,7 +16,6 @@ import trio
 from ledger.connection.addresses import BookieAddresses
 from ledger.connection.authentication import AuthProvider
 from ledger.connection.pool import BookiePool, BookieSpace, ask_space
-from ledger.core import placement
 from ledger.core.entry import DigestType
 from ledger.core.metadata import (
     OWN_KEY_BYTES,
@@ -25,6 +24,7 @@ from ledger.core.metadata import (
     LedgerMetadata,
     LedgerState,
 )
+from ledger.core.placement import ensembles as placement
 from ledger.core.steady_clock import SteadyClock, jump_text
 from ledger.errors import LedgerClosed, LedgerError, LedgerExists, NotEnoughBookies
 from ledger.metastore import ClusterAddress, open_store

@@ -11,9 +11,9 @@ import random
 import trio
 
 from ledger.connection.pool import BookiePool
-from ledger.core import placement
 from ledger.core.entry import Digest, DigestType, master_key
 from ledger.core.metadata import LedgerMetadata
+from ledger.core.placement import ensembles as placement
 from ledger.core.recovery import RecoveryCore
 from ledger.core.recovery_events import (
     Action,

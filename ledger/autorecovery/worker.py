@@ -23,7 +23,7 @@ from ledger.autorecovery.copier import CopyReport
 from ledger.autorecovery.held_entries import lacking_ranges
 from ledger.autorecovery.options import AutoRecoveryOptions
 from ledger.client import LedgerClient
-from ledger.core import placement
+from ledger.core.placement import ensembles as placement
 from ledger.core.autorecovery.backlog import Backlog
 from ledger.core.autorecovery.bookies import BookieState
 from ledger.core.autorecovery.plan import Fill, Hold, Move, copies_left, plan, with_moved_copy

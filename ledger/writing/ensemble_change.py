@@ -22,10 +22,10 @@ from typing import Protocol
 import trio
 
 from ledger.connection.connection import BookieConnection
-from ledger.core import placement
 from ledger.core.append import AppendCore
 from ledger.core.bookie_backoff import BookieBackoff, ReplacementPace
 from ledger.core.metadata import LedgerMetadata, with_next_ensemble
+from ledger.core.placement import ensembles as placement
 from ledger.errors import (
     BookieUnavailable,
     LedgerError,

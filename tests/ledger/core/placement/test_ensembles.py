@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.core.placement import choose, choose_degraded, host_of, replace
+from ledger.core.placement.ensembles import choose, choose_degraded, host_of, replace
 from ledger.errors import InvalidArgument, NotEnoughBookies
 
 BOOKIES = st.dictionaries(

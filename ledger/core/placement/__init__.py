@@ -1,0 +1,4 @@
+"""Which bookies hold a ledger.
+
+- `ensembles`: chooses the bookies of an ensemble.
+"""
