@@ -46,6 +46,7 @@ from ledger.metastore.address import ClusterAddress
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import OUR_SOFTWARE, SOFTWARE_PROPERTY, BookieInfo, BookieRegistry
 from ledger.metastore.ledgers import LedgerStore
+from ledger.metastore.locations import LOCATION_PROPERTY
 from ledger.metastore.registration import TAKEOVER_TIMEOUT_S, Registration
 from ledger.metastore.restores import Restore, RestoreLog, is_protected
 from ledger.runtime.network import Listener, Network
@@ -360,7 +361,10 @@ class Bookie:
         return total, free
 
     async def _register(self, stack: AsyncExitStack) -> None:
-        info = BookieInfo(*self.address, {SOFTWARE_PROPERTY: OUR_SOFTWARE}, self.http)
+        properties = {SOFTWARE_PROPERTY: OUR_SOFTWARE}
+        if self.config.location:
+            properties[LOCATION_PROPERTY] = self.config.location
+        info = BookieInfo(*self.address, properties, self.http)
         is_read_only = self.disk_monitor.gate.is_read_only
         # A session that died at another address keeps the id for its timeout. With SQLite it takes
         # as long again to distinguish that from a file that could not be written for a while.

@@ -21,6 +21,7 @@ from bookie.config_sections import (
     ReadSettings,
     check_minimums,
 )
+from ledger.core.placement.topology import Location
 from ledger.errors import InvalidArgument
 from ledger.metastore import ledgers_root
 from ledger.runtime.config import load_settings, setting
@@ -103,6 +104,14 @@ class BookieConfig(
         unit="",
         apache="bookieId",
         reason="Permanent name in ledger metadata; empty is `advertised_host:port`.",
+    )
+    location: str = setting(
+        "",
+        unit="path",
+        apache="",
+        reason="Where the bookie is, like `/eu-1/rack-7` (region and rack) or `/rack-7`, published"
+        " in its registration for placement policies. `ledgerstream bookie place` overrides it;"
+        " empty is unknown.",
     )
     http_port: int = setting(
         0,
@@ -286,6 +295,8 @@ class BookieConfig(
             raise InvalidArgument(
                 f"host is {self.host!r}, which clients cannot connect to: set advertised_host"
             )
+        if self.location:
+            Location.parse(self.location)
         root = self.ledgers_root
         if not root.startswith("/") or root.endswith("/"):
             raise InvalidArgument(f"metadata_root is {self.metadata_root!r}, must be like /ledgers")

@@ -17,16 +17,10 @@ from ledger.connection.addresses import BookieAddresses
 from ledger.connection.authentication import AuthProvider
 from ledger.connection.pool import BookiePool, BookieSpace, ask_space
 from ledger.core.entry import DigestType
-from ledger.core.metadata import (
-    OWN_KEY_BYTES,
-    OWN_KEY_TAG,
-    Fragment,
-    LedgerMetadata,
-    LedgerState,
-)
-from ledger.core.placement import ensembles as placement
+from ledger.core.metadata import LedgerMetadata, LedgerState
+from ledger.core.placement.policies import DEFAULT_PLACEMENT, PlacementPolicy
 from ledger.core.steady_clock import SteadyClock, jump_text
-from ledger.errors import LedgerClosed, LedgerError, LedgerExists, NotEnoughBookies
+from ledger.errors import LedgerClosed, LedgerError
 from ledger.metastore import ClusterAddress, open_store
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import BookieRegistry
@@ -40,12 +34,12 @@ from ledger.reading.opener import Opener
 from ledger.reading.reader import LedgerReader
 from ledger.runtime.network import Network, TcpNetwork
 from ledger.runtime.opening import Closable, opening_in_task
+from ledger.writing.creator import LedgerCreator
 from ledger.writing.send_loop import SendLoop
 from ledger.writing.writer import LedgerWriter
 
 _log = logging.getLogger(__name__)
 
-_CREATE_TRIES_MAX = 100
 RESERVED_TAG = "ledgerstream-reserved"
 """Key in the custom metadata of a ledger that has no writer yet."""
 
@@ -127,6 +121,10 @@ class LedgerClient(Closable):
         self.addresses = BookieAddresses(self.bookies)
         self.pool = BookiePool(network, self.addresses.resolve, self.options, rng, auth=auth)
         self._send_loop = SendLoop(self.pool, self.ledgers, self.bookies, self.options, rng)
+        self._creator = LedgerCreator(
+            self.pool, self.ledgers, self.bookies, options=self.options, rng=rng,
+            now_ms=self.now_ms, start=self.start_background,
+        )  # fmt: skip
         self._opener = Opener(self.pool, self.ledgers, self.bookies, options=self.options, rng=rng)
         self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
@@ -212,6 +210,7 @@ class LedgerClient(Closable):
         custom: Mapping[str, bytes] = MappingProxyType({}),
         deferred_sync: bool = False,
         prefer: Sequence[str] = (),
+        placement: PlacementPolicy | None = None,
     ) -> Opening[LedgerWriter]:
         """Creates a ledger and returns its only writer.
 
@@ -220,7 +219,9 @@ class LedgerClient(Closable):
         metadata. With `deferred_sync` an append returns when `ack_quorum` bookies have the
         entry, *fsynced or not*; only `writer.force()` and closing guarantee that they synced it.
         Bookies whose id matches a pattern of `prefer` ("rack1-*") are chosen first, others if those
-        are too few; a later replacement may be any bookie.
+        are too few; a later replacement may be any bookie. `placement` (default: copies on
+        different hosts as far as there are enough) is stored with the ledger, and followed when
+        bookies are replaced.
         With `password` None the ledger gets a key of its own, which readers take from the metadata:
         bookies then refuse to mix its entries with those of another ledger of the same id.
         Raises NotEnoughBookies, InvalidArgument, MetadataUnavailable.
@@ -228,29 +229,15 @@ class LedgerClient(Closable):
 
         async def create() -> LedgerWriter:
             client_id = await self._registration.register()
-            tags = {**custom, CLIENT_TAG: client_id.encode()}
-            if password is None:
-                tags[OWN_KEY_TAG] = b"1"
-            bookies = await self._choose(ensemble_size, write_quorum, ack_quorum, prefer)
-            for _ in range(_CREATE_TRIES_MAX):
-                metadata = LedgerMetadata(
-                    ledger_id=await self.ledgers.next_ledger_id(),
-                    ensemble_size=ensemble_size,
-                    write_quorum=write_quorum,
-                    ack_quorum=ack_quorum,
-                    fragments=(Fragment(0, bookies),),
-                    digest_type=digest_type,
-                    password=self.rng.randbytes(OWN_KEY_BYTES) if password is None else password,
-                    created_ms=self.now_ms(),
-                    custom=tags,
-                    c_token=self.rng.getrandbits(62) + 1,
-                )
-                try:
-                    await self.ledgers.create(metadata)
-                except LedgerExists:
-                    continue  # another client chose this id by hand
-                return LedgerWriter(metadata, self._send_loop, is_sync_deferred=deferred_sync)
-            raise LedgerExists(f"{_CREATE_TRIES_MAX} ledger ids in a row were taken already")
+            metadata = await self._creator.create(
+                sizes=(ensemble_size, write_quorum, ack_quorum),
+                digest_type=digest_type,
+                password=password,
+                custom={**custom, CLIENT_TAG: client_id.encode()},
+                prefer=prefer,
+                placement=placement or DEFAULT_PLACEMENT,
+            )
+            return LedgerWriter(metadata, self._send_loop, is_sync_deferred=deferred_sync)
 
         return Opening(create)
 
@@ -296,18 +283,6 @@ class LedgerClient(Closable):
             return LedgerWriter(metadata, self._send_loop)
 
         return Opening(claim)
-
-    async def _choose(
-        self, ensemble_size: int, write_quorum: int, ack_quorum: int, prefer: Sequence[str]
-    ) -> tuple[str, ...]:
-        available = await self.bookies.available()
-        hosts = {bookie: info.host for bookie, info in available.items()}
-        sizes = (ensemble_size, write_quorum, ack_quorum)
-        try:
-            return placement.choose(*sizes, hosts, (), self.rng, prefer=prefer)
-        except NotEnoughBookies:
-            known = {b: placement.host_of(b) for b in await self.bookies.all()}
-            return placement.choose_degraded(*sizes, hosts, known, (), self.rng, prefer=prefer)
 
     def open_ledger(
         self,

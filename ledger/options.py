@@ -62,6 +62,14 @@ class ClientOptions:
     """How long a bookie may hold a tailing read open. After each one without news the reader
     checks whether the writer is gone."""
 
+    location: str = ""
+    """Where the client is, like "/region/rack". It then reads from bookies nearby first, and a
+    ledger whose placement is by racks or regions gets its first bookie there if possible."""
+
+    weight_by_free_space: bool = False
+    """Bookies with more free space are chosen more often, in proportion to up to three times the
+    median. They are asked for it in the background, at most once a day."""
+
     def __post_init__(self) -> None:
         if self.wire_version not in (2, 3):
             raise InvalidArgument(f"wire_version is 2 or 3, not {self.wire_version}")

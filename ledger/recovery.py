@@ -13,7 +13,7 @@ import trio
 from ledger.connection.pool import BookiePool
 from ledger.core.entry import Digest, DigestType, master_key
 from ledger.core.metadata import LedgerMetadata
-from ledger.core.placement import ensembles as placement
+from ledger.core.placement.policies import DEFAULT_PLACEMENT, placement_or_default
 from ledger.core.recovery import RecoveryCore
 from ledger.core.recovery_events import (
     Action,
@@ -94,6 +94,8 @@ class LedgerRecovery:
         self._digest_type = digest_type
         self._master_key = master_key(password)
         self._version = -1
+        self._quorums = 1, 1
+        self._placement = DEFAULT_PLACEMENT
 
     async def run(self) -> LedgerMetadata:
         """Returns the metadata of the closed ledger, which holds every acknowledged entry.
@@ -105,6 +107,8 @@ class LedgerRecovery:
         if metadata.is_closed:
             return metadata
         digest = digest_of(metadata, self._password, self._digest_type)
+        self._quorums = metadata.write_quorum, metadata.ack_quorum
+        self._placement = placement_or_default(metadata.custom)
         core = RecoveryCore(metadata, digest)
         return await drive(core, self._perform)
 
@@ -182,11 +186,11 @@ class LedgerRecovery:
     async def _choose(self, action: ReplaceBookie) -> str | None:
         """Returns a replacement for a failed bookie; None if there is none."""
         try:
-            available = await self._bookies.available()
-            chosen = placement.replace(
+            chosen = self._placement.replace(
                 action.ensemble,
                 (action.index,),
-                {bookie: info.host for bookie, info in available.items()},
+                *self._quorums,
+                await self._bookies.candidates(),
                 action.excluded,
                 self._rng,
             )

@@ -8,7 +8,7 @@
 - `entry`: the bytes of an entry and of a LAC packet, with their digests.
 - `metadata`: the metadata of a ledger, and the changes it may undergo.
 - `metadata_format`: the stored bytes of the metadata.
-- `placement`: chooses the bookies of an ensemble.
+- `placement`: chooses the bookies of an ensemble, by racks, regions or zones too.
 - `quorum`: arithmetic of write sets and quorums.
 - `reading`: which replica is asked, and what its answer proves.
 - `receipts`: which bookies acknowledged a watched entry, and when.

@@ -8,7 +8,7 @@ one silent replica outweighs any number of negative answers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -72,11 +72,17 @@ class ReplicaOrder:
     """The order in which an entry's replicas are asked; remembers recent failures.
 
     `rotation` spreads readers over replicas; one reader stays with its replica, whose caches then
-    hold the next entries. Its only input is the time that callers pass, in seconds.
+    hold the next entries. Its only input is the time that callers pass, in seconds. `arrange` puts
+    replicas into another order, such as that of their distance.
     """
 
-    def __init__(self, rotation: int) -> None:
+    def __init__(
+        self,
+        rotation: int,
+        arrange: Callable[[Sequence[str]], Sequence[str]] | None = None,
+    ) -> None:
         self._rotation = rotation
+        self._arrange = arrange
         self._failed_s: dict[str, float] = {}
 
     def order(self, metadata: LedgerMetadata, entry_id: int, now_s: float) -> tuple[str, ...]:
@@ -88,6 +94,8 @@ class ReplicaOrder:
         turn = self._rotation % quorum
         # A closed ledger may name a bookie twice: it is asked once.
         replicas = list(dict.fromkeys(bookies[i] for i in indices[turn:] + indices[:turn]))
+        if self._arrange is not None:
+            replicas = list(self._arrange(replicas))
         failed_s = self._failed_s
         if failed_s:
             for bookie in [b for b, at in failed_s.items() if at + FAILURE_MEMORY_S <= now_s]:

@@ -14,8 +14,9 @@ that importing it needs no driver's dependencies.
 - `layout`: where ledgers are stored below the root; the LAYOUT node.
 - `ledger_ids`: generation of ledger ids.
 - `ledgers`: metadata of ledgers, changed by compare-and-set.
+- `locations`: where bookies are: the table that an operator keeps.
 - `memory`: the driver for a tree in memory.
-- `paths`: the form of paths and the limits of nodes.
+- `paths`: the form of paths and ids, and the limits of nodes.
 - `registration`: keeps one bookie registered.
 - `restores`: histories that were lost when the store was put back to an older state.
 - `underreplication`: which ledgers lack copies, and who copies them.

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 import random
-import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from ledger.core.placement.topology import Candidates, Location, Place, weights_of
 from ledger.errors import (
     BookieUnavailable,
     InvalidArgument,
@@ -30,15 +30,13 @@ from ledger.errors import (
 from ledger.metastore.base import ANY_VERSION, MetadataStore
 from ledger.metastore.cookie import Cookie, decode_cookie, encode_cookie
 from ledger.metastore.layout import Layout, decode_layout, encode_layout
+from ledger.metastore.locations import BookieLocations, place_of, places_of_table
+from ledger.metastore.paths import READ_ONLY_NODE, check_bookie_id
 from ledger.metastore.registration import TAKEOVER_TIMEOUT_S, Registration
 from ledger.proto.data_formats_pb2 import BookieServiceInfoFormat
 from ledger.runtime.background import open_background
 
 log = logging.getLogger(__name__)
-
-_BOOKIE_ID = re.compile(r"[a-zA-Z0-9:-_.\-]+\Z")
-"""Apache's own pattern, in which `:-_` is a range of ASCII too."""
-_READ_ONLY = "readonly"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +70,18 @@ class BookieRegistry:
         self._store = store
         self.root = root
         self._available = f"{root}/available"
-        self._read_only = f"{root}/available/{_READ_ONLY}"
+        self._read_only = f"{root}/available/{READ_ONLY_NODE}"
         self._cookies = f"{root}/cookies"
         self.instance_id_path = f"{root}/INSTANCEID"
         self._listed: dict[str, dict[str, BookieInfo]] = {}
+        self._seen: dict[str, BookieInfo] = {}
+        self._seen_changes = 0
+        """What each bookie published last, also of those that have left since."""
+        self.locations = BookieLocations(store)
+        self.free_bytes: Mapping[str, int] = {}
+        """Free space by bookie, by which `candidates` are weighted; set by a client that asked."""
+        self._made_from: tuple[object, ...] = ()
+        self._candidates = Candidates({})
 
     # Registered bookies.
 
@@ -87,13 +93,44 @@ class BookieRegistry:
         """Returns the bookies that only serve reads, sorted by id."""
         return await self._infos(self._read_only, await self._store.children(self._read_only))
 
+    async def candidates(self) -> Candidates:
+        """Returns the bookies that accept new entries, with their places, prepared for choosing:
+        the same object until they change. It costs what `available` costs, and once a minute one
+        request more."""
+        infos = await self.available()
+        return self._prepared(infos, await self.locations.known())
+
+    async def topology(self) -> Candidates:
+        """Returns `candidates`; the read-only bookies were asked for, too, so that their places are
+        known."""
+        await self.read_only()
+        return await self.candidates()
+
+    @property
+    def known_topology(self) -> Candidates:
+        """The places of bookies as far as they are known here, without any request."""
+        return self._candidates
+
+    def _prepared(self, infos: dict[str, BookieInfo], table: Mapping[str, Location]) -> Candidates:
+        made_from = (infos, table, self.free_bytes, self._seen_changes)
+        if self._made_from != made_from:
+            seen = {b: place_of(b, i.host, i.properties, table) for b, i in self._seen.items()}
+            places: dict[str, Place] = {bookie: seen[bookie] for bookie in infos}
+            self._candidates = Candidates(
+                places,
+                others={**places_of_table(table), **seen},
+                weights=weights_of(places, self.free_bytes),
+            )
+            self._made_from = made_from
+        return self._candidates
+
     async def all(self) -> list[str]:
         """Returns every bookie of the cluster, up or down: those with a cookie or a
         registration."""
         known: dict[str, None] = {}
         for parent in (self._cookies, self._available, self._read_only):
             known.update(dict.fromkeys(await self._store.children(parent)))
-        known.pop(_READ_ONLY, None)
+        known.pop(READ_ONLY_NODE, None)
         return sorted(known)
 
     async def info(self, bookie_id: str) -> BookieInfo | None:
@@ -253,10 +290,14 @@ class BookieRegistry:
     async def _infos(self, parent: str, names: Iterable[str]) -> dict[str, BookieInfo]:
         before, found = self._listed.get(parent, {}), dict[str, BookieInfo]()
         for name in names:
-            if name == _READ_ONLY:
+            if name == READ_ONLY_NODE:
                 continue
             try:
-                found[name] = before.get(name) or await self._info(parent, name)
+                info = before.get(name)
+                if info is None:
+                    info = self._seen[name] = await self._info(parent, name)
+                    self._seen_changes += 1
+                found[name] = info
             except NoSuchNode:
                 continue  # it left after the listing
             except MetadataCorrupt as error:
@@ -270,16 +311,6 @@ class BookieRegistry:
 
     def _cookie_path(self, bookie_id: str) -> str:
         return f"{self._cookies}/{check_bookie_id(bookie_id)}"
-
-
-def check_bookie_id(bookie_id: str) -> str:
-    """Returns the id, or raises InvalidArgument."""
-    if not _BOOKIE_ID.match(bookie_id) or bookie_id.lower() in (_READ_ONLY, ".", ".."):
-        raise InvalidArgument(
-            f"bookie id {bookie_id!r} must consist of letters, digits and . - _ : ; < = > ? @ [ \\"
-            f" ] ^ and may not be {_READ_ONLY!r}"
-        )
-    return bookie_id
 
 
 def encode_info(info: BookieInfo) -> bytes:

@@ -1,4 +1,4 @@
-"""The form of paths and the limits of nodes, equal for all drivers.
+"""The form of paths and of ids in them, and the limits of nodes, equal for all drivers.
 
 Pure. A path is absolute; its components are non-empty, contain no "/" and no NUL, and are not "."
 or "..". ZooKeeper has the same rules, so what one driver accepts the others accept too.
@@ -6,12 +6,18 @@ or "..". ZooKeeper has the same rules, so what one driver accepts the others acc
 
 from __future__ import annotations
 
+import re
+
 from ledger.errors import InvalidArgument
 
 NODE_BYTES_MAX = 1_000_000
 """ZooKeeper refuses packets above 1 MiB; the other drivers keep the same bound."""
 
 PATH_CHARS_MAX = 1024
+READ_ONLY_NODE = "readonly"
+"""The node whose children are read-only bookies; no bookie may have it for an id."""
+_BOOKIE_ID = re.compile(r"[a-zA-Z0-9:-_.\-]+\Z")
+"""Apache's own pattern, in which `:-_` is a range of ASCII too."""
 TRANSACTION_CHANGES_MAX = 10_000
 """A limit of our own; ZooKeeper limits the bytes of a transaction."""
 
@@ -43,6 +49,16 @@ def check_node(path: str, size: int) -> None:
         raise InvalidArgument("the root of the metadata tree cannot be written")
     if size > NODE_BYTES_MAX:
         raise InvalidArgument(f"{path}: {size} bytes of metadata, {NODE_BYTES_MAX} at most")
+
+
+def check_bookie_id(bookie_id: str) -> str:
+    """Returns the id, or raises InvalidArgument."""
+    if not _BOOKIE_ID.match(bookie_id) or bookie_id.lower() in (READ_ONLY_NODE, ".", ".."):
+        raise InvalidArgument(
+            f"bookie id {bookie_id!r} must consist of letters, digits and . - _ : ; < = > ? @ [ \\"
+            f" ] ^ and may not be {READ_ONLY_NODE!r}"
+        )
+    return bookie_id
 
 
 def parent_of(path: str) -> str:

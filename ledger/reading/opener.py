@@ -7,19 +7,25 @@ several clients at once; `ledger.recovery` does the recovery.
 
 from __future__ import annotations
 
+import math
 import random
+from collections.abc import Callable, Sequence
 
 import trio
 
 from ledger.connection.pool import BookiePool
 from ledger.core.entry import DigestType
 from ledger.core.metadata import LedgerMetadata
+from ledger.core.placement.policies import order_reads
+from ledger.core.placement.topology import Location
 from ledger.errors import (
     LedgerClosed,
+    MetadataUnavailable,
     Unauthorized,
 )
 from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.ledgers import LedgerStore
+from ledger.metastore.locations import LOCATIONS_TRUSTED_S
 from ledger.options import ClientOptions
 from ledger.reading.reader import LedgerReader
 from ledger.recovery import LedgerRecovery, digest_of
@@ -52,6 +58,8 @@ class Opener:
         self.options = options
         self.rng = rng
         self._nursery: trio.Nursery | None = None
+        self._location = Location.parse(options.location) if options.location else None
+        self._learn_places_at = -math.inf
         self._recoveries = trio.CapacityLimiter(RECOVERIES_MAX)
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -106,7 +114,27 @@ class Opener:
             rng=self.rng,
             nursery=self._nursery,
             rotation=rotation,
+            arrange=self._arrange(),
         )
+
+    def _arrange(self) -> Callable[[Sequence[str]], Sequence[str]] | None:
+        """Returns what puts the replicas nearest to this client first; None if it does not know
+        where it is. Places are learned in the background."""
+        location = self._location
+        if location is None:
+            return None
+        assert self._nursery is not None
+        now_s = trio.current_time()
+        if now_s >= self._learn_places_at:
+            self._learn_places_at = now_s + LOCATIONS_TRUSTED_S
+            self._nursery.start_soon(self._learn_places)
+        return lambda replicas: order_reads(replicas, location, self.bookies.known_topology)
+
+    async def _learn_places(self) -> None:
+        try:
+            await self.bookies.topology()
+        except MetadataUnavailable:
+            pass  # replicas are asked in any order; the next reader tries again
 
     async def metadata_for_reading(
         self,

@@ -8,7 +8,7 @@ It must never return an entry after the last add confirmed, nor one whose digest
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from types import TracebackType
@@ -49,6 +49,7 @@ class LedgerReader:
         digest: of the ledger's type and password; the opener checked the password.
         nursery: the client's; tasks of this reader end with it or with `aclose`.
         rotation: which replica is asked first, counted modulo their number; None: any.
+        arrange: puts replicas into the order of their distance; None: any is as near.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class LedgerReader:
         rng: random.Random,
         nursery: trio.Nursery,
         rotation: int | None = None,
+        arrange: Callable[[Sequence[str]], Sequence[str]] | None = None,
     ) -> None:
         self.ledger_id = metadata.ledger_id
         self._options = options
@@ -76,6 +78,7 @@ class LedgerReader:
             rng=rng,
             on_metadata=self._install,
             rotation=rotation,
+            arrange=arrange,
         )
         self._confirmed = LastConfirmed(
             self._fetch,

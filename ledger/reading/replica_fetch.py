@@ -78,6 +78,7 @@ class ReplicaFetch:
     Args:
         on_metadata: called with metadata that was read again.
         rotation: which replica is asked first, counted modulo their number; None: any.
+        arrange: puts replicas into the order of their distance; None: any is as near.
     """
 
     def __init__(
@@ -91,9 +92,11 @@ class ReplicaFetch:
         rng: random.Random,
         on_metadata: Callable[[LedgerMetadata], None],
         rotation: int | None = None,
+        arrange: Callable[[Sequence[str]], Sequence[str]] | None = None,
     ) -> None:
         self.metadata = metadata
-        self.order = ReplicaOrder(rng.randrange(1 << 16) if rotation is None else rotation)
+        turn = rng.randrange(1 << 16) if rotation is None else rotation
+        self.order = ReplicaOrder(turn, arrange)
         self.counts = FetchCounts()
         self._digest = digest
         self._pool = pool

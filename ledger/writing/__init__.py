@@ -1,5 +1,6 @@
 """Writing ledgers: sending entries to an ensemble, and replacing bookies that fail.
 
+- `creator`: creates ledgers, and chooses their bookies.
 - `ensemble_change`: replaces failed bookies, one change at a time per ledger.
 - `ensemble_sender`: the base of the writer: connections, unconfirmed frames, acks.
 - `force`: syncs entries that were acknowledged before they were synced.

@@ -25,7 +25,8 @@ from ledger.connection.connection import BookieConnection
 from ledger.core.append import AppendCore
 from ledger.core.bookie_backoff import BookieBackoff, ReplacementPace
 from ledger.core.metadata import LedgerMetadata, with_next_ensemble
-from ledger.core.placement import ensembles as placement
+from ledger.core.placement.policies import placement_or_default
+from ledger.core.placement.topology import Candidates
 from ledger.errors import (
     BookieUnavailable,
     LedgerError,
@@ -85,6 +86,9 @@ class EnsembleChange:
         """Whether entries were sent since the last search for replacements."""
         self._look_at = -math.inf
         self._outage = ""
+        self._refusal = ""
+        """Why the ledger's placement permitted no replacement when one was searched last."""
+        self._placement = placement_or_default(writer.metadata.custom)
         # A slow bookie is noticed only after the add timeout: it must have worked for longer.
         self._backoff = BookieBackoff(max(_STEADY_S, 4 * loop.options.add_timeout_s))
         self._pace = ReplacementPace()
@@ -189,41 +193,44 @@ class EnsembleChange:
         writer = self._writer
         ensemble = writer.metadata.last_fragment.bookies
         replaced: list[int] = []
-        available = await self._loop.bookies.available()
-        hosts = {bookie: info.host for bookie, info in available.items()}
+        candidates = await self._loop.bookies.candidates()
         for index in list(writer.core.failed):
-            bookie = await self._reachable(ensemble, index, hosts)
+            bookie = await self._reachable(ensemble, index, candidates)
             if bookie is not None:
                 ensemble = (*ensemble[:index], bookie, *ensemble[index + 1 :])
                 replaced.append(index)
         return (ensemble, tuple(replaced)) if replaced else None
 
     async def _reachable(
-        self, ensemble: tuple[str, ...], index: int, hosts: dict[str, str]
+        self, ensemble: tuple[str, ...], index: int, candidates: Candidates
     ) -> str | None:
         """Returns a bookie for `index` that accepts a connection. During its back-off a bookie is
         used only if the ledger cannot be written without it."""
         now_s = trio.current_time()
-        resting = [one for one in hosts if self._backoff.is_resting(one, now_s)]
-        found = await self._reachable_without(ensemble, index, hosts, resting)
+        resting = [one for one in candidates.places if self._backoff.is_resting(one, now_s)]
+        found = await self._reachable_without(ensemble, index, candidates, resting)
         if found is None and resting and not self._writer.core.can_continue_without_failed():
-            found = await self._reachable_without(ensemble, index, hosts, [])
+            found = await self._reachable_without(ensemble, index, candidates, [])
         return found
 
     async def _reachable_without(
-        self, ensemble: tuple[str, ...], index: int, hosts: dict[str, str], without: list[str]
+        self, ensemble: tuple[str, ...], index: int, candidates: Candidates, without: list[str]
     ) -> str | None:
-        excluded = [*without]
+        excluded, core = [*without], self._writer.core
         while True:
             try:
-                chosen = placement.replace(ensemble, (index,), hosts, excluded, self._loop.rng)
-            except NotEnoughBookies:
+                chosen = self._placement.replace(
+                    ensemble, (index,), core.write_quorum, core.ack_quorum, candidates, excluded,
+                    self._loop.rng,
+                )  # fmt: skip
+            except NotEnoughBookies as error:
+                self._refusal = "" if self._placement.is_default else f" ({error})"
                 break
             if await self._is_reachable(chosen[index]):
                 return chosen[index]
             excluded.append(chosen[index])
         itself = ensemble[index]
-        if itself not in hosts or itself in without:
+        if itself not in candidates.places or itself in without:
             return None
         return itself if await self._is_reachable(itself) else None
 
@@ -298,6 +305,6 @@ class EnsembleChange:
         return (kind or NotEnoughBookies)(
             f"ledger {self._writer.ledger_id}: needed {core.ack_quorum} of {core.write_quorum} "
             f"acks; failed: {failed}; no replacement found in "
-            f"{self._loop.options.ensemble_change_timeout_s:g} s; entries after "
+            f"{self._loop.options.ensemble_change_timeout_s:g} s{self._refusal}; entries after "
             f"{core.last_add_confirmed} are unknown; recover the ledger to learn which exist"
         )

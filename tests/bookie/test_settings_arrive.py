@@ -37,6 +37,9 @@ from bookie.storage.journal.page_cache_flush import PageCacheFlush
 from bookie.storage.ledger_storage import LedgerStorage
 from ledger.metastore import open_store
 from ledger.metastore.base import MetadataStore
+from ledger.metastore.bookies import decode_info
+from ledger.metastore.locations import LOCATION_PROPERTY
+from ledger.metastore.registration import Registration
 from ledger.runtime.network import Listener, TcpNetwork
 
 _TEBIBYTE = 1 << 40
@@ -46,6 +49,7 @@ _VALUES: dict[str, Any] = {
     "host": "127.0.0.2",
     "advertised_host": "127.0.0.3",
     "bookie_id": "the-seventh",
+    "location": "/eu-1/rack-7",
     "http_host": "127.0.0.4",
     "allow_empty_disk": True,
     "journal_group_wait_ms": 2.5,
@@ -186,6 +190,7 @@ _PLACES: dict[str, Found] = {
     "port": lambda e: e.listened[-1][1],
     "advertised_host": lambda e: e.bookie.address[0],
     "bookie_id": lambda e: e.bookie.bookie_id,
+    "location": lambda e: decode_info("", _registration(e)._data).properties[LOCATION_PROPERTY],
     "http_host": lambda e: e.opened_http[-1][0],
     "http_port": lambda e: e.opened_http[-1][1],
     "allow_empty_disk": lambda e: e.starts == 2,
@@ -241,6 +246,11 @@ _PLACES: dict[str, Found] = {
     "long_polls_max": lambda e: e.server._requests._reads._polls._polls.count_max,
 }
 """Reads, for each setting, the value that takes effect."""
+
+
+def _registration(engine: Engine) -> Registration:
+    assert engine.bookie.registration is not None
+    return engine.bookie.registration
 
 
 def _one_of(seconds: set[float], name: str) -> object:

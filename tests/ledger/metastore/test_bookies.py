@@ -24,13 +24,13 @@ from ledger.metastore.base import Create, Delete, Node
 from ledger.metastore.bookies import (
     BookieInfo,
     BookieRegistry,
-    check_bookie_id,
     decode_info,
     encode_info,
 )
 from ledger.metastore.cookie import Cookie
 from ledger.metastore.layout import Layout
 from ledger.metastore.memory import MemoryStore, MemoryTree
+from ledger.metastore.paths import check_bookie_id
 from ledger.proto.data_formats_pb2 import BookieServiceInfoFormat
 
 from .conftest import OpenSession

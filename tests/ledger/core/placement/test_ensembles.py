@@ -4,17 +4,65 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.core.placement.ensembles import choose, choose_degraded, host_of, replace
+from ledger.core.placement.policies import DEFAULT_PLACEMENT
+from ledger.core.placement.topology import Candidates, Place, host_of
 from ledger.errors import InvalidArgument, NotEnoughBookies
 
 BOOKIES = st.dictionaries(
     st.sampled_from([f"b{number}" for number in range(12)]), st.sampled_from("ABCD"), min_size=1
 )
+
+
+def choose(
+    ensemble_size: int,
+    write_quorum: int,
+    ack_quorum: int,
+    candidates: dict[str, str],
+    excluded: Sequence[str],
+    rng: random.Random,
+    *,
+    prefer: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Chooses among bookies given with their hosts."""
+    return DEFAULT_PLACEMENT.choose(
+        ensemble_size, write_quorum, ack_quorum, Candidates.on_hosts(candidates), excluded, rng,
+        prefer=prefer,
+    )  # fmt: skip
+
+
+def choose_degraded(
+    ensemble_size: int,
+    write_quorum: int,
+    ack_quorum: int,
+    candidates: dict[str, str],
+    known: dict[str, str],
+    excluded: Sequence[str],
+    rng: random.Random,
+) -> tuple[str, ...]:
+    places = {bookie: Place(host) for bookie, host in candidates.items()}
+    others = {bookie: Place(host) for bookie, host in known.items()}
+    return DEFAULT_PLACEMENT.choose_degraded(
+        ensemble_size, write_quorum, ack_quorum, Candidates(places, others=others), known,
+        excluded, rng,
+    )  # fmt: skip
+
+
+def replace(
+    ensemble: Sequence[str],
+    indices: Sequence[int],
+    candidates: dict[str, str],
+    excluded: Sequence[str],
+    rng: random.Random,
+) -> tuple[str, ...]:
+    return DEFAULT_PLACEMENT.replace(
+        ensemble, indices, len(ensemble), 1, Candidates.on_hosts(candidates), excluded, rng
+    )
 
 
 @st.composite
