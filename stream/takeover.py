@@ -51,7 +51,10 @@ from stream.store.streams import StreamStore
 _log = logging.getLogger(__name__)
 
 _DISCARD_S = 1.0
-_LEDGER_SETTINGS = ("ensemble_size", "write_quorum", "ack_quorum", "digest_type", "placement")
+_LEDGER_SETTINGS = (
+    "ensemble_size", "write_quorum", "ack_quorum", "digest_type", "placement", "placement_policy",
+    "placement_min", "placement_enforce",
+)  # fmt: skip
 
 APPLICATION_TAG = "application"
 STREAM_TAG = "ledgerstream.stream"
@@ -103,6 +106,7 @@ class StreamLedgers:
             password=None,
             custom={APPLICATION_TAG: b"ledgerstream", STREAM_TAG: self.tag},
             prefer=policy.preferred_bookies,
+            placement=policy.bookie_placement,
         )
 
     async def discard(self, ledger: LedgerWriter) -> None:

@@ -45,6 +45,7 @@ def _show(policy: NamespaceMetadata, output: OutputOption) -> None:
     help_epilogue=examples(
         "ledgerstream namespace create demo --retention-ms 7d",
         'ledgerstream namespace create demo --placement "rack1-*,rack2-*"',
+        "ledgerstream namespace create demo --placement rack --placement-enforce",
     )
 )
 async def create(
@@ -140,6 +141,8 @@ async def set_policy(
 
 async def _warn_of_too_few_bookies(client: LedgerClient, policy: NamespaceMetadata) -> None:
     """Says so if the next segment could not be created now."""
+    from ledger.errors import NotEnoughBookies
+
     up = len(await client.bookies.available())
     if up < policy.ensemble_size:
         remark(
@@ -148,6 +151,15 @@ async def _warn_of_too_few_bookies(client: LedgerClient, policy: NamespaceMetada
             f"it (ledgerstream namespace set {policy.name} --ensemble-size {max(up, 1)} "
             f"--write-quorum ... --ack-quorum ...)"
         )
+        return
+    if policy.placement_enforce:
+        sizes = policy.ensemble_size, policy.write_quorum, policy.ack_quorum
+        try:
+            policy.bookie_placement.choose(
+                *sizes, await client.bookies.candidates(), (), client.rng
+            )
+        except NotEnoughBookies as error:
+            remark(f"warning: namespace {policy.name}: {error}: appends may fail until then")
 
 
 async def _show_consequences(

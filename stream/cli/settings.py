@@ -32,7 +32,14 @@ class PolicyOptions:
     digest_type: Literal["CRC32C", "CRC32", "HMAC", "DUMMY"] | None = None
     """Checksum of entries."""
     placement: str | None = None
-    """Bookies to prefer, as patterns of their ids: "rack1-*,rack2-*"; "none" for any."""
+    """Bookies to prefer, as patterns of their ids: "rack1-*,rack2-*"; "none" for any. A policy
+    (default, rack, region, zone) may be among them, or alone: --placement rack."""
+    placement_policy: Literal["default", "rack", "region", "zone"] | None = None
+    """Spread the copies of each entry over racks, regions or zones."""
+    placement_min: int | None = None
+    """How many racks, regions or zones the copies of each entry must be in; 0 is 2."""
+    placement_enforce: bool | None = None
+    """Rather create no segment, and replace no bookie, than break the minimum."""
     roll_ms: str | None = None
     """Age at which a segment is sealed and the next begun."""
     roll_bytes: str | None = None
@@ -68,7 +75,10 @@ class PolicyOptions:
         for option, word in asdict(self).items():
             if word is not None:
                 try:
-                    settings[option] = _parsed(option, word)
+                    if option == "placement":
+                        settings |= _placement(word)
+                    else:
+                        settings[option] = _parsed(option, word)
                 except InvalidArgument as error:
                     raise UsageError(f"--{option.replace('_', '-')}: {error}") from None
         return cast(NamespaceSettings, settings)
@@ -81,8 +91,6 @@ def _parsed(option: str, word: Any) -> Any:
     match option:
         case "retention_cursors":
             return () if is_none else _names(word)
-        case "placement":
-            return "" if is_none else word
         case "streams_max":
             return None if is_none else _whole(word)
         case "retention_ms" | "retention_bytes" | "bytes_per_s_max" if is_none:
@@ -92,6 +100,22 @@ def _parsed(option: str, word: Any) -> Any:
         case _ if option.endswith(("_bytes", "_bytes_max")) or option == "bytes_per_s_max":
             return parse_size_bytes(word)
     return word
+
+
+def _placement(word: str) -> dict[str, str]:
+    """Returns the policy among the words, and the patterns, as far as there are any."""
+    from ledger.core.placement.policies import KINDS
+
+    if word.strip().lower() in _NO_LIMIT:
+        return {"placement": ""}
+    words = _names(word)
+    kinds = [one for one in words if one in KINDS]
+    if not kinds:
+        return {"placement": word}
+    patterns = ",".join(one for one in words if one not in KINDS)
+    if len(kinds) > 1:
+        raise UsageError(f"{word!r} names {len(kinds)} policies; give one of {', '.join(KINDS)}")
+    return {"placement_policy": kinds[0]} | ({"placement": patterns} if patterns else {})
 
 
 def _names(word: str) -> tuple[str, ...]:

@@ -54,6 +54,9 @@ class NamespaceSettings(TypedDict, total=False):
     compression: str
     batch_bytes: Size
     linger_ms: Duration
+    placement_policy: str
+    placement_min: int
+    placement_enforce: bool
 
 
 _SETTINGS = frozenset(field.name for field in fields(NamespaceMetadata)) - {"name", "created_ms"}
@@ -101,6 +104,8 @@ def with_settings(namespace: NamespaceMetadata, settings: NamespaceSettings) -> 
             f"no namespace setting {', '.join(unknown)}; there are: {', '.join(sorted(_SETTINGS))}"
         )
     plain = {name: _plain(name, value) for name, value in settings.items()}
+    if settings.get("placement_policy") == "default":
+        plain = {"placement_min": 0, "placement_enforce": False} | plain  # it has no rule
     return replace(namespace, **cast("Any", plain))
 
 

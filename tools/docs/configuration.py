@@ -74,6 +74,10 @@ _POLICY_MEANING = {
     "compression": "none, zstd or lz4",
     "batch_bytes": "a batch of records of this size is sent at once",
     "linger_ms": "how long a smaller batch waits for more; 0 sends it at the end of the tick",
+    "placement_policy": "`rack`, `region` or `zone` spreads the copies of each entry over them,"
+    " too: [operations.md](operations.md#placement)",
+    "placement_min": "how many racks, regions or zones the copies of each entry must be in; 0 is 2",
+    "placement_enforce": "no segment is created, and no bookie replaced, that breaks the minimum",
 }
 
 

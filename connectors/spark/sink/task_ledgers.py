@@ -86,6 +86,7 @@ async def make_ledger(
         password=None,
         custom=batch.tags(target),
         prefer=policy.preferred_bookies,
+        placement=policy.bookie_placement,
     )
 
 

@@ -34,6 +34,8 @@ _DEFAULTS: Final = {
 _COLUMNS_OF: Final = attrgetter(*_SEGMENT_COLUMNS)
 _STATE: Final = _SEGMENT_COLUMNS.index("state")
 _STATES: Final = {state.value: state for state in SegmentState}
+_LATER_SETTINGS: Final = ("placement_policy", "placement_min", "placement_enforce")
+_NAMESPACE_DEFAULTS: Final = {field.name: field.default for field in fields(NamespaceMetadata)}
 _NUMBER_END: Final = 1 << 63
 
 _MARK_BYTES: Final = 11
@@ -177,8 +179,13 @@ def _what(kind: str, name: str) -> str:
 
 
 def encode_namespace(namespace: NamespaceMetadata) -> bytes:
-    """Returns the JSON of a namespace."""
-    return dump_document("namespace", _what("namespace", namespace.name), asdict(namespace))
+    """Returns the JSON of a namespace. Settings of a later release are left out while they have
+    their default: earlier releases refuse fields that they do not know."""
+    document = asdict(namespace)
+    for name in _LATER_SETTINGS:
+        if document[name] == _NAMESPACE_DEFAULTS[name]:
+            del document[name]
+    return dump_document("namespace", _what("namespace", namespace.name), document)
 
 
 def decode_namespace(name: str, data: bytes) -> NamespaceMetadata:

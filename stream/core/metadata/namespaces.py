@@ -7,7 +7,9 @@ drops is decided in core/retention.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
+from ledger.core.placement.policies import PlacementKind, PlacementPolicy
 from ledger.core.steady_clock import CLOCK_OFF_MS
 from ledger.errors import InvalidArgument
 from stream.core.entry.compression import Compression
@@ -27,7 +29,9 @@ class NamespaceMetadata:
     A retention of None keeps data forever. `retention_cursors` are names of cursors: records that
     one of them has not passed are kept, however old they are. What retention or truncation drops
     stays in the trash for `trash_ms`. `placement` are patterns of preferred bookie ids, separated
-    by commas ("rack1-*"). `bytes_per_s_max` limits what the writer of each stream may append.
+    by commas ("rack1-*"); `placement_policy`, `placement_min` and `placement_enforce` are how far
+    the copies of an entry must be apart (`ledger.core.placement.policies.PlacementPolicy`).
+    `bytes_per_s_max` limits what the writer of each stream may append.
     `batch_bytes` is the size at which a batch of records is sent without waiting; `linger_ms` is
     how long a batch may wait for more (0: it is sent at the end of the scheduler's tick, and grows
     by itself under load).
@@ -52,6 +56,9 @@ class NamespaceMetadata:
     compression: str = "none"
     batch_bytes: int = 60_000
     linger_ms: int = 0
+    placement_policy: str = "default"
+    placement_min: int = 0
+    placement_enforce: bool = False
 
     def __post_init__(self) -> None:
         check_name(self.name, "namespace")
@@ -87,6 +94,10 @@ class NamespaceMetadata:
                 f"namespace {self.name!r}: placement must be patterns of bookie ids separated by "
                 f"commas, at most {PLACEMENT_LENGTH_MAX} characters"
             )
+        try:
+            self.bookie_placement.check(self.write_quorum, self.ack_quorum)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"namespace {self.name!r}: {error}") from None
         if not isinstance(self.retention_cursors, tuple) or len(self.retention_cursors) > 100:
             raise InvalidArgument(
                 f"namespace {self.name!r}: retention_cursors must be a tuple of at most 100 names"
@@ -96,6 +107,12 @@ class NamespaceMetadata:
         if not isinstance(self.compression, str):
             raise InvalidArgument(f"namespace {self.name!r}: compression must be a name")
         Compression.named(self.compression)
+
+    @property
+    def bookie_placement(self) -> PlacementPolicy:
+        """How far the copies of an entry must be apart."""
+        kind = cast(PlacementKind, self.placement_policy)
+        return PlacementPolicy(kind, self.placement_min, self.placement_enforce)
 
     @property
     def preferred_bookies(self) -> tuple[str, ...]:

@@ -40,6 +40,25 @@ def test_units_and_keywords_are_parsed() -> None:
     assert PolicyOptions().given() == {}
 
 
+def test_a_policy_of_placement_may_be_given_with_patterns_or_alone() -> None:
+    for word, expected in {
+        "rack": {"placement_policy": "rack"},
+        "zone, rack1-*,rack2-*": {"placement_policy": "zone", "placement": "rack1-*,rack2-*"},
+        "default": {"placement_policy": "default"},
+        "racks-*": {"placement": "racks-*"},
+    }.items():
+        assert PolicyOptions(placement=word).given() == expected
+    given = PolicyOptions(placement="rack", placement_min=3, placement_enforce=True).given()
+    ruled = with_settings(NamespaceMetadata(name="n"), given)
+    assert (ruled.placement_policy, ruled.placement_min, ruled.placement_enforce) == (
+        "rack", 3, True,
+    )  # fmt: skip
+    plain = with_settings(ruled, PolicyOptions(placement="default").given())
+    assert plain == NamespaceMetadata(name="n")
+    with pytest.raises(InvalidArgument, match="names 2 policies"):
+        PolicyOptions(placement="rack,zone").given()
+
+
 @pytest.mark.parametrize(
     ("option", "word"),
     [("retention_ms", "7 days"), ("roll_bytes", "ever"), ("streams_max", "-1"), ("trash_ms", "")],
