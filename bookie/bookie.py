@@ -147,13 +147,13 @@ class Bookie:
         self.ledgers = LedgerStore(store, config.ledgers_root, layout=self._layout)
         self._restores = RestoreLog(store)
         self._start_count: StartCount | None = None
-        self._store = store
+        self.store = store
         self._network = network
         self._disk = disk
         self.disk_monitor = DiskMonitor(disk, config)
         self._key_value = key_value
         self._index_stores = index_stores
-        self._now_ms = now_ms
+        self.now_ms = now_ms
         self._rng = rng
         self.bookie_id = config.bookie_id
         self.address = ("", 0)
@@ -216,9 +216,9 @@ class Bookie:
             await check_has_no_cluster(self.config, self._disk)
         await self.registry.init_cluster(self._rng, self._layout)
         self.instance_id = await self.registry.instance_id()
-        self._store.bind(self.registry.instance_id_path, self.instance_id.encode())
+        self.store.bind(self.registry.instance_id_path, self.instance_id.encode())
         await check_cookie(self.config, self._disk, self.registry, self.bookie_id, self.instance_id)
-        self._start_count = StartCount(self.config, self._disk, self._store, self.bookie_id)
+        self._start_count = StartCount(self.config, self._disk, self.store, self.bookie_id)
         await self._start_count.check()
 
     async def _outdate_copies(self) -> None:
@@ -238,7 +238,7 @@ class Bookie:
             self.ledgers,
             self._restores,
             bookie_id=self.bookie_id,
-            now_ms=self._now_ms(),
+            now_ms=self.now_ms(),
         )
 
     async def _insist(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
@@ -258,7 +258,7 @@ class Bookie:
             disk,
             config.ledger_directories,
             self._key_value,
-            now_ms=self._now_ms,
+            now_ms=self.now_ms,
             options=StorageOptions(
                 write_cache_bytes=config.write_cache_bytes,
                 read_cache_bytes=config.read_cache_bytes,
@@ -335,10 +335,10 @@ class Bookie:
             from ledger.client import LedgerClient  # takes memory, and is seldom needed
 
             return LedgerClient(
-                self._store,
+                self.store,
                 self._network,
                 rng=self._rng,
-                now_ms=self._now_ms,
+                now_ms=self.now_ms,
                 root=self.config.ledgers_root,
                 layout=self._layout,
             )

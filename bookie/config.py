@@ -125,7 +125,7 @@ class BookieConfig(
         unit="",
         apache="httpServerHost",
         reason="Address to listen on for HTTP. It has no passwords: a client that reaches it can"
-        " read everything shown there and start garbage collection.",
+        " read everything shown there, start garbage collection and decommission bookies.",
     )
     allow_empty_disk: bool = setting(
         False,

@@ -2,6 +2,8 @@
 
 - http: opens and serves the port.
 - http_app: the paths and their replies.
+- autorecovery_http: those of auto-recovery, which act on the cluster.
+- http_bodies: the JSON bodies of requests.
 - snapshot: the state of a bookie at one moment.
 - report: that state as JSON.
 - prometheus: metrics as text.

@@ -110,7 +110,8 @@ def load(observer: Observer, host: str) -> Serve:
     from hypercorn.utils import wrap_app
     from prometheus_client import CollectorRegistry
 
-    from bookie.monitoring.http_app import BODY_BYTES_MAX, BookieHttp
+    from bookie.monitoring.http_app import BookieHttp
+    from bookie.monitoring.http_bodies import BODY_BYTES_MAX
 
     config = Config()
     config.errorlog = _log

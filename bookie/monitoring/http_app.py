@@ -1,37 +1,35 @@
 """The HTTP interface of a bookie: metrics, health, Apache's admin paths, `bookie show`.
 
-Replies are small, request bodies are limited, errors are JSON with a cause. No request may change
-stored entries: a PUT starts garbage collection, suspends compaction or makes the bookie read-only.
+Request bodies are limited, errors are JSON with a cause. No request may change stored entries: a
+PUT starts garbage collection, suspends compaction, makes the bookie read-only, or acts on
+auto-recovery (`autorecovery_http`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import ipaddress
-import json
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bookie.core.compaction import CompactionKind
+from bookie.monitoring.autorecovery_http import AutoRecoveryHttp
+from bookie.monitoring.http_bodies import Handler, json_object
 from bookie.monitoring.prometheus import BookieMetrics
 from bookie.monitoring.report import report, without_credentials
 from bookie.monitoring.snapshot import Observer, ServerStatus
 
 _log = logging.getLogger(__name__)
 
-BODY_BYTES_MAX = 4096
 _FILE_KINDS = ("journal", "entrylog", "index")
-
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 class BookieHttp:
@@ -66,6 +64,7 @@ class BookieHttp:
             Route(f"{bookie}/last_log_mark", self._ready(self._last_log_mark)),
             Route(f"{bookie}/list_disk_file", self._list_files),
             Route("/api/v1/config/server_config", self._config),
+            *AutoRecoveryHttp(self._bookie).routes(self._ready),
         ]
         app = Starlette(
             routes=routes, exception_handlers={HTTPException: _failed, Exception: _broken}
@@ -122,7 +121,7 @@ class BookieHttp:
         return JSONResponse({"readOnly": self._observer.status is ServerStatus.READ_ONLY})
 
     async def _force(self, request: Request) -> Response:
-        found = await _json_object(request, "an object with readOnly, true or false")
+        found = await json_object(request, "an object with readOnly, true or false")
         is_read_only = found.get("readOnly")
         if not isinstance(is_read_only, bool) or len(found) != 1:
             raise HTTPException(400, "the body must be an object with readOnly, true or false")
@@ -226,36 +225,13 @@ async def _switches(request: Request, verb: str) -> dict[CompactionKind, bool]:
     body. Raises HTTPException."""
     names = {f"{verb}Major": CompactionKind.MAJOR, f"{verb}Minor": CompactionKind.MINOR}
     wanted = f"an object with {' and '.join(names)}, each true or false"
-    found = await _json_object(request, wanted)
+    found = await json_object(request, wanted)
     switches: dict[CompactionKind, bool] = {}
     for name, value in found.items():
         if name not in names or not isinstance(value, bool):
             raise HTTPException(400, f"{name[:100]!r} is wrong in the body, which must be {wanted}")
         switches[names[name]] = value
     return switches
-
-
-async def _json_object(request: Request, wanted: str) -> dict[str, object]:
-    """Returns a request's JSON body, or {} without one. Raises HTTPException, which names what is
-    `wanted`."""
-    body = bytearray()
-    try:
-        async with aclosing(request.stream()) as chunks:
-            async for chunk in chunks:
-                body += chunk
-                if len(body) > BODY_BYTES_MAX:
-                    raise HTTPException(413, f"the body has more than {BODY_BYTES_MAX} bytes")
-    except ClientDisconnect as error:
-        raise HTTPException(400, "the body ended early") from error
-    if not body.strip():
-        return {}
-    try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise HTTPException(400, f"the body is not JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise HTTPException(400, f"the body must be {wanted}")
-    return found
 
 
 async def _failed(_: Request, error: Exception) -> Response:

@@ -97,10 +97,11 @@ class Term:
 class AuditorElection:
     """The election below `root`, in which any number of processes take part.
 
-    A process takes part through one object. `rng` distinguishes its votes.
+    A process takes part through one object. `rng` distinguishes its votes; who only asks who is
+    the auditor needs none.
     """
 
-    def __init__(self, store: MetadataStore, root: str, rng: random.Random) -> None:
+    def __init__(self, store: MetadataStore, root: str, rng: random.Random | None = None) -> None:
         self._store = store
         self._rng = rng
         self._candidates: dict[str, _Candidate] = {}
@@ -121,6 +122,7 @@ class AuditorElection:
         """
         candidate = self._candidates.get(bookie_id)
         if candidate is None:
+            assert self._rng is not None, "votes of this process need a source of chance"
             token = f"{self._rng.getrandbits(64):016x}"
             candidate = _Candidate(self._store, self.path, check_bookie_id(bookie_id), token)
             self._candidates[bookie_id] = candidate

@@ -277,6 +277,14 @@ class UnderreplicationStore:
         except NodeExists:
             await self._store.put(self._delay, data)
 
+    async def trigger_audit(self, default_s: int) -> int:
+        """Has the auditor look now, by setting the delay to what it is; `default_s` if it was never
+        set. Returns the delay in seconds. Raises MetadataCorrupt."""
+        seconds = await self.lost_bookie_recovery_delay_s()
+        seconds = default_s if seconds is None else seconds
+        await self.set_lost_bookie_recovery_delay_s(seconds)
+        return seconds
+
     async def watch_delay(self) -> AsyncGenerator[int | None, None]:
         """Yields the delay in seconds at once and whenever it is set, also to the same value; None
         while it is not set or cannot be read. Close it with `aclosing`."""

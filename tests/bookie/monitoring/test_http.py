@@ -17,7 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse
 
 import bookie.monitoring.http
 from bookie.monitoring.http import CONNECTIONS_MAX, http_address, open_http, serve_http
-from bookie.monitoring.http_app import BODY_BYTES_MAX
+from bookie.monitoring.http_bodies import BODY_BYTES_MAX
 from bookie.monitoring.snapshot import Observer
 from ledger.errors import InvalidArgument
 from tests.real_cluster import RealCluster, real_cluster

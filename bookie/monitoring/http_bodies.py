@@ -1,0 +1,38 @@
+"""The bodies of HTTP requests: JSON objects of a few bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+BODY_BYTES_MAX = 4096
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+async def json_object(request: Request, wanted: str) -> dict[str, object]:
+    """Returns a request's JSON body, or {} without one. Raises HTTPException, which names what is
+    `wanted`."""
+    body = bytearray()
+    try:
+        async with aclosing(request.stream()) as chunks:
+            async for chunk in chunks:
+                body += chunk
+                if len(body) > BODY_BYTES_MAX:
+                    raise HTTPException(413, f"the body has more than {BODY_BYTES_MAX} bytes")
+    except ClientDisconnect as error:
+        raise HTTPException(400, "the body ended early") from error
+    if not body.strip():
+        return {}
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise HTTPException(400, f"the body is not JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise HTTPException(400, f"the body must be {wanted}")
+    return found
