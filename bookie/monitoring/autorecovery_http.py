@@ -19,9 +19,9 @@ from bookie.bookie import Bookie
 from bookie.monitoring.http_bodies import Handler, json_object
 from ledger.autorecovery.options import AutoRecoveryOptions
 from ledger.errors import InvalidArgument, LedgerError, MetadataCorrupt, NodeExists, RetryableError
-from ledger.metastore.bookies import check_bookie_id
 from ledger.metastore.decommissions import Decommission, Decommissions
 from ledger.metastore.election import AuditorElection
+from ledger.metastore.paths import check_bookie_id
 from ledger.metastore.underreplication import UnderreplicationStore
 from ledger.runtime.concurrency import map_bounded
 

@@ -16,6 +16,7 @@ import trio
 
 from ledger.autorecovery.options import AutoRecoveryOptions
 from ledger.core.autorecovery.bookies import Bookies, BookieState, LostBookies
+from ledger.core.placement.topology import Candidates
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import BookieRegistry
@@ -47,7 +48,9 @@ class ClusterView:
         self._known: list[str] = []
         self._listeners: list[Callable[[set[str]], None]] = []
         self._wanted: list[Callable[[], None]] = []
-        self.bookies = Bookies(hosts={})
+        self.bookies = Bookies(writable=())
+        self.candidates = Candidates({})
+        """The bookies that accept new entries, and where they are."""
         self.emptying: dict[str, Decommission] = {}
         """The decommissions that are not completed, by bookie."""
         self.is_enabled = False
@@ -132,14 +135,15 @@ class ClusterView:
         fresh = await read_bookies(self._registry, self._decommissions)
         emptying = {one.bookie: one for one in await self._decommissions.list()}
         now_s = trio.current_time()
-        registered = (*fresh.hosts, *fresh.read_only)
+        registered = (*fresh.writable, *fresh.read_only)
         self._lost.observe(known, registered, now_s)
         before, before_known = self.bookies, self._known
+        self.candidates = await self._registry.candidates()
         self.emptying = {b: one for b, one in emptying.items() if one.state == "draining"}
         self._known = known
         self.bookies = replace(fresh, awaited=self._lost.awaited(now_s))
         self.is_known = True
-        names = {*before_known, *known, *before.hosts, *before.read_only, *registered}
+        names = {*before_known, *known, *before.writable, *before.read_only, *registered}
         changed = {one for one in names if before.state_of(one) is not self.bookies.state_of(one)}
         self._announce(changed)
 
@@ -157,13 +161,13 @@ class ClusterView:
 async def read_bookies(registry: BookieRegistry, decommissions: Decommissions) -> Bookies:
     """Returns the bookies of a cluster now; those that are down are lost. Raises
     MetadataUnavailable."""
-    hosts = {name: info.host for name, info in (await registry.available()).items()}
+    available = await registry.available()
     read_only = await registry.read_only()
     leaving = await decommissions.names()
     return Bookies(
-        hosts={one: host for one, host in hosts.items() if one not in leaving},
-        read_only=(*read_only, *(one for one in hosts if one in leaving)),
-        emptying=tuple(sorted(leaving)),
+        writable=frozenset(available) - leaving,
+        read_only=frozenset(read_only) | (frozenset(available) & leaving),
+        emptying=leaving,
         replacements={
             one.bookie: one.replacement
             for one in await decommissions.list()

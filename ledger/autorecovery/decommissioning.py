@@ -23,9 +23,9 @@ from ledger.errors import (
     NoSuchLedger,
     NotEnoughBookies,
 )
-from ledger.metastore.bookies import check_bookie_id
 from ledger.metastore.decommissions import Decommission, Decommissions
 from ledger.metastore.election import AuditorElection
+from ledger.metastore.paths import check_bookie_id
 from ledger.runtime.concurrency import map_bounded
 
 _READ_AT_ONCE = 64
@@ -110,7 +110,7 @@ async def check_decommission(
             f"bookie {bookie} is not in this cluster, which has {shown or 'no bookies'}"
         )
     bookies = await read_bookies(client.bookies, Decommissions(client.store))
-    others = [one for one in bookies.hosts if one != bookie]
+    others = sorted({*bookies.writable} - {bookie})
     if replacement is not None:
         check_bookie_id(replacement)
         if replacement == bookie:
@@ -129,7 +129,7 @@ async def check_decommission(
 
 def check_sizes(bookie: str, named: Named, bookies: Bookies) -> None:
     """Raises NotEnoughBookies if ledgers need more bookies than are left without this one."""
-    left = sum(one != bookie for one in bookies.hosts)
+    left = len({*bookies.writable} - {bookie})
     if named.ensemble_size_max > left:
         raise NotEnoughBookies(
             f"ledgers on bookie {bookie} need {named.ensemble_size_max} bookies, {left} would be "
@@ -253,10 +253,10 @@ class DecommissionWatch:
             return None
 
         def choose(metadata: LedgerMetadata, fragment: Fragment, index: int) -> str:
-            left = [one for one in bookies.hosts if one not in fragment.bookies]
+            left = [one for one in sorted(bookies.writable) if one not in fragment.bookies]
             if not left:
                 raise NotEnoughBookies(
-                    f"needs {metadata.ensemble_size} bookies, {len(bookies.hosts)} are writable"
+                    f"needs {metadata.ensemble_size} bookies, {len(bookies.writable)} are writable"
                 )
             return left[0]
 

@@ -23,12 +23,12 @@ from ledger.autorecovery.copier import CopyReport
 from ledger.autorecovery.held_entries import lacking_ranges
 from ledger.autorecovery.options import AutoRecoveryOptions
 from ledger.client import LedgerClient
-from ledger.core.placement import ensembles as placement
 from ledger.core.autorecovery.backlog import Backlog
 from ledger.core.autorecovery.bookies import BookieState
 from ledger.core.autorecovery.plan import Fill, Hold, Move, copies_left, plan, with_moved_copy
 from ledger.core.availability import Range, fixed_part, fragment_ranges
 from ledger.core.metadata import Fragment, LedgerMetadata
+from ledger.core.placement.policies import placement_or_default
 from ledger.errors import (
     InvalidArgument,
     LedgerError,
@@ -285,21 +285,24 @@ class ReplicationWorker:
         bookies, old = self._view.bookies, fragment.bookies[index]
         wanted = bookies.replacements.get(old)
         if wanted is not None and wanted not in fragment.bookies:
-            if wanted not in bookies.hosts:
+            if wanted not in bookies.writable:
                 raise NotEnoughBookies(f"bookie {wanted}, which replaces {old}, is not writable")
             return wanted
         try:
-            return placement.replace(
+            return placement_or_default(metadata.custom).replace(
                 fragment.bookies,
                 (index,),
-                bookies.hosts,
-                (),
+                metadata.write_quorum,
+                metadata.ack_quorum,
+                self._view.candidates,
+                tuple(bookies.emptying),
                 self._rng,
-                write_quorum=metadata.write_quorum,
             )[index]
         except NotEnoughBookies:
+            if len(bookies.writable) >= metadata.ensemble_size:
+                raise
             raise NotEnoughBookies(
-                f"needs {metadata.ensemble_size} bookies, {len(bookies.hosts)} are writable"
+                f"needs {metadata.ensemble_size} bookies, {len(bookies.writable)} are writable"
             ) from None
 
     async def _fill(self, fixed: LedgerMetadata, fill: Fill, holds: list[Hold]) -> None:

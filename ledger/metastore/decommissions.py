@@ -22,7 +22,7 @@ from ledger.errors import (
     NoSuchNode,
 )
 from ledger.metastore.base import MetadataStore, Node
-from ledger.metastore.bookies import check_bookie_id
+from ledger.metastore.paths import check_bookie_id
 
 PATH: Final = "/ledgerstream/decommissions"
 FORMAT_VERSION: Final = 1

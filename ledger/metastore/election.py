@@ -29,8 +29,7 @@ from ledger.errors import (
     RetryableError,
 )
 from ledger.metastore.base import ANY_VERSION, Check, MetadataStore, Put
-from ledger.metastore.bookies import check_bookie_id
-from ledger.metastore.paths import name_of
+from ledger.metastore.paths import check_bookie_id, name_of
 from ledger.proto.data_formats_pb2 import AuditorVoteFormat
 from ledger.runtime.background import open_background
 

@@ -32,11 +32,11 @@ LIVE = (BookieState.WRITABLE, BookieState.READ_ONLY, BookieState.EMPTYING)
 class Bookies:
     """The bookies of a cluster at one moment. One that is in none of the groups is lost.
 
-    `hosts`: the writable ones, with their hosts. `emptying`: those to be emptied, up or down.
+    `writable`: those that accept new entries. `emptying`: those to be emptied, up or down.
     `replacements`: the bookie that takes all copies of one that is to be emptied.
     """
 
-    hosts: Mapping[str, str]
+    writable: Collection[str]
     read_only: Collection[str] = ()
     emptying: Collection[str] = ()
     awaited: Collection[str] = ()
@@ -44,10 +44,10 @@ class Bookies:
 
     def state_of(self, bookie: str) -> BookieState:
         """Returns the state of a bookie, also of one that nobody knows."""
-        is_up = bookie in self.hosts or bookie in self.read_only
+        is_up = bookie in self.writable or bookie in self.read_only
         if bookie in self.emptying:
             return BookieState.EMPTYING if is_up else BookieState.LOST
-        if bookie in self.hosts:
+        if bookie in self.writable:
             return BookieState.WRITABLE
         if is_up:
             return BookieState.READ_ONLY
@@ -55,7 +55,7 @@ class Bookies:
 
     def is_live(self, bookie: str) -> bool:
         """Whether the bookie serves reads."""
-        return bookie in self.hosts or bookie in self.read_only
+        return bookie in self.writable or bookie in self.read_only
 
 
 class LostBookies:

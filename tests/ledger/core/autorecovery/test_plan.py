@@ -50,7 +50,7 @@ def clusters(draw: st.DrawFn) -> Bookies:
         for name in NAMES
     }
     return Bookies(
-        hosts={name: name for name in NAMES if states[name] == "up"},
+        writable=[name for name in NAMES if states[name] == "up"],
         read_only=[name for name in NAMES if states[name] in ("ro", "out")],
         emptying=[name for name in NAMES if states[name] == "out"],
         awaited=[name for name in NAMES if states[name] == "down"],
@@ -59,7 +59,7 @@ def clusters(draw: st.DrawFn) -> Bookies:
 
 def choose_from(bookies: Bookies):  # type: ignore[no-untyped-def]
     def choose(metadata: LedgerMetadata, fragment: Fragment, index: int) -> str:
-        left = [one for one in sorted(bookies.hosts) if one not in fragment.bookies]
+        left = [one for one in sorted(bookies.writable) if one not in fragment.bookies]
         if not left:
             raise NotEnoughBookies("none is left")
         return left[0]
@@ -155,7 +155,7 @@ def closed(*fragments: tuple[int, str], last: int = 9) -> LedgerMetadata:
 
 def test_reasons_name_entries_and_holders() -> None:
     metadata = closed((0, "b0 b1"), (5, "b2 b3"))
-    bookies = Bookies(hosts={"b0": "b0", "b1": "b1", "b4": "b4"})
+    bookies = Bookies(writable=["b0", "b1", "b4"])
     (hold, _) = plan(metadata, bookies, {}, choose_from(bookies)).holds
     assert hold.reason == "no live copy of entries 5 to 9; last holders b2, b3"
     assert hold.bookies == ("b2", "b3")
@@ -163,7 +163,7 @@ def test_reasons_name_entries_and_holders() -> None:
 
 def test_a_lack_at_a_writable_bookie_is_filled_and_at_a_full_one_moved() -> None:
     metadata = closed((0, "b0 b1"))
-    bookies = Bookies(hosts={"b0": "b0", "b2": "b2"}, read_only=["b1"])
+    bookies = Bookies(writable=["b0", "b2"], read_only=["b1"])
     lacking = {"b0": [(1, 2)], "b1": [(3, 3)]}
     found = plan(metadata, bookies, lacking, choose_from(bookies))
     assert [(fill.bookie, fill.ranges) for fill in found.fills] == [("b0", ((1, 2),))]
