@@ -24,6 +24,7 @@ from bookie.core.garbage import GarbageOptions
 from bookie.core.journal import CommitPolicy, FlushPolicy
 from bookie.data_integrity import LimboRepair, put_in_limbo
 from bookie.disk_monitor import DiskMonitor
+from bookie.draining import Draining
 from bookie.server.backpressure import BackpressureLimits
 from bookie.server.read_scheduler import ReadLimits
 from bookie.server.requests import Requests
@@ -151,6 +152,7 @@ class Bookie:
         self._network = network
         self._disk = disk
         self.disk_monitor = DiskMonitor(disk, config)
+        self._draining = Draining(store, self.disk_monitor)
         self._key_value = key_value
         self._index_stores = index_stores
         self.now_ms = now_ms
@@ -316,6 +318,8 @@ class Bookie:
             nursery.start_soon(self.server.run, listener)
             nursery.start_soon(self._collect_garbage, storage)
             async with AsyncExitStack() as stack:
+                follow = partial(self._draining.run, self.bookie_id, self.server.leave_idle_writers)
+                await nursery.start(follow)  # so that it registers as what it is
                 await self._insist("registration", partial(self._register, stack))
                 nursery.start_soon(self._follow_disks)
                 _log.info(

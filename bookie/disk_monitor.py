@@ -81,6 +81,8 @@ class DiskMonitor:
         self.gate = WriteGate()
         self.is_forced = config.force_read_only
         """Whether an operator has set the bookie read-only; see `force`."""
+        self.is_emptying = False
+        """Whether an operator has the bookie's copies moved away; see `set_emptying`."""
         self._config = config
         self._real = disk
         self._devices: list[_Device] = []
@@ -175,7 +177,9 @@ class DiskMonitor:
     def _decide(self, is_changed: bool) -> None:
         was_read_only = self.gate.is_read_only
         asked = [(one.system, one.recovery_bytes) for one in self._devices if one.system.use]
-        is_changed |= decide_gate(self.gate, asked, is_forced=self.is_forced)
+        is_changed |= decide_gate(
+            self.gate, asked, is_forced=self.is_forced, is_emptying=self.is_emptying
+        )
         if self.gate.is_read_only != was_read_only:
             self._log_gate()
         if is_changed:
@@ -207,6 +211,12 @@ class DiskMonitor:
         """Sets the bookie read-only, or back, until the process ends. With a full disk it is
         read-only in any case."""
         self.is_forced = is_read_only
+        self._decide(False)
+
+    def set_emptying(self, is_emptying: bool) -> None:
+        """Has the bookie accept no new entries while its copies are moved away. With a full disk,
+        or if `force` was called, it stays read-only afterwards."""
+        self.is_emptying = is_emptying
         self._decide(False)
 
     async def make_room_for_garbage(self) -> None:
@@ -264,6 +274,8 @@ class DiskMonitor:
             for directory in device.directories
         ]
         cause = f"full disk of {','.join(full)}" if full else "an operator's request"
+        if self.is_emptying and not full:
+            cause = "its copies are being moved away"
         _log.warning(
             "bookie read only bookie=%s cause=%s: reads and fences continue, recovery adds are %s",
             self.bookie_id,

@@ -179,14 +179,21 @@ def run_bookie(*, config: Path) -> int:
 async def list_bookies(
     *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
-    """List the bookies of the cluster: state and disk space."""
+    """List the bookies of the cluster: state and disk space.
+
+    The state is up, read only, emptying (being decommissioned) or down.
+    """
     from ledger.client import LedgerClient
     from ledger.connection.pool import BookieSpace
+    from ledger.metastore.decommissions import Decommissions
 
     async with LedgerClient.connect(cluster.uri) as client:
         writable, readable = await client.bookies.available(), await client.bookies.read_only()
         states = dict.fromkeys(await client.bookies.all(), "down")
         states |= dict.fromkeys(readable, "read only") | dict.fromkeys(writable, "up")
+        for bookie in await Decommissions(client.store).names():
+            if states.get(bookie, "down") != "down":
+                states[bookie] = "emptying"
         space = await client.bookie_info(timeout_s=_INFO_TIMEOUT_S)
     total_and_free: dict[str, tuple[int | None, int | None]] = dict.fromkeys(
         sorted(states), (None, None)

@@ -189,18 +189,22 @@ class WriteGate:
     on them.
     """
 
-    __slots__ = ("is_read_only", "on_change", "takes_recovery")
+    __slots__ = ("is_emptying", "is_read_only", "on_change", "takes_recovery")
 
     def __init__(self) -> None:
         self.is_read_only = False
         """Ordinary adds are refused."""
+        self.is_emptying = False
+        """The bookie's copies are moved away, so it gets no ledger that it does not have. Implies
+        `is_read_only`."""
         self.takes_recovery = True
         """Adds of recovery or with high priority, and a writer's last add confirmed, are accepted
         even in a read-only bookie."""
         self.on_change: Callable[[], None] | None = None
 
-    def set(self, *, is_read_only: bool, takes_recovery: bool) -> None:
+    def set(self, *, is_read_only: bool, takes_recovery: bool, is_emptying: bool = False) -> None:
         self.is_read_only, self.takes_recovery = is_read_only, takes_recovery
+        self.is_emptying = is_emptying
         if self.on_change is not None:
             self.on_change()
 
@@ -219,6 +223,7 @@ def decide_gate(
     file_systems: Iterable[tuple[FileSystem, int]],
     *,
     is_forced: bool,
+    is_emptying: bool = False,
 ) -> bool:
     """Sets what is accepted, and returns whether that changed.
 
@@ -226,12 +231,13 @@ def decide_gate(
         file_systems: those the bookie writes to, each with the space that it takes to flush what
             recovery adds. All are needed, because a ledger's id decides where it is stored.
         is_forced: an operator wants the bookie read-only. Recovery continues all the same.
+        is_emptying: an operator has its copies moved away.
     """
     every = list(file_systems)
-    is_read_only = is_forced or any(one.state is DiskState.FULL for one, _ in every)
+    is_read_only = is_forced or is_emptying or any(one.state is DiskState.FULL for one, _ in every)
     takes_recovery = all(
         one.state is not DiskState.FULL or one.has_free(nbytes) for one, nbytes in every
     )
-    before = gate.is_read_only, gate.takes_recovery
-    gate.set(is_read_only=is_read_only, takes_recovery=takes_recovery)
-    return before != (is_read_only, takes_recovery)
+    before = gate.is_read_only, gate.takes_recovery, gate.is_emptying
+    gate.set(is_read_only=is_read_only, takes_recovery=takes_recovery, is_emptying=is_emptying)
+    return before != (is_read_only, takes_recovery, is_emptying)

@@ -27,6 +27,12 @@ BOOKIE: Final[tuple[Metric[Snapshot], ...]] = (
         "bookie_SERVER_STATUS",
         lambda b: b.status,
     ),
+    gauge(
+        "emptying",
+        "1: the bookie is being decommissioned, its copies are moved away; 0: it is not.",
+        "",
+        lambda b: b.is_emptying,
+    ),
     gauge("uptime_seconds", "Since the process began to start.", "", lambda b: b.started_s_ago),
     counter(
         "adds",

@@ -111,6 +111,7 @@ class BookieHttp:
             {
                 "running": self._observer.is_ready,
                 "readOnly": self._observer.status is ServerStatus.READ_ONLY,
+                "emptying": self._bookie.disk_monitor.is_emptying,
                 "shuttingDown": False,  # stopping is a crash: there is no such state
                 "availableForHighPriorityWrites": is_served
                 and not self._bookie.disk_monitor.gate.is_shut,

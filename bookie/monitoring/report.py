@@ -36,6 +36,7 @@ def report(snapshot: Snapshot, config: BookieConfig) -> dict[str, object]:
         "disks": snapshot.disk_state.name.lower(),
         "reserved_bytes": snapshot.reserved_bytes,
         "forced_read_only": snapshot.is_forced_read_only,
+        "emptying": snapshot.is_emptying,
         "version": software_version(),
         "python": platform.python_version(),
         "up_s": round(snapshot.started_s_ago, 1),

@@ -74,6 +74,8 @@ class Snapshot:
     reserved_bytes: int
     """Bytes of the reserves that exist."""
     is_forced_read_only: bool
+    is_emptying: bool
+    """Whether an operator has its copies moved away."""
     server: ServerStatistics
     journals: tuple[JournalDirectory, ...]
     directories: tuple[LedgerDirectory, ...]
@@ -155,6 +157,7 @@ class Observer:
             disk_state=bookie.disk_monitor.state,
             reserved_bytes=bookie.disk_monitor.held_bytes,
             is_forced_read_only=bookie.disk_monitor.is_forced,
+            is_emptying=bookie.disk_monitor.is_emptying,
             server=bookie.server.statistics(),
             journals=tuple(
                 JournalDirectory(space, journal.statistics())

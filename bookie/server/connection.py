@@ -68,6 +68,7 @@ class Connection:
         buffer = ReceiveBuffer(frame_bytes_max, new_segment=storage.segments.take_segment)
         self._received = ReceivedSegments(buffer, storage.directories)
         self._is_v2 = False
+        self._has_adds = False
         self._is_refusal_logged = False
         resume = partial(self._read_scheduler.resume, self)
         self._send_queue = box = SendQueue(
@@ -122,6 +123,14 @@ class Connection:
         is set when everything in the journals is on disk, so that their adds are acknowledged."""
         self._all_durable = all_durable
         self._receiving.cancel()
+
+    @property
+    def is_idle_writer(self) -> bool:
+        """Whether adds came over this connection, and nothing that was received is unanswered, but
+        for adds that are not durable yet and tailing reads."""
+        buffer = self._received.buffer
+        is_busy = self._throttled.nbytes or self._waiting_reads or self._send_queue.nbytes
+        return self._has_adds and not is_busy and buffer.start == buffer.end
 
     async def _answer_and_leave(self) -> None:
         assert self._all_durable is not None
@@ -264,6 +273,7 @@ class Connection:
             if self._blocked is not None:
                 return False
         if isinstance(body, AddRequest):
+            self._has_adds = True  # the first one over v2 is never taken by the hot loop
             if self._intake.is_careful and self._must_throttle(body):
                 self._throttle(body, received.buffer.view[at : at + 4 + len(frame)])
                 return True

@@ -190,9 +190,16 @@ class Requests:
         if status is not Status.OK:
             return status
         try:
+            if self._storage.gate.is_emptying and not self._is_of_recovery(body):
+                return Status.READ_ONLY
             return self._check_key(body.ledger_id, body.master_key, body.is_recovery)
         except BookieIoError as error:
             return status_of_error(error, body.ledger_id, body.entry_id)
+
+    def _is_of_recovery(self, body: AddRequest) -> bool:
+        """Returns whether the add is of a recovery whose ensemble has this bookie: it has fenced
+        the ledger here, so that the ledger is known. See `bookie.draining`."""
+        return body.is_recovery and self._storage.state(body.ledger_id) is not None
 
     def make_known(self, ledger_id: int, entry_id: int, key: bytes) -> bool:
         """Returns whether this ordinary add may be stored, and creates its ledger if it is new.
@@ -271,6 +278,8 @@ class Requests:
         if state is None:
             if len(body.master_key) != MASTER_KEY_BYTES:
                 return Status.BAD_REQUEST
+            if self._storage.gate.is_emptying:
+                return Status.READ_ONLY
             state = self._storage.create(body.ledger_id, body.master_key)
         return state.check_write_lac(body.master_key)
 

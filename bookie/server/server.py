@@ -21,6 +21,9 @@ from ledger.runtime.network import Listener, Transport
 
 _log = logging.getLogger(__name__)
 
+LEAVE_S_MAX = 5.0
+"""How long a peer whose connection ends may take the answers that are in flight."""
+
 
 @dataclass(frozen=True, slots=True)
 class ServerStatistics:
@@ -86,12 +89,32 @@ class Server:
         all_durable = trio.Event()
         for connection in list(self._connections):
             connection.drain(all_durable)
+        await self._all_durable()
+        all_durable.set()
+        await self._has_ended.wait()
+
+    async def leave_idle_writers(self) -> int:
+        """Ends the connections over which adds came and that are idle, after the answers they
+        wait for, so that their writers look for another bookie; returns their number."""
+        idle = [one for one in self._connections if one.is_idle_writer]
+        all_durable = trio.Event()
+        try:
+            for connection in idle:
+                connection.drain(all_durable)
+            await self._all_durable()
+            all_durable.set()
+            if idle:
+                await trio.sleep(LEAVE_S_MAX)
+        finally:
+            for connection in idle:
+                connection.close()  # if its peer did not
+        return len(idle)
+
+    async def _all_durable(self) -> None:
         for journal in self._storage.journals:
             durable = trio.Event()
             journal.when_durable(durable.set)
             await durable.wait()
-        all_durable.set()
-        await self._has_ended.wait()
 
     async def _accept(self, listener: Listener, nursery: trio.Nursery) -> None:
         while True:

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 import tomli_w
+import trio
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from bookie.standalone.cluster import StandaloneLayout
+from ledger.metastore import open_store
+from ledger.metastore.decommissions import Decommission, Decommissions
 from tests.system.cluster import StandaloneCluster, wait_for
 from tests.system.conftest import StartCluster
 
@@ -41,6 +44,29 @@ def test_numbers_of_all_bookies_change(cluster: StandaloneCluster) -> None:
     assert after["journal_add_seconds_count"] == after["journal_group_entries_count"] > 0
     assert after["journal_sync_seconds_count"] > 0
     assert after["write_cache_bytes"] > 0
+
+
+def test_a_bookie_that_is_emptied_is_listed_as_such(cluster: StandaloneCluster) -> None:
+    first = sorted(f"127.0.0.1:{port}" for port in cluster.ports())[0]
+
+    async def change(begins: bool) -> None:
+        async with open_store(cluster.uri) as store:
+            decommissions = Decommissions(store)
+            if begins:
+                await decommissions.begin(Decommission(bookie=first, begun_ms=1))
+            else:
+                assert await decommissions.cancel(first)
+
+    def state() -> tuple[object, object]:
+        listed = json.loads(cluster.run("bookie", "list", "--json"))
+        shown = json.loads(cluster.run("bookie", "show", first, "--json"))
+        return next(one["state"] for one in listed if one["bookie"] == first), shown["state"]
+
+    assert state() == ("up", "writable")
+    trio.run(change, True)
+    wait_for(lambda: state() == ("emptying", "read-only"))
+    trio.run(change, False)
+    wait_for(lambda: state() == ("up", "writable"))
 
 
 def test_bookies_are_shown_and_collect_on_request(cluster: StandaloneCluster) -> None:

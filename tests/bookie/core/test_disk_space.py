@@ -166,6 +166,30 @@ def test_the_gate(
     assert decide_gate(gate, systems, is_forced=is_forced) is False
 
 
+@given(
+    st.lists(st.sampled_from(DiskState), min_size=1, max_size=3),
+    st.lists(st.tuples(st.booleans(), st.booleans()), max_size=10),
+)
+def test_the_causes_of_being_read_only_are_independent(
+    states: list[DiskState], wishes: list[tuple[bool, bool]]
+) -> None:
+    systems = []
+    for state in states:
+        system = FileSystem(LIMITS)
+        system.use = DiskUse(TOTAL, TOTAL, 40)
+        system.state = state
+        systems.append((system, 100))
+    gate = WriteGate()
+    seen = (False, False)
+    for is_forced, is_emptying in wishes:
+        changed = decide_gate(gate, systems, is_forced=is_forced, is_emptying=is_emptying)
+        is_read_only = is_forced or is_emptying or DiskState.FULL in states
+        assert (gate.is_read_only, gate.is_emptying) == (is_read_only, is_emptying)
+        assert gate.takes_recovery
+        assert changed is (seen != (is_read_only, is_emptying))
+        seen = (is_read_only, is_emptying)
+
+
 @given(st.integers(0, 1 << 40))
 def test_room_for_a_checkpoint_is_more_than_what_is_in_memory(cache_bytes: int) -> None:
     assert checkpoint_bytes(cache_bytes) > cache_bytes * 1.3

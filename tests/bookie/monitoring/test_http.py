@@ -20,7 +20,9 @@ from bookie.monitoring.http import CONNECTIONS_MAX, http_address, open_http, ser
 from bookie.monitoring.http_bodies import BODY_BYTES_MAX
 from bookie.monitoring.snapshot import Observer
 from ledger.errors import InvalidArgument
-from tests.real_cluster import RealCluster, real_cluster
+from ledger.metastore.decommissions import Decommission, Decommissions
+from ledger.metastore.memory import MemoryStore
+from tests.real_cluster import RealCluster, now_ms, real_cluster
 
 
 class Answer:
@@ -103,6 +105,23 @@ async def test_an_operator_makes_the_bookie_read_only_and_writable_again(tmp_pat
                     break
 
 
+async def test_a_bookie_that_is_emptied_reports_it(tmp_path: Path) -> None:
+    async with served(tmp_path) as (cluster, client), MemoryStore(cluster.tree, now_ms) as store:
+        bookie = cluster.bookies[0]
+        assert (await client.ask("/api/v1/bookie/report")).json["emptying"] is False
+        await Decommissions(store).begin(Decommission(bookie=bookie.bookie_id, begun_ms=1))
+        async with aclosing(bookie.registry.watch_available()) as changes:
+            async for writable in changes:
+                if not writable:
+                    break
+        assert (await client.ask("/api/v1/bookie/state")).json["emptying"] is True
+        report = (await client.ask("/api/v1/bookie/report")).json
+        assert report["emptying"] is True
+        assert report["forced_read_only"] is False
+        metrics = (await client.ask("/metrics")).body.decode()
+        assert "\nledgerstream_bookie_emptying 1" in metrics
+
+
 async def test_a_bookie_reports_its_state(tmp_path: Path) -> None:
     async with served(tmp_path) as (cluster, client):
         assert (await client.ask("/heartbeat")).body == b"OK\n"
@@ -111,6 +130,7 @@ async def test_a_bookie_reports_its_state(tmp_path: Path) -> None:
         assert (await client.ask("/api/v1/bookie/state")).json == {
             "running": True,
             "readOnly": False,
+            "emptying": False,
             "shuttingDown": False,
             "availableForHighPriorityWrites": True,
         }

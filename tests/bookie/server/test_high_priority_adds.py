@@ -10,7 +10,7 @@ import trio
 
 from ledger.errors import Status
 from ledger.wire import v2, v3
-from ledger.wire.messages import AddResponse, Request
+from ledger.wire.messages import AddResponse, ReadRequest, Request
 from tests.bookie.server.simulated_server import (
     KIB,
     SimulatedServer,
@@ -19,7 +19,7 @@ from tests.bookie.server.simulated_server import (
     send_all,
 )
 from tests.bookie.server.test_deferred_replies import block_journal, released
-from tests.bookie.server.test_server import add
+from tests.bookie.server.test_server import KEY, add
 from tests.effort import scaled
 
 QUEUE_BYTES = 1024 * KIB
@@ -49,6 +49,37 @@ def test_a_read_only_bookie_accepts_recovery_adds_and_those_with_priority(
                 answer = await call(writer, request)
                 assert isinstance(answer, AddResponse)
                 assert answer.status is status, request
+
+    run_server(scenario)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_bookie_that_is_emptied_takes_recovery_adds_of_ledgers_that_it_knows(
+    version: int,
+) -> None:
+    """A recovery has fenced the ledger here; a worker that makes a copy chooses another bookie."""
+
+    async def scenario(bookie: SimulatedServer) -> None:
+        async with bookie.peer("writer", version) as writer:
+            await call(writer, add(7, 0))
+            gate = bookie.simulated.storage.gate
+            gate.set(is_read_only=True, takes_recovery=True, is_emptying=True)
+            fence = ReadRequest(9, -1, KEY, is_fencing=True)
+            assert (await call(writer, fence)).status in (Status.OK, Status.NO_SUCH_ENTRY)
+            for request, status in (
+                (add(7, 1), Status.READ_ONLY),
+                (add(7, 2, is_high_priority=True), Status.READ_ONLY),
+                (add(7, 3, is_recovery=True), Status.OK),
+                (add(8, 0, is_recovery=True), Status.READ_ONLY),
+                (add(9, 0, is_recovery=True), Status.OK),
+                (add(9, 1), Status.READ_ONLY),
+            ):
+                answer = await call(writer, request)
+                assert isinstance(answer, AddResponse)
+                assert answer.status is status, request
+            assert bookie.simulated.storage.state(8) is None
+            gate.set(is_read_only=False, takes_recovery=True)
+            assert (await call(writer, add(8, 0))).status is Status.OK
 
     run_server(scenario)
 
