@@ -22,6 +22,7 @@ EXPLICIT_LAC_BYTES_MAX = 64
 """A LAC packet has 16 bytes and a digest."""
 _FLAG_FENCED = 1
 _FLAG_LIMBO = 2
+_FLAG_REMOVED = 4
 
 
 class LedgerState:
@@ -39,7 +40,9 @@ class LedgerState:
         "is_deleted",
         "is_fence_durable",
         "is_fenced",
+        "is_leaving",
         "is_limbo",
+        "is_removed",
         "is_stored",
         "lac",
         "ledger_id",
@@ -55,6 +58,11 @@ class LedgerState:
         self.is_limbo = False
         """Entries may have been lost: entries that are found are served, absent ones are
         "unknown"."""
+        self.is_leaving = False
+        """The entries are about to be removed, because metadata names other bookies: nothing is
+        accepted now, and nothing is listed. Never stored. Implies `is_fenced`."""
+        self.is_removed = False
+        """They were removed: as in limbo, absent entries are "unknown"."""
         self.is_stored = False
         """The index has a record of the ledger; before that it has none of its entries either."""
         self.is_deleted = False
@@ -69,6 +77,11 @@ class LedgerState:
         self._watchers: list[Callable[[], None]] | None = None
 
     @property
+    def is_absence_unknown(self) -> bool:
+        """Whether it proves nothing that an entry is not here."""
+        return self.is_limbo or self.is_removed
+
+    @property
     def is_key_known(self) -> bool:
         return len(self.master_key) == MASTER_KEY_BYTES
 
@@ -81,7 +94,8 @@ class LedgerState:
 
         UNAUTHORIZED for another key than the first, or if that is unknown; FENCED for an ordinary
         add after a fence (also when deleted); NO_SUCH_LEDGER for a recovery add to a deleted
-        ledger.
+        ledger; READ_ONLY for one while the ledger is leaving, so that its sender tries again or
+        takes another bookie.
         """
         if not self._is_key(master_key):
             return Status.UNAUTHORIZED
@@ -89,7 +103,9 @@ class LedgerState:
             return Status.OK
         if not is_recovery:
             return Status.FENCED
-        return Status.NO_SUCH_LEDGER if self.is_deleted else Status.OK
+        if self.is_deleted:
+            return Status.NO_SUCH_LEDGER
+        return Status.READ_ONLY if self.is_leaving else Status.OK
 
     def check_fence(self, master_key: bytes | memoryview | None) -> Status:
         """Returns OK if a client with this key may fence the ledger (again). No key is a wrong
@@ -162,6 +178,7 @@ class LedgerState:
 def encode_ledger_state(state: LedgerState) -> bytes:
     """Returns the stored form (docs/formats.md, "Index"): what must outlive the process."""
     flags = (_FLAG_FENCED if state.is_fenced else 0) | (_FLAG_LIMBO if state.is_limbo else 0)
+    flags |= _FLAG_REMOVED if state.is_removed else 0
     packet = state.explicit_lac or b""
     head = _STORED.pack(_STORED_VERSION, flags, state.lac, len(state.master_key), len(packet))
     return head + state.master_key + packet
@@ -180,6 +197,7 @@ def decode_ledger_state(ledger_id: int, data: bytes) -> LedgerState:
     state = LedgerState(ledger_id, data[_STORED.size : _STORED.size + key_size])
     state.is_fenced = state.is_fence_durable = bool(flags & _FLAG_FENCED)
     state.is_limbo = bool(flags & _FLAG_LIMBO)
+    state.is_removed = bool(flags & _FLAG_REMOVED)
     state.is_stored = True
     state.lac = lac
     if packet_size:

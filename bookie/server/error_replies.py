@@ -66,7 +66,7 @@ def error_reply(body: RequestBody, status: Status) -> ResponseBody:
 
 def status_of_absent(state: LedgerState) -> Status:
     """Returns the status for an entry that is certainly not stored here."""
-    return Status.UNKNOWN_LEDGER_STATE if state.is_limbo else Status.NO_SUCH_ENTRY
+    return Status.UNKNOWN_LEDGER_STATE if state.is_absence_unknown else Status.NO_SUCH_ENTRY
 
 
 def read_refused(error: LedgerError, ledger_id: int, entry_id: int, asked_id: int) -> ReadResponse:

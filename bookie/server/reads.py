@@ -276,7 +276,8 @@ class Reads:
                 status = status_of_error(error, ledger_id, LAST_ENTRY)
                 target.reply(ListEntriesResponse(status, ledger_id))
                 return
-            if state.is_limbo:  # entries that are not in the list would count as absent
+            # Entries that are not in the list would count as absent, and those in it as copies.
+            if state.is_limbo or state.is_leaving:
                 target.reply(ListEntriesResponse(Status.UNKNOWN_LEDGER_STATE, ledger_id))
                 return
             answer = ListEntriesResponse(Status.OK, ledger_id, stored.encode())

@@ -192,9 +192,12 @@ class Requests:
         try:
             if self._storage.gate.is_emptying and not self._is_of_recovery(body):
                 return Status.READ_ONLY
-            return self._check_key(body.ledger_id, body.master_key, body.is_recovery)
+            status = self._check_key(body.ledger_id, body.master_key, body.is_recovery)
+            if body.is_recovery and status is Status.OK:
+                self._storage.copied_again(body.ledger_id)
         except BookieIoError as error:
             return status_of_error(error, body.ledger_id, body.entry_id)
+        return status
 
     def _is_of_recovery(self, body: AddRequest) -> bool:
         """Returns whether the add is of a recovery whose ensemble has this bookie: it has fenced

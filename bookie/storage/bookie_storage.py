@@ -175,6 +175,13 @@ class BookieStorage:
     def state_changed(self, state: LedgerState) -> None:
         self.directory_of(state.ledger_id).state_changed(state)
 
+    def copied_again(self, ledger_id: int) -> None:
+        """Records that entries of a ledger arrive whose copy was removed from here, if it was."""
+        state = self.state(ledger_id)
+        if state is not None and state.is_removed:
+            state.is_removed = False
+            self.state_changed(state)
+
     def fence(self, state: LedgerState, on_durable: Callable[[], None]) -> None:
         self.directory_of(state.ledger_id).fence(state, on_durable)
 

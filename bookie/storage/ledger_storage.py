@@ -203,9 +203,9 @@ class LedgerStorage:
     def _absent(self, state: LedgerState, entry_id: int) -> NoReturn:
         if state.is_deleted:  # during the read
             raise NoSuchLedger(f"ledger {state.ledger_id} was deleted")
-        if state.is_limbo:
+        if state.is_absence_unknown:
             raise UnknownLedgerState(
-                f"entry {entry_id} of ledger {state.ledger_id} may have been lost by this bookie"
+                f"entry {entry_id} of ledger {state.ledger_id} may have been here"
             )
         raise NoSuchEntry(f"entry {entry_id} of ledger {state.ledger_id} is not on this bookie")
 

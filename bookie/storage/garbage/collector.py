@@ -25,6 +25,7 @@ from bookie.storage.disk.disk import Disk
 from bookie.storage.entry_log.entry_logs import EntryLogs
 from bookie.storage.garbage.compaction_index import CompactionIndex
 from bookie.storage.garbage.compactor import Compactor, remove_logs
+from bookie.storage.garbage.copy_removal import CopyRemoval, make_in_steps
 from bookie.storage.garbage.log_usage import LEDGERS_PER_STEP, is_removable
 from bookie.storage.index.index import Index
 from bookie.storage.index.index_changes import IndexChanges
@@ -96,8 +97,6 @@ class Tombstones:
                 self._states.forget(ledger_id)
 
 
-BATCHES_PER_HOLD = 50
-"""Batches of a deleted ledger's runs removed at once while a checkpoint must wait: some 25 ms."""
 BATCHES_PER_FLUSH = 2000
 """The index is flushed after this many batches: RocksDB removes deleted pairs only once they are in
 a file, and until then every look-up of the next ledger passes over them."""
@@ -148,6 +147,7 @@ class GarbageCollector:
         self._tombstones = Tombstones(
             index, pairs, states=states, changes=changes, now_ms=now_ms, options=options
         )
+        self.copies = CopyRemoval(index, states, cache, read_cache, changes)
         self.metrics = GarbageMetrics()
         self._asked_last = -1
         self._batches = 0
@@ -309,16 +309,7 @@ class GarbageCollector:
             self._cache.drop_ledger(ledger_id)
         # A large ledger has hundreds of thousands of runs: checkpoints need not wait for all.
         steps = self._index.delete_ledger(ledger_id, master_key, self._now_ms())
-        is_more = True
-        while is_more:
-            async with self._changes.making(what):
-                is_more = False
-                for number, _ in enumerate(steps, 1):
-                    self._batches += 1
-                    await yield_to_tasks()
-                    if number == BATCHES_PER_HOLD:
-                        is_more = True
-                        break
+        self._batches += await make_in_steps(self._changes, what, steps)
         self._blocks.drop_ledger(ledger_id)
         self._states.drop_deleted(ledger_id)
 
@@ -329,7 +320,7 @@ class GarbageCollector:
             self._batches = 0
 
     async def _remove_dead_logs(self, round_: GarbageCollectionReport) -> Sequence[int]:
-        """Removes logs whose ledgers are all deleted; returns the other sealed ones."""
+        """Removes logs in which no ledger has an entry left; returns the other sealed ones."""
         async with self._changes.making("sealing the current entry log"):
             age_s = trio.current_time() - self._logs.current_since
             if age_s >= self._options.seal_age_s and await self._holds_deleted(round_):
@@ -350,7 +341,7 @@ class GarbageCollector:
         every = iter(self._logs.current_ledgers)
         with round_.noting_unreadable():
             while step := list(islice(every, LEDGERS_PER_STEP)):
-                if should_seal(dict.fromkeys(step, 0), 0, self._index.has_state, 0):
+                if should_seal(dict.fromkeys(step, 0), 0, self._index.has_runs, 0):
                     return True
                 await yield_to_tasks()
         return False
@@ -360,7 +351,7 @@ class GarbageCollector:
         try:
             every = self._index.log_ledger_ids(log_id)
             while step := list(islice(every, LEDGERS_PER_STEP)):
-                if not is_droppable(step, self._index.has_state):
+                if not is_droppable(step, self._index.has_runs):
                     return False
                 await yield_to_tasks()
         except IndexUnreadable as error:  # the log is not damaged, but it must stay

@@ -254,6 +254,12 @@ class Index:
         """
         self.put_tombstone(ledger_id, master_key, now_ms)
         yield
+        yield from self.delete_runs(ledger_id)
+        self._pairs.write([], [_STATE_KEY.pack(b"L", ledger_id)])
+
+    def delete_runs(self, ledger_id: int) -> Iterator[None]:
+        """Removes the runs of a ledger and keeps its state, in steps of one batch each. After an
+        interruption it is simply repeated."""
         first, end = run_key(ledger_id, 0), run_key(ledger_id, ENTRY_ID_MAX)
         while True:
             keys = [key for key, _ in islice(self._pairs.items(first, end), self.BATCH_PAIRS_MAX)]
@@ -262,7 +268,13 @@ class Index:
             self._pairs.write([], keys)
             first = keys[-1]  # a store steps over deleted pairs one by one
             yield
-        self._pairs.write([], [_STATE_KEY.pack(b"L", ledger_id)])
+
+    def has_runs(self, ledger_id: int) -> bool:
+        """Returns whether the ledger has a state and any entry in a log."""
+        if not self.has_state(ledger_id):
+            return False
+        runs = self._pairs.items(run_key(ledger_id, 0), run_key(ledger_id, ENTRY_ID_MAX))
+        return next(iter(runs), None) is not None
 
     def put_tombstone(self, ledger_id: int, master_key: bytes, now_ms: int) -> None:
         self._has_ledger(ledger_id)

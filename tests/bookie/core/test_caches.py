@@ -204,11 +204,18 @@ def test_watchers_are_called_once_and_may_watch_again() -> None:
     assert state.lac == 9
 
 
-@given(st.booleans(), st.booleans(), st.integers(-1, 2**63 - 1), st.none() | st.binary(min_size=1))
+@given(
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.integers(-1, 2**63 - 1),
+    st.none() | st.binary(min_size=1),
+)
 def test_stored_state_comes_back(
-    is_fenced: bool, is_limbo: bool, lac: int, packet: bytes | None
+    is_fenced: bool, is_limbo: bool, is_removed: bool, lac: int, packet: bytes | None
 ) -> None:
     state = LedgerState(7, KEY)
+    state.is_removed = is_removed
     state.is_fenced, state.is_limbo, state.lac, state.explicit_lac = (
         is_fenced,
         is_limbo,
@@ -217,7 +224,20 @@ def test_stored_state_comes_back(
     )
     found = decode_ledger_state(7, encode_ledger_state(state))
     assert (found.master_key, found.is_fenced, found.is_limbo) == (KEY, is_fenced, is_limbo)
+    assert found.is_removed is is_removed
+    assert found.is_absence_unknown is (is_limbo or is_removed)
     assert (found.lac, found.explicit_lac, found.is_fence_durable) == (lac, packet, is_fenced)
+
+
+def test_the_bytes_of_a_stored_state_stay_as_they_are() -> None:
+    """Before copies were removed the third flag did not exist, and was 0."""
+    for flags in range(8):
+        data = bytes([1, flags]) + (5).to_bytes(8, "big") + b"\x14\0\0" + KEY
+        state = decode_ledger_state(7, data)
+        found = (state.is_fenced, state.is_limbo, state.is_removed)
+        assert found == (bool(flags & 1), bool(flags & 2), bool(flags & 4))
+        assert (state.lac, state.is_leaving) == (5, False)
+        assert encode_ledger_state(state) == data
 
 
 @given(st.binary(max_size=60))

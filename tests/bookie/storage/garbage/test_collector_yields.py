@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from bookie.core.garbage import GarbageOptions
-from bookie.storage.garbage import collector
+from bookie.storage.garbage import copy_removal
 from bookie.storage.index.index import Index
 from ledger.errors import NoSuchLedger, Status
 from tests.bookie.storage.garbage.test_collector import OPTIONS, Metadata, logs
@@ -45,7 +45,7 @@ async def test_a_round_looks_at_few_tombstones_and_the_next_goes_on() -> None:
 async def test_checkpoints_go_on_while_a_large_ledger_is_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(collector, "BATCHES_PER_HOLD", 1)
+    monkeypatch.setattr(copy_removal, "BATCHES_PER_HOLD", 1)
     monkeypatch.setattr(Index, "BATCH_PAIRS_MAX", 1)
     simulated = SimulatedStorage(options=OPTIONS)
     async with simulated.running():
