@@ -30,6 +30,7 @@ from bookie.server.read_scheduler import ReadLimits
 from bookie.server.requests import Requests
 from bookie.server.server import Server, ServerStatistics
 from bookie.startup.cookies import check_cookie, check_has_no_cluster
+from bookie.startup.directory_layout import load_layout, settle_layout
 from bookie.startup.directory_repair import start_storage
 from bookie.startup.power_loss import noticing_power_loss
 from bookie.startup.preflight import listen, lock_directories
@@ -195,6 +196,7 @@ class Bookie:
                 async with noticing_power_loss(config, self._disk, storage, self._boot_id):
                     settle = partial(put_in_limbo, storage, self.ledgers, self.bookie_id)
                     await self._insist("asking which ledgers it may have forgotten", settle)
+                    await settle_layout(config, self._disk, storage.layout)
                     look = partial(self._record_restore, storage)
                     await self._insist("asking whether the metadata is the newest", look)
                     try:
@@ -255,6 +257,7 @@ class Bookie:
 
     async def _open_storage(self) -> BookieStorage:
         config, disk = self.config, self.disk_monitor.disk
+        layout = await load_layout(config, self._disk)
         make = partial(
             BookieStorage,
             disk,
@@ -272,6 +275,7 @@ class Bookie:
                 scrub_bytes_per_s=config.scrub_bytes_per_s,
                 garbage=garbage_options(config),
             ),
+            layout=layout,
             gate=self.disk_monitor.gate,
             has_space=disk.promise_space,
         )
@@ -281,6 +285,7 @@ class Bookie:
             config,
             self._disk,
             self._index_stores,
+            layout,
         )
         _log.info(
             "storage ready bookie=%s replay_s=%.3f",

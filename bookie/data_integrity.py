@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from bookie.core.integrity_state import IntegrityStage
+from bookie.core.integrity_state import IntegrityStage, IntegrityState
 from bookie.server.requests import Requests
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.ledger_storage import LedgerStorage
@@ -66,31 +66,41 @@ async def put_in_limbo(storage: BookieStorage, ledgers: LedgerStore, bookie_id: 
         if (state := directory.integrity.state) is not None
         and state.stage is IntegrityStage.LEDGERS_UNKNOWN
     }
-    if not unverified:
+    layout = storage.layout
+    has_dropped = layout.layout is not None and bool(layout.layout.unsettled)
+    if not unverified and not has_dropped:
         return 0
-    found = dict.fromkeys(unverified, 0)
-    count = len(storage.directories)
-    ids = iter([one for one in await ledgers.list() if one % count in unverified])
+    found: dict[int, int] = {}
+    ids = iter(
+        one
+        for one in await ledgers.list()
+        if layout.may_lack(one) or layout.directory_of(one) in unverified
+    )
     while step := list(islice(ids, _LEDGERS_AT_ONCE)):
         for ledger_id, metadata in (await _read_all(ledgers, step)).items():
-            number = ledger_id % count
-            found[number] += _settle(storage, unverified[number], metadata, ledger_id, bookie_id)
-        for directory in unverified.values():
-            if directory.task.is_due:
-                await directory.checkpoint()
-    for number, directory in unverified.items():
+            number = layout.directory_of(ledger_id)
+            directory = storage.directories[number]
+            is_limbo = _settle(storage, directory, metadata, ledger_id, bookie_id)
+            found[number] = found.get(number, 0) + is_limbo
+        for number in found:
+            if storage.directories[number].task.is_due:
+                await storage.directories[number].checkpoint()
+    for number in sorted({*unverified, *found}):
+        directory = storage.directories[number]
         await directory.checkpoint()  # stores the states before the record that all have one
-        await _ledgers_known(directory, found[number])
+        await _ledgers_known(directory, found.get(number, 0))
     return sum(found.values())
 
 
 async def _ledgers_known(directory: LedgerStorage, found: int) -> None:
-    state = directory.integrity.state
-    assert state is not None
+    state = directory.integrity.state or IntegrityState(
+        IntegrityStage.LEDGERS_IN_LIMBO, "a ledger directory was dropped"
+    )
     if not found and not await directory.integrity.ledgers_in_limbo(-1, 1):
-        await directory.integrity.set_state(None)  # the bookie really is new
+        await directory.integrity.set_state(None)  # the bookie really is new, or had none there
         return
-    directory.integrity.statistics.ledgers = found
+    is_first = state.stage is IntegrityStage.LEDGERS_UNKNOWN
+    directory.integrity.statistics.ledgers = found if is_first else None  # others may be in limbo
     await directory.integrity.set_state(state._replace(stage=IntegrityStage.LEDGERS_IN_LIMBO))
     _log.warning(
         "ledgers in limbo directory=%s ledgers=%d cause=%s",

@@ -31,16 +31,17 @@ def take_adds(
     active: dict[int, dict[int, int]],
     states: dict[int, LedgerState],
     runs: list[Run],
-    shards: int = 1,
-    shard: int = 0,
+    journals: int = 1,
+    journal: int = 0,
     shift: int = 0,
 ) -> int:
     """Takes whole ADD frames from `segment[start:end]` and returns where it stopped. Everything
     before that place was put in `active`, belongs to one of `runs`, and must now be journaled.
 
-    All frames have the packet header `header`, of ordinary adds or of a recovery's, and belong to
-    `shard` (of `shards`, see `bookie.core.marks`). Their LACs are recorded, which may wake long
-    polls. `shift`: by how many bytes the caller will move the frames before they are read.
+    All frames have the packet header `header`, of ordinary adds or of a recovery's, and are of
+    ledgers in `states` (of one ledger directory) whose frames are in `journal` (of `journals`, see
+    `bookie.core.marks`). Their LACs are recorded, which may wake long polls. `shift`: by how many
+    bytes the caller will move the frames before they are read.
     """
     is_recovery = header & RECOVERY_ADD
     unpack, place = _FRAME, (segment_no << 32) + shift
@@ -59,7 +60,7 @@ def take_adds(
                 break
             if found.is_fenced and (found.is_deleted or not is_recovery):
                 break
-            if ledger_id % shards != shard or not 0 <= entry_id < ENTRY_ID_END:
+            if ledger_id % journals != journal or not 0 <= entry_id < ENTRY_ID_END:
                 break
             if state is not None:
                 _close_run(runs, state, first, last, segment, last_at)

@@ -131,7 +131,8 @@ class AddIntake:
         """`may_take` decides about each stretch of adds, because some capacity is short."""
         self.takes_new = False
         """There is capacity for all new ledgers that one chunk may contain."""
-        self._shards = storage.shards
+        self._shards, self._shard_of = storage.shards, storage.shard_of
+        self._journals = len(storage.journals)
         self._counts = counts
         self._send = send
         self._may_take = may_take
@@ -149,10 +150,10 @@ class AddIntake:
         if not header:
             return made_known
         buffer, shards = received.buffer, self._shards
-        count = len(shards)
+        count, journals, shard_of = len(shards), self._journals, self._shard_of
         while buffer.end - buffer.start >= v2.ADD_BYTES_MIN:
             start = buffer.start
-            number = 0 if count == 1 else v2.ledger_of_add(buffer.segment, start) % count
+            number = 0 if count == 1 else shard_of(v2.ledger_of_add(buffer.segment, start))
             if self.is_careful and not self._may_take(number):
                 break
             shard = shards[number]
@@ -171,8 +172,8 @@ class AddIntake:
                 directory.cache.active,
                 directory.states,
                 runs,
-                count,
-                number,
+                journals,
+                shard.journal_no,
             )
             if stop == start:
                 if made_known >= _NEW_LEDGERS_MAX or not self.takes_new:
@@ -204,12 +205,12 @@ class AddIntake:
     def _make_known(self, buffer: ReceiveBuffer) -> int:
         """Loads the ledgers of the adds at the front that are not in memory, up to the first whose
         add is not taken. Returns their number: 0 if the first add needs another treatment."""
-        shards = self._shards
+        shards, shard_of = self._shards, self._shard_of
         new = known = 0
         for ledger_id, entry_id, key in frames_ahead(
             buffer.segment, buffer.start, buffer.end, self._header, buffer.frame_bytes_max
         ):
-            if ledger_id not in shards[ledger_id % len(shards)].directory.states:
+            if ledger_id not in shards[shard_of(ledger_id)].directory.states:
                 if not self._make_ledger_known(ledger_id, entry_id, key):
                     break
                 new += 1
@@ -233,7 +234,7 @@ class AddIntake:
     ) -> None:
         """Takes a checked add that the hot loop left, such as the first of a ledger. Its frame has
         `size` bytes, from offset `at` of the segment."""
-        shard = self._shards[ledger_id % len(self._shards)]
+        shard = self._shards[self._shard_of(ledger_id)]
         segment_no = received.pin(shard)
         state = shard.directory.states[ledger_id]
         active = shard.directory.cache.active

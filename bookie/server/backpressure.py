@@ -191,8 +191,8 @@ class Backpressure:
         """Returns what the request must wait for, or None if it may be taken now."""
         if isinstance(body, AuthRequest | StartTlsRequest | GetBookieInfoRequest):
             return None
-        shards = self._storage.shards
-        blocked = Blocked(shards[body.ledger_id % len(shards)], cost_of(self._storage, body))
+        shard = self._storage.shards[self._storage.shard_of(body.ledger_id)]
+        blocked = Blocked(shard, cost_of(self._storage, body))
         return blocked if self.must_wait(blocked) else None
 
     def must_wait(self, blocked: Blocked) -> bool:

@@ -339,14 +339,14 @@ class Connection:
         """Returns whether the add must wait, because there is no capacity now."""
         if self._storage.gate.refuses(is_urgent=body.is_urgent):
             return False
-        shard_no = body.ledger_id % len(self._shards)
+        shard_no = self._storage.shard_of(body.ledger_id)
         is_open = self._pressure.cause(self._shards[shard_no]) is None
         if is_open and not self._throttled.has(shard_no):
             return False
         return not (body.is_urgent and self._pressure.may_use_reserve(self._shards[shard_no]))
 
     def _throttle(self, body: AddRequest, frame: memoryview) -> None:
-        shard_no = body.ledger_id % len(self._shards)
+        shard_no = self._storage.shard_of(body.ledger_id)
         self._throttled.add(shard_no, frame, trio.current_time())
         if shard_no not in self._releasing:
             self._releasing.add(shard_no)

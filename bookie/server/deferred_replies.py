@@ -81,7 +81,7 @@ class DeferredReplies:
 
         if target.is_gone():
             return
-        directory_no = body.ledger_id % len(self._storage.directories)
+        directory_no = self._storage.layout.directory_of(body.ledger_id)
         goes_first = is_urgent(body)
         if not self._read_scheduler.submit(directory_no, target.owner, job, goes_first=goes_first):
             target.reply(error_reply(body, Status.TOO_MANY_REQUESTS))

@@ -161,7 +161,7 @@ class Requests:
         body = request.body
         directory_no = None
         if isinstance(body, ReadRequest | BatchReadRequest | ReadLacRequest):
-            directory_no = body.ledger_id % len(self._storage.directories)
+            directory_no = self._storage.layout.directory_of(body.ledger_id)
         return self.read_scheduler.submit(directory_no, owner, job, goes_first=is_urgent(body))
 
     async def answer(self, request: Request, reply: Reply, is_gone: IsGone, owner: Owner) -> None:

@@ -28,7 +28,7 @@ PUT_BACK = b"put back"
 """Content of `UNSYNCED_FILE`: a directory is older than the metadata."""
 EMPTIED = b"emptied"
 """Content of that file: all entries are lost, if there were any."""
-_NO_DATA = (
+NO_DATA = (
     LOCK_FILE,
     COOKIE_FILE,
     f"{COOKIE_FILE}.tmp",
@@ -80,9 +80,7 @@ async def check_cookie(
         if cookie != expected:
             raise CookieMismatch(
                 f"cookie in {where}: {differences(cookie, expected)}: foreign disk or "
-                "changed configuration. Cure: give it the directories and id it had, in the "
-                "same order: a ledger is in the directory of its id modulo their number. To use "
-                "another disk, run another bookie on it"
+                f"changed configuration. Cure: {_cure_of(cookie, expected, is_known=is_known)}"
             )
     missing = [d for d, cookie in on_disk.items() if cookie is None]
     if not config.allow_empty_disk:
@@ -117,7 +115,7 @@ async def _cookies_on(
     damaged: dict[str, CookieMismatch] = {}
     for directory in directories:
         try:
-            found[directory] = await _cookie_of(disk, directory)
+            found[directory] = await cookie_of(disk, directory)
         except CookieMismatch as error:
             damaged[directory] = error
     lost = [each for each in directories if found.get(each) is None]
@@ -152,11 +150,38 @@ async def check_has_no_cluster(config: BookieConfig, disk: Disk) -> None:
     """Checks, before a cluster is created, that no disk belongs to one: then the address of the
     metadata is wrong, and no cluster must be created there. Raises CookieMismatch."""
     for directory in (*config.journal_directories, *config.ledger_directories):
-        cookie = await _cookie_of(disk, directory)
+        cookie = await cookie_of(disk, directory)
         if cookie is not None and cookie.instance_id:
             raise _of_another_cluster(
                 directory, cookie.instance_id, "is no cluster", config.metadata_uri
             )
+
+
+def _cure_of(found: Cookie, expected: Cookie, *, is_known: bool) -> str:
+    """Returns the cure for a cookie with other directories, or of another bookie. `is_known`: the
+    cluster's cookie is the expected one."""
+    has, wants = found.ledger_directories, expected.ledger_directories
+    if found != replace(expected, ledger_directories=has):
+        return (
+            "give it the directories and id it had, in the same order: which ledgers are in a "
+            "journal depends on their number. For other journals, run another bookie"
+        )
+    if is_known:
+        return (
+            "mount the right disk; or, if a change of the list was interrupted, repeat the "
+            "command, which completes it: `ledgerstream bookie expand-storage CONFIG`, or "
+            "`ledgerstream bookie drop-directory CONFIG DIRECTORY`. A directory that was dropped "
+            "is of no use any more: empty it before you add it again"
+        )
+    if wants[: len(has)] == has:
+        return (
+            f"to add {', '.join(wants[len(has) :])}, run `ledgerstream bookie expand-storage "
+            "CONFIG` with the bookie stopped; else give it the directories it had"
+        )
+    return (
+        "give it the directories it had, in the same order, and new ones behind them; if one is "
+        "lost: `ledgerstream bookie drop-directory CONFIG DIRECTORY`"
+    )
 
 
 def _of_another_cluster(
@@ -196,9 +221,9 @@ async def _check_may_begin(
             f"bookie {bookie_id} is known to the cluster, but there is no cookie in "
             f"{', '.join(missing)}: a disk is not mounted, or was emptied and the entries that the "
             "bookie acknowledged are lost. Cure: mount the right disks; or, if they are lost, "
-            "start a bookie under a new bookie_id, or this one with all its directories empty and "
-            'allow_empty_disk, which makes it answer "unknown" for what it forgot; it then copies '
-            "the missing entries from the other bookies"
+            f"{_cure_of_lost(config, missing)}start a bookie under a new bookie_id, or this one "
+            'with all its directories empty and allow_empty_disk, which makes it answer "unknown" '
+            "for what it forgot; it then copies the missing entries from the other bookies"
         )
     elif missing:
         await _check_holds_nothing(
@@ -208,6 +233,13 @@ async def _check_may_begin(
             f"directories only. Cure: if it is this bookie's, restore its {COOKIE_FILE}; if "
             "it is not needed, empty the directory",
         )
+
+
+def _cure_of_lost(config: BookieConfig, missing: Sequence[str]) -> str:
+    """Returns the cure for directories without which the bookie can go on, or ""."""
+    if not set(missing) < set(config.ledger_directories):
+        return ""
+    return f"`ledgerstream bookie drop-directory CONFIG {' '.join(missing)}`; or "
 
 
 async def _check_is_permitted(
@@ -238,7 +270,7 @@ def differences(found: Cookie, expected: Cookie) -> str:
     )
 
 
-async def _cookie_of(disk: Disk, directory: str) -> Cookie | None:
+async def cookie_of(disk: Disk, directory: str) -> Cookie | None:
     try:
         return decode_cookie(await disk.read_file(f"{directory}/{COOKIE_FILE}"))
     except FileNotFoundError:
@@ -265,6 +297,6 @@ async def _check_holds_nothing(disk: Disk, directories: Iterable[str], problem: 
     """Checks that the directories contain no data. Raises CookieMismatch."""
     for directory in directories:
         names = await disk.list_directory(directory)
-        held = [name for name in names if name not in _NO_DATA]
+        held = [name for name in names if name not in NO_DATA]
         if held:
             raise CookieMismatch(f"{directory} holds {', '.join(held[:5])}, {problem}")

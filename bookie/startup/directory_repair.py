@@ -15,7 +15,7 @@ from collections.abc import Callable
 from bookie.config import BookieConfig
 from bookie.core.integrity_state import IntegrityStage, IntegrityState
 from bookie.core.journal import BEGINNING, Mark, file_id_of
-from bookie.core.marks import DirectoryMap, StoredMarks, encode_marks, first_of_last_files
+from bookie.core.marks import DirectoryMap, encode_marks, first_of_last_files
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.check.bookie import MARK_FILE
 from bookie.storage.check.index_rebuild import INDEX, IndexRebuild, IndexStores
@@ -37,12 +37,14 @@ async def start_storage(
     config: BookieConfig,
     disk: Disk,
     stores: IndexStores | None,
+    layout: DirectoryMap,
 ) -> BookieStorage:
     """Returns a started storage, after repairing each damaged ledger directory if there are others.
 
     Args:
         make: returns a new storage.
         stores: the index stores; None: nothing is repaired.
+        layout: which ledgers are in each directory.
 
     Raises what `BookieStorage.start` raises: the bookie must not start. A directory whose repair
     did not help is not repaired again.
@@ -60,7 +62,7 @@ async def start_storage(
             if stores is None or len(config.ledger_directories) < 2 or kind in repaired:
                 raise
             repaired[kind] = None
-            await repair_directory(config, disk, stores, damage)
+            await repair_directory(config, disk, stores, layout, damage)
         except BaseException:
             if storage is not None:
                 storage.close()
@@ -70,7 +72,11 @@ async def start_storage(
 
 
 async def repair_directory(
-    config: BookieConfig, disk: Disk, stores: IndexStores, damage: DirectoryDamaged
+    config: BookieConfig,
+    disk: Disk,
+    stores: IndexStores,
+    layout: DirectoryMap,
+    damage: DirectoryDamaged,
 ) -> None:
     """Repairs one directory of a bookie whose storage is closed. It may be killed at any point: the
     next start repairs again. Raises BookieIoError, OSError if that is impossible."""
@@ -85,7 +91,7 @@ async def repair_directory(
         else "it rebuilds the index, which takes one reading of the entry logs",
     )
     if is_mark_lost:
-        await _replace_marks(config, disk, stores, damage)
+        await _replace_marks(config, disk, stores, layout, damage)
         _log.error("ledger directory repaired directory=%s. %s", directory, _CURE)
         return
     done = await IndexRebuild(disk, directory, stores).run()
@@ -103,10 +109,13 @@ async def repair_directory(
 
 
 async def _replace_marks(
-    config: BookieConfig, disk: Disk, stores: IndexStores, damage: DirectoryDamaged
+    config: BookieConfig,
+    disk: Disk,
+    stores: IndexStores,
+    layout: DirectoryMap,
+    damage: DirectoryDamaged,
 ) -> None:
     number = damage.number
-    layout = DirectoryMap(len(config.journal_directories), len(config.ledger_directories))
     directory = config.ledger_directories[number]
     marks: dict[int, Mark] = {}
     for journal in layout.journals_of(number):
@@ -114,7 +123,7 @@ async def _replace_marks(
         first = first_of_last_files(one for name in names if (one := file_id_of(name)) is not None)
         marks[journal] = Mark(first, 0) if first else BEGINNING
     await _record_doubt(stores, directory, str(damage.cause))
-    stored = StoredMarks(0, marks, number, layout.directories, layout.journals)
+    stored = layout.to_store(number, 0, marks)
     await disk.replace_file(f"{directory}/{MARK_FILE}", encode_marks(stored))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import socket
+from collections.abc import Sequence
 
 from bookie.config import BookieConfig
 from bookie.startup.cookies import LOCK_FILE
@@ -27,7 +28,11 @@ async def lock_directories(config: BookieConfig, disk: Disk) -> None:
     Raises BookieRuns if another process uses one of them, InvalidArgument if one cannot be created
     or written, and OSError.
     """
-    directories = (*config.journal_directories, *config.ledger_directories)
+    await lock_each((*config.journal_directories, *config.ledger_directories), disk)
+
+
+async def lock_each(directories: Sequence[str], disk: Disk) -> None:
+    """Does the same for these directories."""
     for directory in directories:
         try:
             await disk.make_directory(directory)

@@ -47,10 +47,7 @@ class StartCount:
     async def check(self) -> list[str]:
         """Compares the directories with the metadata, records it in those that were put back, and
         advances the number. Returns those that were put back."""
-        # One whose number is damaged counts as put back.
-        counted = {each: await start_number(self._disk, each) for each in self._directories}
-        registered = await self._of_metadata()
-        older = [each for each, number in counted.items() if number < registered]
+        older = await self.compare()
         if older:
             _log.error(
                 "directories were put back to an older state directories=%s: entries may be "
@@ -60,9 +57,17 @@ class StartCount:
             )
             for directory in older:
                 await self._record(f"{directory}/{UNSYNCED_FILE}")
-        self.number = max(registered, *counted.values())
         await self.advance()
         return older
+
+    async def compare(self) -> list[str]:
+        """Returns the directories that were put back to an older state; changes nothing. Afterwards
+        `number` is that of the newest, or of the metadata."""
+        # One whose number is damaged counts as put back.
+        counted = {each: await start_number(self._disk, each) for each in self._directories}
+        registered = await self._of_metadata()
+        self.number = max(registered, *counted.values())
+        return [each for each, number in counted.items() if number < registered]
 
     async def advance(self) -> None:
         """Makes every copy of the directories and of the metadata that was made before older."""

@@ -1,9 +1,10 @@
 """All journals and ledger directories of a bookie: starts, runs and ends them, and maps ledgers to
 them.
 
-Ledger `l` has its frames in journal `l mod journals` and its entries in directory `l mod
-directories`. Operations on one ledger are passed to its directory; this module only finds it. The
-pure core is `bookie.core.marks`.
+Ledger `l` has its frames in journal `l mod journals`, and its entries in the directory that its id
+gives: `l mod directories`, if the list was never changed. Operations on one ledger are passed to
+its directory; this module only finds it. The pure cores are `bookie.core.marks` and
+`bookie.core.directories`.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def _closing_after_failure(pairs: KeyValue) -> Iterator[None]:
 
 
 class Shard(NamedTuple):
-    """The journal and directory of ledgers with the same `id mod shards`; for the add path."""
+    """The journal and directory of ledgers; for the add path."""
 
     journal_no: int
     directory_no: int
@@ -95,14 +96,16 @@ class BookieStorage:
         *,
         now_ms: Callable[[], int],
         options: StorageOptions | None = None,
+        layout: DirectoryMap | None = None,
         gate: WriteGate | None = None,
         has_space: HasSpace | None = None,
     ) -> None:
         """`key_value` opens the index store at a path, one in each of `directories`. `journals` are
-        not replayed yet. `options`: of all directories together. `gate`: what the bookie accepts.
+        not replayed yet. `options`: of all directories together. `layout`: which ledgers are in
+        each; None: the list was never changed. `gate`: what the bookie accepts.
         `has_space`: see `CheckpointScheduler.has_space`, called with the directory first."""
         options = (options or StorageOptions()).divided(len(directories))
-        self.layout = layout = DirectoryMap(len(journals), len(directories))
+        self.layout = layout = layout or DirectoryMap(len(journals), len(directories))
         self.journals = tuple(journals)
         self._disk = disk
         self.now_ms = now_ms
@@ -136,10 +139,11 @@ class BookieStorage:
         """Flags that say whether more can be taken."""
         self.shards = tuple(
             Shard(journal, directory, self.journals[journal], opened[directory])
-            for shard in range(layout.shards)
-            for journal, directory in [(shard % layout.journals, shard % layout.directories)]
+            for journal, directory in layout.pairs
         )
-        """Ledger `l` is in shard `l mod len(shards)`."""
+        """By number of the shard."""
+        self.shard_of = layout.shard_of
+        """Returns the number of the shard of a ledger."""
         self._failure: FinalError | None = None
 
     @property
@@ -159,7 +163,9 @@ class BookieStorage:
 
     def directory_of(self, ledger_id: int) -> LedgerStorage:
         directories = self.directories
-        return directories[ledger_id % len(directories)]
+        if len(directories) == 1:
+            return directories[0]
+        return self.shards[self.shard_of(ledger_id)].directory
 
     def journal_of(self, ledger_id: int) -> Journal:
         journals = self.journals
@@ -253,8 +259,7 @@ class BookieStorage:
         """
         for number, directory in enumerate(self.directories):
             with _damage_of(number):
-                await directory.load()
-                await self._check_marks(directory)
+                await self._check_marks(directory, is_stored=await directory.load())
         await self._settle_logs()
 
         async def make_room(number: int) -> None:
@@ -274,11 +279,13 @@ class BookieStorage:
             with _damage_of(number):
                 await directory.checkpoint()
 
-    async def _check_marks(self, directory: LedgerStorage) -> None:
+    async def _check_marks(self, directory: LedgerStorage, *, is_stored: bool) -> None:
         """Checks that the journals still have their beginnings for a directory without marks."""
         for journal_no, mark in directory.stored_marks.items():
             journal = self.journals[journal_no]
-            if mark == BEGINNING and (first := await journal.first_file_id()) > 1:
+            if mark != BEGINNING and is_stored:
+                continue
+            if (first := await journal.first_file_id()) > max(1, mark.file_id):
                 raise MarkDamaged(
                     f"{directory.directory}/lastmark is missing, but journal {journal.directory} "
                     f"begins with {file_name(first)}. Cure: put the file back as it was; else set "

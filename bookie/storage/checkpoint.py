@@ -16,7 +16,7 @@ from bookie.core.caches import Half, ReadCache, WriteCache
 from bookie.core.disk_space import checkpoint_bytes
 from bookie.core.duty_cycle import checkpoint_duty_cycle
 from bookie.core.entry_log import flush_steps
-from bookie.core.journal import BEGINNING, Mark
+from bookie.core.journal import Mark
 from bookie.core.ledger_state import LedgerState
 from bookie.core.marks import StoredMarks, decode_marks, encode_marks
 from bookie.storage.disk.disk import Disk
@@ -65,23 +65,24 @@ class Checkpointer:
         self._index = index
         self._logs = logs
         self._states = states
-        self.stored = self._numbered(0, dict.fromkeys(self._journals, BEGINNING))
+        self.stored = self._numbered(0, layout.first_marks(number))
         self.entries_flushed = 0
         self._began_at = 0.0
         self._leisure_s = 0.0
         self.metrics = FlushMetrics()
 
     def _numbered(self, checkpoint_no: int, marks: Mapping[int, Mark]) -> StoredMarks:
-        layout = self._trimmer.layout
-        return StoredMarks(checkpoint_no, marks, self._number, layout.directories, layout.journals)
+        return self._trimmer.layout.to_store(self._number, checkpoint_no, marks)
 
-    async def load_marks(self) -> None:
-        """Reads where replay begins; without the file, that is the beginning. Raises BookieIoError
-        if index or directory do not match the file."""
+    async def load_marks(self) -> bool:
+        """Reads where replay begins; without the file, that is the beginning, or where the
+        directory was added. Returns whether there is the file. Raises BookieIoError if index or
+        directory do not match it."""
         try:
             data = await self._disk.read_file(self._mark_path)
         except FileNotFoundError:
-            return
+            self._trimmer.loaded(self._number, self.stored.marks)
+            return False
         # A process killed after the rename may have left the new name in memory only. Journal files
         # are trimmed because of this mark, so a loss of power must not restore an older one.
         await self._disk.sync_directory(self._directory)
@@ -92,13 +93,13 @@ class Checkpointer:
                 f"{self._mark_path}: {error}. Cure: remove the file if the journal is whole from "
                 "its first file on; else set this bookie's directories aside and replicate"
             ) from error
-        if found[2:] != self.stored[2:] or found.marks.keys() != self.stored.marks.keys():
+        try:
+            found = self._trimmer.layout.check_marks(self._number, found)
+        except ValueError as error:
             raise BookieIoError(
-                f"{self._mark_path} is of ledger directory {found.directory} (from 0) of "
-                f"{found.directories} with {found.journals} journals, but here it is number "
-                f"{self._number} of {self.stored.directories} with {self.stored.journals}: disks "
-                "are mounted in each other's place. Cure: mount each where it was"
-            )
+                f"{self._mark_path}: {error}: disks are mounted in each other's place. Cure: mount "
+                "each where it was"
+            ) from error
         indexed = self._index.checkpoint_no
         if indexed < found.checkpoint_no:
             raise IndexDamaged(
@@ -109,6 +110,7 @@ class Checkpointer:
             )
         self.stored = found
         self._trimmer.loaded(self._number, found.marks)
+        return True
 
     @property
     def has_work(self) -> bool:

@@ -229,12 +229,13 @@ class LedgerStorage:
 
     # --- life
 
-    async def load(self) -> None:
-        """Reads the marks and finds the entry logs. Raises BookieIoError or OSError. A start that
-        is refused before its first checkpoint, here or in the replay, has changed nothing but files
-        that nothing else uses."""
-        await self._checkpointer.load_marks()
+    async def load(self) -> bool:
+        """Reads the marks and finds the entry logs; returns whether there were marks. Raises
+        BookieIoError or OSError. A start that is refused before its first checkpoint, here or in
+        the replay, has changed nothing but files that nothing else uses."""
+        has_marks = await self._checkpointer.load_marks()
         await self.inventory.find()
+        return has_marks
 
     async def checkpoint(self) -> None:
         """Makes everything that is in memory now durable in entry log and index. Not cancellable:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from bookie.core.integrity import CheckReport, Finding, Severity
-from bookie.core.journal import BEGINNING, Mark
+from bookie.core.journal import Mark
 from bookie.core.marks import DirectoryMap, StoredMarks, decode_marks
 from bookie.storage.check.directory import DirectoryCheck
 from bookie.storage.check.findings import REBUILD, check_integrity_state, check_strays, unread_index
@@ -34,6 +34,7 @@ async def check_bookie(
     open_index: Callable[[str], KeyValue],
     report: CheckReport,
     *,
+    layout: DirectoryMap | None = None,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Fills `report`.
@@ -41,9 +42,10 @@ async def check_bookie(
     Args:
         journals, directories: paths, in the order of the bookie's settings.
         open_index: opens the index at a path for reading; raises BookieIoError.
+        layout: which ledgers are in each directory; None: the list was never changed.
         on_bytes: called with the bytes read since the last call.
     """
-    layout = DirectoryMap(len(journals), len(directories))
+    layout = layout or DirectoryMap(len(journals), len(directories))
     marks: list[dict[int, Mark] | None] = []
     for number, directory in enumerate(directories):
         stored = await _marks_of(disk, directory, number, layout, report)
@@ -92,28 +94,25 @@ async def _marks_of(
 ) -> StoredMarks | None:
     """Returns None if the file cannot be read or belongs elsewhere."""
     path = f"{directory}/{MARK_FILE}"
-    journals = layout.journals_of(number)
-    place = number, layout.directories, layout.journals
     try:
         found = decode_marks(await disk.read_file(path))
     except FileNotFoundError:
-        return StoredMarks(0, dict.fromkeys(journals, BEGINNING), *place)
+        return layout.to_store(number, 0, layout.first_marks(number))
     except (OSError, ValueError) as error:
         report.add(Finding(severity=Severity.DAMAGE, path=path, what=str(error), cure=_MARK_CURE))
         return None
-    if found[2:] != place or tuple(sorted(found.marks)) != tuple(sorted(journals)):
+    try:
+        return layout.check_marks(number, found)
+    except ValueError as error:
         report.add(
             Finding(
                 severity=Severity.DAMAGE,
                 path=path,
-                what=f"it is of ledger directory {found.directory} (from 0) of "
-                f"{found.directories} with {found.journals} journals, here it is number {number} "
-                f"of {layout.directories} with {layout.journals}",
+                what=str(error),
                 cure="disks are mounted in each other's place: mount each where it was",
             )
         )
         return None
-    return found
 
 
 def _check_doubt(directory: str, pairs: KeyValue, in_limbo: int, report: CheckReport) -> None:

@@ -84,14 +84,14 @@ async def replay_journal(
                         f"{ledger_id}, which belongs to journal {ledger_id % layout.journals}: "
                         "disks are mounted in each other's place. Cure: mount each where it was"
                     )
-                directory = ledger_id % layout.directories
+                directory = layout.directory_of(ledger_id)
                 if directory in skipped:
                     position += len(frame)
                     continue
                 target = targets[directory]
                 stop = position
                 if own is None:
-                    stop = _take_stretch(payload, position, target, layout.shards)
+                    stop = _take_stretch(payload, position, target, layout.journals, number)
                 if stop == position:
                     _replay_frame(frame, own, ledger_id, target, directory)
                     target.frames += 1
@@ -119,10 +119,12 @@ def _check_between(marks: Mapping[int, Mark], before: Mark, end: Mark) -> None:
             )
 
 
-def _take_stretch(payload: memoryview, start: int, target: ReplayTarget, shards: int) -> int:
+def _take_stretch(
+    payload: memoryview, start: int, target: ReplayTarget, journals: int, journal: int
+) -> int:
     """Takes ordinary adds of one shard from `start` on, as the add path does; returns where it
     stopped."""
-    length, header, ledger_id = _add_head_of(payload, start)
+    length, header, _ = _add_head_of(payload, start)
     cache = target.cache
     segment_no, offset, room = cache.reserve_own(4 + length, _SEGMENT_BYTES)
     runs: list[Run] = []
@@ -136,8 +138,8 @@ def _take_stretch(payload: memoryview, start: int, target: ReplayTarget, shards:
         cache.active,
         target.states.held,
         runs,
-        shards,
-        ledger_id % shards,
+        journals,
+        journal,
         offset - start,
     )
     if stop > start:
