@@ -19,9 +19,10 @@ import trio
 
 from bookie.config import BookieConfig
 from bookie.core.compaction import CompactionKind
-from bookie.core.disk_space import DiskState
+from bookie.core.disk_space import DiskState, WriteGate
 from bookie.core.garbage import GarbageOptions
 from bookie.core.journal import CommitPolicy, FlushPolicy
+from bookie.core.marks import DirectoryMap
 from bookie.data_integrity import LimboRepair, put_in_limbo
 from bookie.disk_monitor import DiskMonitor
 from bookie.draining import Draining
@@ -36,7 +37,7 @@ from bookie.startup.power_loss import noticing_power_loss
 from bookie.startup.preflight import listen, lock_directories
 from bookie.startup.restored_metadata import record_restore
 from bookie.startup.start_count import StartCount
-from bookie.storage.bookie_storage import BookieStorage
+from bookie.storage.bookie_storage import BookieStorage, HasSpace
 from bookie.storage.check.index_rebuild import IndexStores
 from bookie.storage.disk.disk import Disk
 from bookie.storage.index.key_value import KeyValue
@@ -84,6 +85,41 @@ def journals_of(config: BookieConfig, disk: Disk, rng: random.Random) -> list[Jo
         )
         for directory in config.journal_directories
     ]
+
+
+def storage_of(
+    config: BookieConfig,
+    disk: Disk,
+    key_value: Callable[[str], KeyValue],
+    layout: DirectoryMap,
+    *,
+    rng: random.Random,
+    now_ms: Callable[[], int],
+    gate: WriteGate | None = None,
+    has_space: HasSpace | None = None,
+) -> BookieStorage:
+    """Returns the storage of a bookie with these settings, not started. See `BookieStorage`."""
+    return BookieStorage(
+        disk,
+        config.ledger_directories,
+        key_value,
+        journals_of(config, disk, rng),
+        now_ms=now_ms,
+        options=StorageOptions(
+            write_cache_bytes=config.write_cache_bytes,
+            read_cache_bytes=config.read_cache_bytes,
+            read_ahead_bytes=config.read_ahead_bytes,
+            read_ahead_entries_max=config.read_ahead_entries_max,
+            entry_log_bytes_max=config.entry_log_bytes_max,
+            flush_entrylog_bytes=config.flush_entrylog_bytes,
+            checkpoint_interval_s=config.checkpoint_interval_ms / 1000,
+            scrub_bytes_per_s=config.scrub_bytes_per_s,
+            garbage=garbage_options(config),
+        ),
+        layout=layout,
+        gate=gate,
+        has_space=has_space,
+    )
 
 
 def garbage_options(config: BookieConfig) -> GarbageOptions:
@@ -259,29 +295,19 @@ class Bookie:
         config, disk = self.config, self.disk_monitor.disk
         layout = await load_layout(config, self._disk)
         make = partial(
-            BookieStorage,
+            storage_of,
+            config,
             disk,
-            config.ledger_directories,
             self._key_value,
+            layout,
+            rng=self._rng,
             now_ms=self.now_ms,
-            options=StorageOptions(
-                write_cache_bytes=config.write_cache_bytes,
-                read_cache_bytes=config.read_cache_bytes,
-                read_ahead_bytes=config.read_ahead_bytes,
-                read_ahead_entries_max=config.read_ahead_entries_max,
-                entry_log_bytes_max=config.entry_log_bytes_max,
-                flush_entrylog_bytes=config.flush_entrylog_bytes,
-                checkpoint_interval_s=config.checkpoint_interval_ms / 1000,
-                scrub_bytes_per_s=config.scrub_bytes_per_s,
-                garbage=garbage_options(config),
-            ),
-            layout=layout,
             gate=self.disk_monitor.gate,
             has_space=disk.promise_space,
         )
         started_at = trio.current_time()
         self.storage = storage = await start_storage(
-            lambda: make(journals=journals_of(config, disk, self._rng)),
+            make,
             config,
             self._disk,
             self._index_stores,

@@ -15,9 +15,11 @@ from typing import Self, TypeVar
 
 import trio
 
-from bookie.bookie import Bookie
+from bookie.bookie import Bookie, storage_of
 from bookie.config import KIB, MIB, BookieConfig
+from bookie.startup.change_directories import DirectoriesKept, DirectoryChange
 from bookie.startup.cookies import CookieMismatch
+from bookie.storage.bookie_storage import BookieStorage
 from bookie.testing.disk import CrashKind, DiskOptions, SimDisk
 from bookie.testing.metastore import MetadataOptions, SimMetadata
 from bookie.testing.network import NetworkOptions, SimNetwork
@@ -25,6 +27,7 @@ from bookie.testing.process import SimProcess, leaves_of
 from bookie.testing.scheduler import Simulation, run_simulated
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
+from ledger.metastore.ledgers import LedgerStore
 from ledger.options import ClientOptions
 
 ResultT = TypeVar("ResultT")
@@ -125,6 +128,13 @@ class SimCluster:
 
     def config(self, bookie: str) -> BookieConfig:
         return self._nodes[bookie].config
+
+    def storage(self, bookie: str) -> BookieStorage:
+        """Returns the storage of a bookie that serves."""
+        server = self._nodes[bookie].bookie
+        assert server is not None, f"{bookie} never served"
+        assert server.storage is not None, f"{bookie} does not serve"
+        return server.storage
 
     def is_up(self, bookie: str) -> bool:
         process = self._nodes[bookie].process
@@ -238,6 +248,83 @@ class SimCluster:
         node.is_lost = True
         refused = self.begin_bookie(bookie)
         await refused.finished.wait()
+
+    async def drop_directories(self, bookie: str, *directories: str) -> bool:
+        """Has the operator of a bookie that is down, and may have lost a part of its disk, give up
+        these ledger directories. Returns whether that was done: the bookie may be killed meanwhile,
+        and then it can be repeated."""
+        node = self._nodes[bookie]
+        if not await self._change(bookie, lambda change: change.drop(directories)):
+            return False
+        left = [one for one in node.config.ledger_directories if one not in directories]
+        node.config = dataclasses.replace(node.config, ledger_directories=tuple(left))
+        node.is_lost = False
+        return True
+
+    async def expand_storage(self, bookie: str, *directories: str) -> bool:
+        """Has the operator of a bookie that is down add empty ledger directories, as
+        `drop_directories` does. Caches grow with their number."""
+        node = self._nodes[bookie]
+        before = node.config
+        every = (*before.ledger_directories, *directories)
+        node.config = dataclasses.replace(
+            before,
+            ledger_directories=every,
+            write_cache_bytes=before.write_cache_bytes * len(every),
+            read_cache_bytes=before.read_cache_bytes * len(every),
+        )
+        is_done = False
+        try:
+            is_done = await self._change(bookie, lambda change: change.expand())
+        finally:
+            if not is_done:
+                node.config = before
+        return is_done
+
+    async def _change(
+        self, bookie: str, change: Callable[[DirectoryChange], Awaitable[object]]
+    ) -> bool:
+        """Runs a command that changes the list of ledger directories, in the place of the bookie's
+        process. Raises DirectoriesKept."""
+        assert self._nursery is not None, "the cluster is not open"
+        node = self._nodes[bookie]
+        assert not self.is_up(bookie), f"{bookie} is up"
+        self.restarts += 1
+        self.simulation.trace("change directories", bookie)
+        process = node.process = SimProcess(bookie, lambda: self._freeze(bookie))
+        rng = self.simulation.chance(f"run/{bookie}/{self.restarts}")
+        is_done = False
+
+        async def body() -> None:
+            nonlocal is_done
+            disk, store = node.disk.mount(), self.metadata.connect(bookie)
+            await change(
+                DirectoryChange(
+                    node.config,
+                    disk,
+                    store,
+                    LedgerStore(store, node.config.ledgers_root),
+                    open_storage=lambda config, layout: storage_of(
+                        config,
+                        disk,
+                        disk.open_key_value,
+                        layout,
+                        rng=rng,
+                        now_ms=self._clock_of(bookie),
+                    ),
+                    key_value=disk.open_key_value,
+                    boot_id=f"boot {node.disk.power_losses}",
+                )
+            )
+            is_done = True
+
+        await process.run(body)
+        if isinstance(process.error, DirectoriesKept):
+            node.disk.crash(CrashKind.PROCESS_KILLED)
+            raise process.error
+        if process.error is not None:
+            self._judge_death(node, process.error)
+        return is_done
 
     def jump_clock(self, node: str, milliseconds: int) -> None:
         """Moves the wall clock of a bookie or client forward or back."""

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+
 from bookie.testing import CrashKind, SimCluster
 from tests.crash_counts import AFTERMATH_OF, crashed
 
 
-async def die_in(cluster: SimCluster, name: str, number: int, kind: CrashKind) -> bool:
-    """Starts the bookie, which dies in its operation `number`; False if it makes fewer."""
+async def die_in(
+    cluster: SimCluster,
+    name: str,
+    number: int,
+    kind: CrashKind,
+    act: Callable[[], Awaitable[object]] | None = None,
+) -> bool:
+    """Starts the bookie, which dies in its operation `number`; False if it makes fewer. `act`:
+    done in place of the start, by the bookie's process."""
     disk, left, is_killed = cluster.disk(name), number, False
 
     def look(operation: str, path: str) -> None:
@@ -20,8 +29,7 @@ async def die_in(cluster: SimCluster, name: str, number: int, kind: CrashKind) -
             cluster.kill_bookie_now(name, kind)
 
     disk.on_operation = look
-    process = cluster.begin_bookie(name)
-    await process.started.wait()
+    await (act() if act is not None else cluster.begin_bookie(name).started.wait())
     disk.on_operation = None
     await cluster.kill_bookie(name, kind)
     return is_killed
