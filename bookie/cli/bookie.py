@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter, validators
 
+from bookie.cli.directories import drop_directory, expand_storage
 from bookie.standalone import BOOKIES_MAX
 from ledger.cli.output import (
     CLUSTER_VARIABLE,
@@ -59,6 +60,17 @@ app.command(
     name="replace",
     help="Empty a bookie into another one.",
     help_epilogue=examples("ledgerstream bookie replace 127.0.0.1:3181 127.0.0.1:3184 --watch"),
+)
+
+app.command(
+    expand_storage,
+    name="expand-storage",
+    help_epilogue=examples("ledgerstream bookie expand-storage bookie.toml"),
+)
+app.command(
+    drop_directory,
+    name="drop-directory",
+    help_epilogue=examples("ledgerstream bookie drop-directory bookie.toml /hdd1/ledgers --yes"),
 )
 
 _CLUSTER = ClusterOption()

@@ -52,6 +52,7 @@ def settings_of(config: Path) -> BookieConfig:
 async def check(config: Path, output: OutputOption) -> int:
     """Checks a bookie; returns the exit code: 0 if it is undamaged."""
     from bookie.core.integrity import CheckReport
+    from bookie.startup.directory_layout import check_layout
     from bookie.startup.offline import check_cookies, check_unsynced, stopped_bookie
     from bookie.startup.power_loss import boot_id
     from bookie.storage.check.bookie import check_bookie
@@ -71,6 +72,7 @@ async def check(config: Path, output: OutputOption) -> int:
             settings.ledger_directories,
             RocksStores(disk).open_to_read,
             report,
+            layout=await check_layout(settings, disk, report),
             on_bytes=progress.read,
         )
     if output.json:
@@ -234,5 +236,6 @@ def inspect_index(path: Path, ledger_id: int | None, lines_max: int, output: Out
         raise InvalidArgument(
             f"ledger {ledger_id} is not in the index in {path}: the bookie has none of its "
             "entries, or only in its journal, or in another of its ledger directories. Cure: of n "
-            f"of them, inspect number {ledger_id} modulo n, counted from 0; or inspect the journal"
+            f"of them, inspect number {ledger_id} modulo n, counted from 0; or, if there is a file "
+            "DIRECTORIES, the one that its table has for the ledger; or inspect the journal"
         )

@@ -2,6 +2,9 @@
 
 - preflight: locks the directories and listens.
 - cookies: detects emptied and foreign disks.
+- directory_layout: reads which ledgers are in each directory.
+- directory_repair: repairs a damaged ledger directory.
+- change_directories: changes the list of ledger directories of a stopped bookie.
 - power_loss: detects acknowledged entries that were never synced.
 - start_count: detects directories that were put back to an older state.
 - restored_metadata: detects metadata that was put back to an older state.

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 
 from bookie.config import BookieConfig
 from bookie.core.directories import DirectoryLayout, decode_layouts, encode_layouts
+from bookie.core.integrity import CheckReport, Finding, Severity
 from bookie.core.marks import DirectoryMap
 from bookie.storage.disk.disk import Disk
 from ledger.errors import FinalError
@@ -97,6 +98,33 @@ async def load_layout(config: BookieConfig, disk: Disk) -> DirectoryMap:
                 damaged.get(directory, "it was missing or older than that of another directory"),
             )
         await write_layouts(disk, lacking, [layout])
+    return map_of(layout)
+
+
+async def check_layout(
+    config: BookieConfig, disk: Disk, report: CheckReport
+) -> DirectoryMap | None:
+    """Reports what is wrong with the file, for a check that changes nothing. Returns which ledgers
+    are in each directory, or None if that is unknown. Raises OSError."""
+    directories = (*config.journal_directories, *config.ledger_directories)
+    found, damaged = await read_layouts(disk, directories)
+    try:
+        layout = in_force(config, found, damaged)
+    except DirectoriesDamaged as error:
+        what, _, cure = str(error).partition(". Cure: ")
+        path = f"{directories[0]}/{DIRECTORIES_FILE}"
+        report.add(Finding(severity=Severity.DAMAGE, path=path, what=what, cure=cure))
+        return None
+    for directory, layouts in found.items():
+        if layout.generation and layout not in layouts:
+            report.add(
+                Finding(
+                    severity=Severity.NOTE,
+                    path=f"{directory}/{DIRECTORIES_FILE}",
+                    what=damaged.get(directory, "it is missing, or older than the others"),
+                    cure="start the bookie: it writes the file again",
+                )
+            )
     return map_of(layout)
 
 
