@@ -35,6 +35,9 @@ from bookie.storage.index.rocksdb import RocksKeyValue, index_opener
 from bookie.storage.journal.journal import Journal
 from bookie.storage.journal.page_cache_flush import PageCacheFlush
 from bookie.storage.ledger_storage import LedgerStorage
+from ledger.autorecovery import service
+from ledger.autorecovery.options import AutoRecoveryOptions
+from ledger.client import LedgerClient
 from ledger.metastore import open_store
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import decode_info
@@ -99,6 +102,12 @@ _VALUES: dict[str, Any] = {
     "frame_bytes_max": 1_000_003,
     "connections_max": 1013,
     "long_polls_max": 10_037,
+    "autorecovery": True,
+    "lost_bookie_recovery_delay_s": 67,
+    "open_ledger_grace_s": 37,
+    "autorecovery_copy_bytes_per_s_max": 60_000_029,
+    "autorecovery_ledgers_at_once": 17,
+    "autorecovery_metadata_reads_per_s_max": 2003,
 }
 """All settings except those that depend on the machine, see `_config`."""
 
@@ -131,6 +140,8 @@ class Engine:
     is_ready: trio.Event = field(default_factory=trio.Event)
     has_looked: trio.Event = field(default_factory=trio.Event)
     """Set when the disks were checked for the first time since it serves."""
+    healing: AutoRecoveryOptions | None = None
+    is_healing: trio.Event = field(default_factory=trio.Event)
     starts: int = 0
     """Number of starts; the second is on empty directories, of a bookie that the cluster knows."""
 
@@ -244,8 +255,19 @@ _PLACES: dict[str, Found] = {
     "frame_bytes_max": lambda e: e.server._frame_bytes_max,
     "connections_max": lambda e: e.server._connections_max,
     "long_polls_max": lambda e: e.server._requests._reads._polls._polls.count_max,
+    "autorecovery": lambda e: e.healing is not None,
+    "lost_bookie_recovery_delay_s": lambda e: _healing(e).lost_bookie_recovery_delay_s,
+    "open_ledger_grace_s": lambda e: _healing(e).open_ledger_grace_s,
+    "autorecovery_copy_bytes_per_s_max": lambda e: _healing(e).copier_options().bytes_per_s,
+    "autorecovery_ledgers_at_once": lambda e: _healing(e).ledgers_at_once,
+    "autorecovery_metadata_reads_per_s_max": lambda e: _healing(e).metadata_reads_per_s,
 }
 """Reads, for each setting, the value that takes effect."""
+
+
+def _healing(engine: Engine) -> AutoRecoveryOptions:
+    assert engine.healing is not None
+    return engine.healing
 
 
 def _registration(engine: Engine) -> Registration:
@@ -291,6 +313,12 @@ def _recorded(engine: Engine, patch: pytest.MonkeyPatch) -> None:
         engine.has_looked.set()
         return next_look_s(self, interval_s)
 
+    async def heal(client: LedgerClient, options: AutoRecoveryOptions, *, bookie_id: str) -> None:
+        assert bookie_id == _VALUES["bookie_id"]
+        assert client.ledgers.root == _VALUES["metadata_root"]
+        engine.healing = options
+        engine.is_healing.set()
+
     async def ready() -> None:
         engine.is_ready.set()  # the process does this once it is ready
 
@@ -305,6 +333,7 @@ def _recorded(engine: Engine, patch: pytest.MonkeyPatch) -> None:
             engine.listened.append((host, port))
             return await super().listen(host, port)
 
+    patch.setattr(service, "heal_for_ever", heal)
     patch.setattr(process, "open_store", store)
     patch.setattr(process, "open_http", http)
     patch.setattr(process, "serve_http", serve_http)
@@ -328,6 +357,7 @@ async def _look(config: BookieConfig, engine: Engine) -> dict[str, object]:
             with trio.fail_after(30):
                 await engine.is_ready.wait()
                 await engine.has_looked.wait()
+                await engine.is_healing.wait()
             engine.starts += 1
             found = {name: place(engine) for name, place in _PLACES.items()}
             nursery.cancel_scope.cancel()
