@@ -2,6 +2,8 @@
 
 - bookie: the commands of a bookie, and those that ask running bookies.
 - check: checks and repairs the directories of a stopped bookie.
+- decommission: empties a bookie, or replaces it by another one.
 - directories: changes the list of its ledger directories.
-- inspect: prints the content of a bookie's files.
+- inspect, inspect_commands: prints the content of a bookie's files, and its commands.
+- rebalance: moves copies from full bookies to empty ones.
 """

@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter, validators
 
+from bookie.cli.decommission import decommission, replace
 from bookie.cli.directories import drop_directory, expand_storage
+from bookie.cli.inspect_commands import inspect
+from bookie.cli.rebalance import rebalance
 from bookie.standalone import BOOKIES_MAX
 from ledger.cli.output import (
     CLUSTER_VARIABLE,
-    AtLeastZero,
     ClusterOption,
     OutputOption,
     SecondsOrZero,
@@ -39,16 +41,10 @@ app = App(
     help_epilogue=examples("ledgerstream bookie list"),
 )
 
-inspect = App(
-    name="inspect",
-    help="Show what lies in a bookie's files. Changes nothing.",
-    help_epilogue=examples("ledgerstream bookie inspect index /data/ledgers"),
-)
 app.command(inspect)
 app.command(
-    "bookie.cli.decommission:decommission",
+    decommission,
     name="decommission",
-    help="Empty a bookie, and let it leave the cluster.",
     help_epilogue=examples(
         "ledgerstream bookie decommission 127.0.0.1:3181 --dry-run",
         "ledgerstream bookie decommission 127.0.0.1:3181 --watch",
@@ -56,9 +52,16 @@ app.command(
     ),
 )
 app.command(
-    "bookie.cli.decommission:replace",
+    rebalance,
+    name="rebalance",
+    help_epilogue=examples(
+        "ledgerstream bookie rebalance --dry-run",
+        "ledgerstream bookie rebalance --bytes-per-s 10000000",
+    ),
+)
+app.command(
+    replace,
     name="replace",
-    help="Empty a bookie into another one.",
     help_epilogue=examples("ledgerstream bookie replace 127.0.0.1:3181 127.0.0.1:3184 --watch"),
 )
 
@@ -340,67 +343,3 @@ async def rebuild_index(
     from bookie.cli import check as cli_disk
 
     return await cli_disk.rebuild_index(config, directory, output)
-
-
-@inspect.command(
-    name="journal", help_epilogue=examples("ledgerstream bookie inspect journal /data/journal")
-)
-async def inspect_journal(
-    path: Path, /, *, lines_max: AtLeastZero = 1000, output: OutputOption = _OUTPUT
-) -> int:
-    """Show groups and frames of a journal file, or of all files of a journal directory. Exit
-    code 1: there is damage; what precedes it is shown.
-
-    Parameters
-    ----------
-    lines_max
-        Largest number of lines to show.
-    """
-    from bookie.cli import check as cli_disk
-
-    return await cli_disk.inspect_journal(path, lines_max, output)
-
-
-@inspect.command(
-    name="entry-log",
-    help_epilogue=examples(
-        "ledgerstream bookie inspect entry-log /data/ledgers/0000000000000001.log"
-    ),
-)
-async def inspect_entry_log(
-    path: Path, /, *, lines_max: AtLeastZero = 1000, output: OutputOption = _OUTPUT
-) -> int:
-    """Show the records of an entry log, and verify their checksums. Exit code 1: there is damage;
-    what precedes it is shown."""
-    from bookie.cli import check as cli_disk
-
-    return await cli_disk.inspect_entry_log(path, lines_max, output)
-
-
-@inspect.command(
-    name="index", help_epilogue=examples("ledgerstream bookie inspect index /data/ledgers")
-)
-def inspect_index(
-    directory: Path, /, *, lines_max: AtLeastZero = 1000, output: OutputOption = _OUTPUT
-) -> None:
-    """Show the entry logs and ledgers in the index of a ledger directory."""
-    from bookie.cli import check as cli_disk
-
-    cli_disk.inspect_index(directory, None, lines_max, output)
-
-
-@inspect.command(
-    name="ledger", help_epilogue=examples("ledgerstream bookie inspect ledger /data/ledgers 7")
-)
-def inspect_ledger(
-    directory: Path,
-    ledger_id: AtLeastZero,
-    /,
-    *,
-    lines_max: AtLeastZero = 1000,
-    output: OutputOption = _OUTPUT,
-) -> None:
-    """Show one ledger in the index of a ledger directory: its state, and where its entries are."""
-    from bookie.cli import check as cli_disk
-
-    cli_disk.inspect_index(directory, ledger_id, lines_max, output)

@@ -7,4 +7,5 @@
 - `copy_plan`: which entry is read next from which bookie, to be copied, and why some cannot be.
 - `copy_rate`: the bytes per second of all copies, and the bytes in flight of each bookie.
 - `plan`: which copies of a ledger are missing, and where they are to be made.
+- `rebalance`: which copies move from full bookies to empty ones.
 """
