@@ -29,6 +29,7 @@ from ledger.metastore.layout import Layout
 from ledger.metastore.ledgers import CLIENT_TAG, LedgerStore
 from ledger.metastore.restores import RestoreLog
 from ledger.metastore.underreplication import UnderreplicationStore
+from ledger.missed.copies import MissedCopies
 from ledger.options import ClientOptions
 from ledger.reading.opener import Opener
 from ledger.reading.reader import LedgerReader
@@ -120,12 +121,13 @@ class LedgerClient(Closable):
         self._registration = ClientRegistration(store, rng)
         self.addresses = BookieAddresses(self.bookies)
         self.pool = BookiePool(network, self.addresses.resolve, self.options, rng, auth=auth)
-        self._send_loop = SendLoop(self.pool, self.ledgers, self.bookies, self.options, rng)
+        self.missed = MissedCopies(self.underreplication, rng)
+        parts = (self.pool, self.ledgers, self.bookies, self.missed, self.options, rng)
+        self._send_loop, self._opener = SendLoop(*parts), Opener(*parts)
         self._creator = LedgerCreator(
             self.pool, self.ledgers, self.bookies, options=self.options, rng=rng,
             now_ms=self.now_ms, start=self.start_background,
         )  # fmt: skip
-        self._opener = Opener(self.pool, self.ledgers, self.bookies, options=self.options, rng=rng)
         self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
 
@@ -181,6 +183,7 @@ class LedgerClient(Closable):
         self._nursery_manager = trio.open_nursery()
         self._nursery = await self._nursery_manager.__aenter__()
         self.pool.start(self._nursery)
+        self.missed.start(self._nursery)
         self._send_loop.start(self._nursery)
         self._opener.start(self._nursery)
         return self
@@ -193,6 +196,7 @@ class LedgerClient(Closable):
     ) -> None:
         assert self._nursery is not None
         assert self._nursery_manager is not None
+        await self.missed.finish()
         self._send_loop.fail_all(LedgerClosed("the client was closed"))
         self.pool.close_all()
         self._nursery.cancel_scope.cancel()

@@ -46,6 +46,11 @@ class ClientOptions:
     """How long a writer without an ack quorum looks for replacements before it fails, counted from
     the first failure since an entry was acknowledged."""
 
+    idle_replacement_delay_s: float = 60.0
+    """How long a failed bookie may stay away before a writer with nothing in flight replaces it. A
+    writer that appends replaces it at once. A bookie that does not say within this time which
+    entries of a recovered ledger it holds counts as one that lacks some."""
+
     lac_linger_ms: float = 0.0
     """After this long an idle writer sends its last add confirmed to the bookies, so that tails
     see the last entry without waiting for the next one. 0: at once, unless the caller that waited
@@ -73,3 +78,7 @@ class ClientOptions:
     def __post_init__(self) -> None:
         if self.wire_version not in (2, 3):
             raise InvalidArgument(f"wire_version is 2 or 3, not {self.wire_version}")
+        if not self.idle_replacement_delay_s > 0:
+            raise InvalidArgument(
+                f"idle_replacement_delay_s is more than 0, not {self.idle_replacement_delay_s:g}"
+            )

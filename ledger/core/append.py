@@ -12,6 +12,9 @@ during an ensemble change: an entry must reach its ack quorum in the ensemble th
 
 With deferred sync an ack does not mean durable: then acks advance only the last add acknowledged,
 and the last add confirmed follows once the bookies that acknowledged were forced.
+
+What a bookie *lacks* are confirmed entries of its own that it is not known to have on disk: some
+other bookies made up their ack quorum.
 """
 
 from __future__ import annotations
@@ -37,6 +40,7 @@ class AppendCore:
 
     __slots__ = (
         "_acked",
+        "_durable",
         "_members",
         "_scattered",
         "ack_log",
@@ -76,6 +80,8 @@ class AppendCore:
         """Which bookies acknowledged the watched entries; mostly empty."""
         # _acked[c][i]: all entries of class c up to this id are acknowledged by index i.
         self._acked = [[c - self.stride] * ensemble_size for c in range(self.stride)]
+        # The same for what each index has on disk: an ack means that, unless sync is deferred.
+        self._durable = [[*marks] for marks in self._acked] if is_sync_deferred else self._acked
         self._members = [self.write_set(c) for c in range(self.stride)]
         self._scattered: dict[tuple[int, int], set[int]] = {}
 
@@ -180,6 +186,9 @@ class AppendCore:
                 for c, of_class in enumerate(marks)
             ]
         )
+        for of_class, durable_of_class in zip(marks, self._durable, strict=True):
+            for i in indices:
+                durable_of_class[i] = max(durable_of_class[i], of_class[i])
         confirmed = min(durable, self.last_add_acknowledged)
         self.last_add_confirmed = max(self.last_add_confirmed, confirmed)
         return confirmed
@@ -195,6 +204,15 @@ class AppendCore:
         return min(
             marks[index] + self.stride - 1
             for marks, members in zip(self._acked, self._members, strict=True)
+            if index in members
+        )
+
+    def lacks(self, index: int) -> bool:
+        """Whether `index` lacks a confirmed entry. What was acknowledged at its index before a
+        bookie took the place of another does not count: `ensemble_changed` begins from scratch."""
+        return any(
+            durable[index] < self._last_of_class(c)
+            for c, (durable, members) in enumerate(zip(self._durable, self._members, strict=True))
             if index in members
         )
 
@@ -223,6 +241,14 @@ class AppendCore:
         assert self.can_continue_without_failed(), "an ack quorum is out of reach"
         self.is_suspended = False
 
+    def restored(self, index: int) -> None:
+        """Records that the failed bookie `index` is used again as if it had not failed: nothing was
+        sent without it, and it lacks nothing."""
+        assert self.last_add_pushed == self.last_add_confirmed, "entries were sent without it"
+        assert not self.lacks(index), f"index {index} lacks entries"
+        del self.failed[index]
+        self.is_suspended = bool(self.failed)
+
     def ensemble_changed(self, replaced: tuple[int, ...]) -> None:
         """Records that the new ensemble is stored from `last_add_confirmed + 1` on: the bookies now
         at `replaced` have acknowledged nothing after that. The caller resends to them."""
@@ -231,7 +257,7 @@ class AppendCore:
         assert confirmed == self.last_add_acknowledged, f"{confirmed} is not all acknowledged"
         for index in replaced:
             for c in range(self.stride):
-                self._acked[c][index] = self._last_of_class(c)
+                self._acked[c][index] = self._durable[c][index] = self._last_of_class(c)
                 self._scattered.pop((c, index), None)
             self.failed.pop(index, None)
         self.is_suspended = bool(self.failed)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import islice
 
 from ledger.core.metadata import LedgerMetadata, LedgerState
 from ledger.errors import RemoteProtocolError
@@ -23,6 +24,8 @@ _HEADER = struct.Struct(">ii")
 _GROUP = struct.Struct(">qqii")
 _VERSION = 0
 _INT32_MAX = 2**31 - 1
+_RANGES_MAX = 1_000_000
+"""Ranges of entries that are taken from one bookie: a few bytes may describe any number of them."""
 
 
 class EntriesHeld:
@@ -171,3 +174,11 @@ def missing_ranges(expected: Iterable[Range], held: Iterable[Range]) -> Iterator
             if have[0] > at:
                 yield at, have[0] - 1
             at = have[1] + 1
+
+
+def lacks_entries(metadata: LedgerMetadata, bookie: str, held: bytes) -> bool:
+    """Whether `bookie`, which holds the entries `held`, lacks one that it should hold; the ledger
+    must be closed. Raises RemoteProtocolError if `held` is no list of entries."""
+    expected = expected_ranges(metadata, bookie)
+    ranges = sorted(islice(decode_entries_held(held), _RANGES_MAX))
+    return next(missing_ranges(expected, ranges), None) is not None

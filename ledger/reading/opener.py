@@ -26,6 +26,8 @@ from ledger.errors import (
 from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.locations import LOCATIONS_TRUSTED_S
+from ledger.missed.copies import MissedCopies
+from ledger.missed.recovered import RecoveredLedgers
 from ledger.options import ClientOptions
 from ledger.reading.reader import LedgerReader
 from ledger.recovery import LedgerRecovery, digest_of
@@ -40,6 +42,7 @@ class Opener:
 
     Args:
         pool: the client's connections.
+        missed: records which bookies lack entries of a ledger that was recovered.
         rng: chooses among bookies that could replace a failed one, and spreads readers.
     """
 
@@ -48,7 +51,7 @@ class Opener:
         pool: BookiePool,
         ledgers: LedgerStore,
         bookies: BookieRegistry,
-        *,
+        missed: MissedCopies,
         options: ClientOptions,
         rng: random.Random,
     ) -> None:
@@ -60,6 +63,7 @@ class Opener:
         self._nursery: trio.Nursery | None = None
         self._location = Location.parse(options.location) if options.location else None
         self._learn_places_at = -math.inf
+        self._recovered = RecoveredLedgers(pool, missed, options, rng)
         self._recoveries = trio.CapacityLimiter(RECOVERIES_MAX)
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -161,7 +165,9 @@ class Opener:
                 self.pool, self.ledgers, self.bookies, options=self.options, rng=self.rng,
                 ledger_id=ledger_id, password=password, digest_type=digest_type,
             )  # fmt: skip
-            return await recovery.run()
+            closed = await recovery.run()
+        self._recovered.check(closed)
+        return closed
 
 
 def password_of(metadata: LedgerMetadata, given: bytes) -> bytes:

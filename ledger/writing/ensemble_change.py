@@ -5,8 +5,8 @@ ensemble. If there is no replacement, but every write set still has an ack quoru
 continues with the working bookies and keeps looking (docs/adr/0010). So a cluster of three survives
 the loss of one bookie, and uses it again when it returns, after a back-off that grows with repeated
 failures. A writer with nothing in flight waits for its next append: when a bookie dies, ten
-thousand idle ledgers change nothing. An unreachable metadata store is waited for, because whether
-there is a replacement is unknown then.
+thousand idle ledgers change nothing, unless it stays away (`writing.idle_replacement`). An
+unreachable metadata store is waited for, because whether there is a replacement is unknown then.
 
 Bookies may accept connections and refuse every add. Each ensemble change costs a fragment in the
 metadata permanently, so after replacements that acknowledged nothing the next change waits longer
@@ -17,6 +17,7 @@ from the first failure since an entry was acknowledged, however many changes cam
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from typing import Protocol
 
 import trio
@@ -84,6 +85,7 @@ class EnsembleChange:
         self._is_running = False
         self._is_wanted = False
         """Whether entries were sent since the last search for replacements."""
+        self._prefers_itself = False
         self._look_at = -math.inf
         self._outage = ""
         self._refusal = ""
@@ -101,17 +103,55 @@ class EnsembleChange:
         bookie = self._writer.metadata.last_fragment.bookies[index]
         self._reasons[bookie] = error
         core, now_s = self._writer.core, trio.current_time()
-        is_busy = core.last_add_pushed > core.last_add_confirmed
+        is_busy = self._is_busy
         is_unproved = is_busy and self._pace.failed(index, core.acks_of(index))
         self._backoff.failed(bookie, now_s, is_unproved=is_unproved)
         if is_unproved:
             self._look_at = max(self._look_at, now_s + self._pace.pause_s)
         if is_busy:
             self.resume()
+        else:
+            self._loop.idle.add(self)
 
-    def resume(self) -> None:
-        """Continues to look for replacements: entries in flight belong to a failed bookie."""
-        self._is_wanted = True
+    @property
+    def _is_busy(self) -> bool:
+        core = self._writer.core
+        return core.last_add_pushed > core.last_add_confirmed
+
+    @property
+    def wire_version(self) -> int:
+        """The version in which the writer uses its bookies."""
+        return self._writer.wire_version
+
+    @property
+    def failed_while_idle(self) -> tuple[str, ...]:
+        """The failed bookies; none if replacements are searched for, or the writer has ended."""
+        if self._is_running or self._is_busy or self._has_ended():
+            return ()
+        bookies = self._writer.metadata.last_fragment.bookies
+        return tuple(bookies[index] for index in self._writer.core.failed)
+
+    def renew(self, usable: Collection[str], *, is_due: bool) -> bool:
+        """For an idle writer: uses a bookie of `usable` again without an ensemble change if it
+        lacks nothing. Begins a change if one of them lacks something, or `is_due`; returns whether
+        it did."""
+        if not self.failed_while_idle:
+            return False
+        writer, core = self._writer, self._writer.core
+        bookies = writer.metadata.last_fragment.bookies
+        for index in [i for i in core.failed if bookies[i] in usable and not core.lacks(i)]:
+            core.restored(index)
+            self._backoff.taken(bookies[index], trio.current_time())
+            writer.attach(index)
+        is_wanted = any(is_due or bookies[index] in usable for index in core.failed)
+        if is_wanted:
+            self.resume(prefers_itself=True)
+        return is_wanted
+
+    def resume(self, *, prefers_itself: bool = False) -> None:
+        """Continues to look for replacements: entries in flight belong to a failed bookie. With
+        `prefers_itself` a bookie that has returned is its own replacement of first resort."""
+        self._is_wanted, self._prefers_itself = True, prefers_itself
         self._note_stall()
         if not self._is_running:
             assert self._loop.nursery is not None, "the client is not open"
@@ -134,12 +174,13 @@ class EnsembleChange:
                         core.continue_without_failed()
                         self._writer.settle()
                     self._note_stall()
-                elif trio.current_time() >= self._deadline():
+                if not self._is_wanted and not self._is_busy:
+                    self._stalled_since = None
+                    self._loop.idle.add(self, is_repeated=True)
+                    return  # idle: the next append continues the search, or a look some time later
+                if core.is_suspended and trio.current_time() >= self._deadline():
                     self._writer.fail(self._not_enough())
                     return
-                if not self._is_wanted and core.last_add_pushed == core.last_add_confirmed:
-                    self._stalled_since = None
-                    return  # idle: the next append continues the search
                 if trio.current_time() < self._look_at:
                     can_wait = core.can_continue_without_failed()
                     until = self._look_at if can_wait else min(self._look_at, self._deadline())
@@ -216,6 +257,10 @@ class EnsembleChange:
     async def _reachable_without(
         self, ensemble: tuple[str, ...], index: int, candidates: Candidates, without: list[str]
     ) -> str | None:
+        itself = ensemble[index]
+        can_return = itself in candidates.places and itself not in without
+        if can_return and self._prefers_itself and await self._is_reachable(itself):
+            return itself
         excluded, core = [*without], self._writer.core
         while True:
             try:
@@ -229,10 +274,7 @@ class EnsembleChange:
             if await self._is_reachable(chosen[index]):
                 return chosen[index]
             excluded.append(chosen[index])
-        itself = ensemble[index]
-        if itself not in candidates.places or itself in without:
-            return None
-        return itself if await self._is_reachable(itself) else None
+        return itself if can_return and await self._is_reachable(itself) else None
 
     async def _is_reachable(self, bookie: str) -> bool:
         try:
@@ -285,6 +327,8 @@ class EnsembleChange:
         if self._has_ended():
             return
         self.count += 1
+        missed = [own.bookies[index] for index in replaced if core.lacks(index)]
+        self._loop.missed.record(writer.ledger_id, missed)
         for index in replaced:
             writer.detach(index)
             self._backoff.taken(ensemble[index], trio.current_time())

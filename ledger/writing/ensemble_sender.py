@@ -29,6 +29,7 @@ from ledger.wire import v2
 from ledger.wire.messages import Buffer, ResponseBody, WriteLacRequest
 from ledger.writing import frames as add_frames
 from ledger.writing.ensemble_change import EnsembleChange
+from ledger.writing.frames import SentFrames
 from ledger.writing.overload_retry import OverloadRetry
 from ledger.writing.receipts import EntryAcks
 from ledger.writing.send_loop import SendLoop
@@ -36,20 +37,6 @@ from ledger.writing.send_loop import SendLoop
 _LAC_ENTRIES_PENDING = 4
 """With more entries in flight the next add follows soon, and carries the last add confirmed. With
 fewer it may take long to follow, and the entries in flight carry an older one."""
-
-
-@dataclass(slots=True)
-class _Sent:
-    """Frames of one class of entries that were handed to the connections together."""
-
-    entry_class: int
-    last_entry_id: int
-    frames: Buffer
-    bytes_held: int
-    """Their size as the window counts it, which in v3 is not quite that of the frames."""
-
-    bounds: list[int] | None = None
-    """Where each frame begins; computed when a bookie refuses one of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,9 +81,12 @@ class EnsembleSender:
         self._change = EnsembleChange(self, loop)
         self._key = master_key(metadata.password)
         self._buffers: list[list[Buffer]] = [[] for _ in range(self.core.stride)]
-        self._sent: deque[_Sent] = deque()
+        self._sent: deque[SentFrames] = deque()
         self._bytes_pending = 0
         self._progress: list[tuple[int, float]] = [(-1, 0.0)] * metadata.ensemble_size
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of ledger {self.ledger_id}>"
 
     @property
     def last_add_pushed(self) -> int:
@@ -180,7 +170,7 @@ class EnsembleSender:
 
     def send_frames(self, last: int, frames: Buffer, bytes_held: int, lac: int) -> None:
         entry_class = last % self.core.stride
-        self._sent.append(_Sent(entry_class, last, frames, bytes_held))
+        self._sent.append(SentFrames(entry_class, last, frames, bytes_held))
         for index in self.core.write_set(entry_class):
             self._send(index, frames)
         if self.core.failed:
@@ -243,7 +233,7 @@ class EnsembleSender:
         at = -2 * ((self.core.last_add_pushed - entry_id) // stride + 1)
         if -at <= len(gathered):
             return add_frames.digest_in(gathered[at], size, 2)
-        frame = self._sent_frame(entry_id)
+        frame = add_frames.sent_frame(self._sent, entry_id, self.core.stride)
         return None if frame is None else add_frames.digest_in(frame, size, self.wire_version)
 
     def refused(self, bookie: str, entry_id: int, status: Status) -> None:
@@ -273,23 +263,11 @@ class EnsembleSender:
             return True  # it acknowledged the same entry before
         if entry_id <= self.core.last_add_acknowledged:
             return False
-        frame = self._sent_frame(entry_id)
+        frame = add_frames.sent_frame(self._sent, entry_id, self.core.stride)
         if frame is None or self._loop.nursery is None:
             return False
         self._overload_retry.refused(index, bookie, entry_id, frame, self._loop.nursery)
         return True
-
-    def _sent_frame(self, entry_id: int) -> Buffer | None:
-        """Returns the frame of an entry that was sent and is not confirmed."""
-        stride = self.core.stride
-        for sent in self._sent:
-            if sent.entry_class == entry_id % stride and entry_id <= sent.last_entry_id:
-                # The frames hold all entries of the class, up to the last one.
-                after = (sent.last_entry_id - entry_id) // stride
-                if sent.bounds is None:
-                    sent.bounds = add_frames.bounds_of(sent.frames)
-                return add_frames.before_last(sent.frames, sent.bounds, after)
-        return None
 
     def send_again(self, index: int, bookie: str, frames: Buffer) -> bool:
         """Sends frames to an overloaded bookie again; False if it was replaced."""

@@ -8,7 +8,8 @@ hot.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 from ledger.connection.pending_calls import WRITER_TXN_ID
 from ledger.core.entry import DIGEST_BYTES, HEADER_BYTES
@@ -44,6 +45,20 @@ def check_size(size: int) -> None:
 _LENGTH = struct.Struct(">i").unpack_from
 _IDS = struct.Struct(">qq").unpack_from
 _KEY_AT = 8
+
+
+@dataclass(slots=True)
+class SentFrames:
+    """Frames of one class of entries that were handed to the connections together."""
+
+    entry_class: int
+    last_entry_id: int
+    frames: Buffer
+    bytes_held: int
+    """Their size as the window counts it, which in v3 is not quite that of the frames."""
+
+    bounds: list[int] | None = None
+    """Where each frame begins; computed when a bookie refuses one of them."""
 
 
 def to_v3(pieces: Sequence[Buffer], *, is_sync_deferred: bool) -> bytes:
@@ -94,6 +109,18 @@ _ADD_HEADER = (v2.ADD_HEADER | v2.RANGE_ACKS).to_bytes(4, "big")
 _SIZES_MAX = 4096
 _FIXED_BYTES = 4 + 20 + 32
 """Packet header, master key, header of the entry; the digest and the payload follow."""
+
+
+def sent_frame(sent: Iterable[SentFrames], entry_id: int, stride: int) -> Buffer | None:
+    """Returns the frame of an entry that is in `sent`; None if it is not."""
+    for frames in sent:
+        if frames.entry_class == entry_id % stride and entry_id <= frames.last_entry_id:
+            # The frames hold all entries of the class, up to the last one.
+            after = (frames.last_entry_id - entry_id) // stride
+            if frames.bounds is None:
+                frames.bounds = bounds_of(frames.frames)
+            return before_last(frames.frames, frames.bounds, after)
+    return None
 
 
 class FrameHeads(dict[int, bytes]):

@@ -17,8 +17,10 @@ from ledger.connection.pool import BookiePool
 from ledger.errors import LedgerError
 from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.ledgers import LedgerStore
+from ledger.missed.copies import MissedCopies
 from ledger.options import ClientOptions
 from ledger.runtime.parking import ParkingSlot
+from ledger.writing.idle_replacement import IdleReplacement
 
 _RESEND_LAC_S = 0.5
 _CHECKS_PER_TIMEOUT = 4
@@ -30,7 +32,15 @@ then carries the last add confirmed, so that no request is sent for it alone. Th
 needs two: one to append, one to seal the batch."""
 
 
-class LoopWriter(Protocol):
+class Watched(Protocol):
+    """What waits for acks: a writer, or what waits for the last acks of one that is closed."""
+
+    def check_progress(self, now_s: float) -> None: ...
+
+    def fail(self, error: LedgerError) -> None: ...
+
+
+class LoopWriter(Watched, Protocol):
     """A writer, as seen by the loops."""
 
     is_dirty: bool
@@ -39,10 +49,6 @@ class LoopWriter(Protocol):
     def send_gathered(self) -> None: ...
 
     def send_lac(self) -> None: ...
-
-    def check_progress(self, now_s: float) -> None: ...
-
-    def fail(self, error: LedgerError) -> None: ...
 
 
 class SendLoop:
@@ -53,16 +59,19 @@ class SendLoop:
         pool: BookiePool,
         ledgers: LedgerStore,
         bookies: BookieRegistry,
+        missed: MissedCopies,
         options: ClientOptions,
         rng: random.Random,
     ) -> None:
         self.pool = pool
         self.ledgers = ledgers
         self.bookies = bookies
+        self.missed = missed
+        self.idle = IdleReplacement(pool, bookies, options, rng)
         self.options = options
         self.rng = rng
         self.nursery: trio.Nursery | None = None
-        self._writers: dict[LoopWriter, None] = {}
+        self._writers: dict[Watched, None] = {}
         self._dirty: list[LoopWriter] = []
         self._sender = ParkingSlot()
         self._lac_due: deque[tuple[float, LoopWriter]] = deque()
@@ -75,15 +84,17 @@ class SendLoop:
     def start(self, nursery: trio.Nursery) -> None:
         """Starts the tasks; they end with `nursery`."""
         self.nursery = nursery
+        self.idle.start(nursery)
         nursery.start_soon(self._send)
         nursery.start_soon(self._send_lacs)
         nursery.start_soon(self._watch_progress)
 
-    def add(self, writer: LoopWriter) -> None:
+    def add(self, writer: Watched) -> None:
+        """Checks the progress of `writer` from now on, until `remove`."""
         self._writers[writer] = None
         self._watcher.unpark()
 
-    def remove(self, writer: LoopWriter) -> None:
+    def remove(self, writer: Watched) -> None:
         self._writers.pop(writer, None)
 
     def fail_all(self, error: LedgerError) -> None:

@@ -21,6 +21,7 @@ from ledger.writing.ensemble_sender import EnsembleSender
 from ledger.writing.force import force
 from ledger.writing.frames import ADD_START_BYTES, FRAME_ROOM_BYTES, FrameHeads, as_bytes
 from ledger.writing.send_loop import SendLoop
+from ledger.writing.trailing_acks import TrailingAcks
 
 _SEND_BYTES = 128 * 1024
 """A burst of appends is sent in pieces of this size, which stay in the processor's cache."""
@@ -36,15 +37,12 @@ class LedgerWriter(EnsembleSender):
     `flush` return, but a power failure may lose them: `force` confirms them.
     """
 
-    def __repr__(self) -> str:
-        return f"<LedgerWriter of ledger {self.ledger_id}>"
-
     def __init__(
         self, metadata: LedgerMetadata, loop: SendLoop, *, is_sync_deferred: bool = False
     ) -> None:
         super().__init__(metadata, loop, is_sync_deferred=is_sync_deferred)
         self.is_closed = False
-        self._is_closing = False
+        self._trailing: TrailingAcks | None = None
         self.on_confirmed: Callable[[int], None] | None = None
         self.on_failed: Callable[[LedgerError], None] | None = None
         self._refuses = False
@@ -256,7 +254,7 @@ class LedgerWriter(EnsembleSender):
         """
         if self.is_closed:
             return self.metadata
-        if not self._is_closing:
+        if self._trailing is None:
             self._refuses = True  # no entry may follow those that are flushed here
             try:
                 await self.flush()
@@ -264,16 +262,17 @@ class LedgerWriter(EnsembleSender):
                     await self.force()
             finally:
                 self._refuses = False
+            if self.error is not None and not self._is_fenced_when_done:
+                raise self._failure()
+            self._trailing = TrailingAcks(self, self._loop)
             if self.error is None:
                 end = self.core.last_add_confirmed
                 self._end(LedgerClosed(f"ledger {self.ledger_id} is closed at entry {end}"))
-            elif not self._is_fenced_when_done:
-                raise self._failure()
-            self._is_closing = True
         own, last, length = self.metadata.last_fragment, self.core.last_add_confirmed, self.length
-        self.metadata = await self._loop.ledgers.update(
-            self.ledger_id, lambda stored: closed_by_writer(stored, own, last, length)
-        )
+        with self._trailing:
+            self.metadata = await self._loop.ledgers.update(
+                self.ledger_id, lambda stored: closed_by_writer(stored, own, last, length)
+            )
         self.is_closed = True
         return self.metadata
 
@@ -296,5 +295,5 @@ class LedgerWriter(EnsembleSender):
     async def __aexit__(self, kind: type[BaseException] | None, *_error: object) -> None:
         if kind is not None:
             self.abandon()
-        elif self._is_closing or not isinstance(self.error, LedgerClosed):
+        elif self._trailing is not None or not isinstance(self.error, LedgerClosed):
             await self.close()

@@ -15,6 +15,7 @@ import trio
 
 from ledger.connection.pending_calls import OnAnswer
 from ledger.connection.pool import BookiePool, Outcome
+from ledger.core.availability import EntriesHeld
 from ledger.core.entry import Digest, DigestType, master_key
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.core.quorum import write_set
@@ -28,6 +29,8 @@ from ledger.metastore.bookies import (
 )
 from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.memory import MemoryStore, MemoryTree
+from ledger.metastore.underreplication import UnderreplicationStore
+from ledger.missed.copies import MissedCopies
 from ledger.options import ClientOptions
 from ledger.reading.opener import Opener
 from ledger.wire.messages import (
@@ -35,6 +38,8 @@ from ledger.wire.messages import (
     AddResponse,
     BatchReadRequest,
     BatchReadResponse,
+    ListEntriesRequest,
+    ListEntriesResponse,
     ReadLacRequest,
     ReadLacResponse,
     ReadRequest,
@@ -150,6 +155,15 @@ class BookieDouble:
             return ReadLacResponse(Status.NO_SUCH_ENTRY, body.ledger_id)
         return ReadLacResponse(Status.OK, body.ledger_id, ledger.explicit_lac, last)
 
+    def list_entries(self, body: ListEntriesRequest) -> ListEntriesResponse:
+        ledger = self.ledgers.get(body.ledger_id)
+        if ledger is None:
+            return ListEntriesResponse(Status.NO_SUCH_LEDGER, body.ledger_id)
+        held = EntriesHeld()
+        for entry_id in sorted(ledger.entries):
+            held.add(entry_id, entry_id)
+        return ListEntriesResponse(Status.OK, body.ledger_id, held.encode())
+
     async def poll(self, body: ReadRequest) -> ReadResponse:
         lid, known = body.ledger_id, body.previous_lac
         assert known is not None
@@ -238,6 +252,8 @@ class PoolDouble(BookiePool):
                 response = double.read_batch(body)
             case ReadLacRequest():
                 response = double.read_lac(body)
+            case ListEntriesRequest():
+                response = double.list_entries(body)
             case _:
                 raise AssertionError(body)
         if self._chance.random() < trouble.loss:
@@ -316,7 +332,9 @@ async def make_faulty_bookies(
             info = encode_info(BookieInfo(name, 3181, {SOFTWARE_PROPERTY: OUR_SOFTWARE}))
             await store.create(f"/ledgers/available/{name}", info)
         async with trio.open_nursery() as nursery:
-            opener = Opener(pool, ledgers, registry, options=options or ClientOptions(), rng=rng)
+            missed = MissedCopies(UnderreplicationStore(store, "/ledgers", lambda: 0), rng)
+            missed.start(nursery)
+            opener = Opener(pool, ledgers, registry, missed, options or ClientOptions(), rng)
             opener.start(nursery)
             pool.nursery = nursery
             yield FaultyBookies(doubles, store, ledgers, registry, pool, opener, rng)

@@ -15,6 +15,7 @@ import trio
 
 from ledger.client import LedgerClient
 from ledger.connection.authentication import AuthProvider
+from ledger.core.availability import EntriesHeld
 from ledger.errors import RemoteProtocolError, Status
 from ledger.metastore.bookies import BookieInfo, encode_info
 from ledger.metastore.memory import MemoryStore, MemoryTree
@@ -31,6 +32,8 @@ from ledger.wire.messages import (
     ForceLedgerResponse,
     GetBookieInfoRequest,
     GetBookieInfoResponse,
+    ListEntriesRequest,
+    ListEntriesResponse,
     ReadLacRequest,
     ReadLacResponse,
     ReadRequest,
@@ -97,6 +100,11 @@ class ScriptedBookie:
                 return ReadLacResponse(Status.OK, ledger_id, None, last)
             case ForceLedgerRequest(ledger_id):
                 return ForceLedgerResponse(Status.OK, ledger_id)
+            case ListEntriesRequest(ledger_id):
+                listed = EntriesHeld()
+                for entry_id in sorted(e for i, e in self.entries if i == ledger_id):
+                    listed.add(entry_id, entry_id)
+                return ListEntriesResponse(Status.OK, ledger_id, listed.encode())
             case GetBookieInfoRequest():
                 return GetBookieInfoResponse(Status.OK, 1000, 400)
         raise Hangup
