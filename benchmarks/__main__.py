@@ -19,7 +19,7 @@ from benchmarks.settings import Settings
 
 Name = Literal[
     "ledger-add", "append", "latency", "tail", "fanout", "catchup", "streams", "start",
-    "restart", "many-ledgers", "mixed", "spark-read", "spark-write", "spark-latency", "all",
+    "restart", "many-ledgers", "mixed", "copy", "spark-read", "spark-write", "spark-latency", "all",
 ]  # fmt: skip
 _RATES: dict[Name, int] = {"latency": 1000, "tail": 500, "fanout": 20_000, "mixed": 1000}
 
@@ -80,6 +80,7 @@ def bench(name: Name, *, settings: Settings | None = None) -> None:
         start: until "ready". restart: a killed bookie with 1 GiB in its journal, until "ready".
         many-ledgers: a bookie with a million ledgers, compared with one with a thousand.
         mixed: writes, a tail and two catch-up readers together, compared with writes alone.
+        copy: a ledger of two bookies to the third; with --rate, appends beside it.
         streams: many streams, some of them written at once.
         spark-read: a stream into Spark, and Parquet. spark-write: rows of Spark into a stream, and
         into Parquet. spark-latency: one record through a micro-batch.

@@ -51,7 +51,8 @@ class Settings:
     """append --mode callers: number of tasks."""
 
     rate: int = 0
-    """latency, tail, fanout, mixed: records per second; 0: 1,000, 500, 20,000 and 1,000."""
+    """latency, tail, fanout, mixed: records per second; 0: 1,000, 500, 20,000 and 1,000. copy:
+    appends per second beside the copy; 0: none."""
 
     readers: int = 100
     """fanout: number of readers, in one process."""

@@ -56,7 +56,7 @@ class CopierOptions:
     source_bytes_max: int = 8 * _MIB
     """Bytes in flight from one bookie."""
 
-    delay_target_ms: float = 20.0
+    delay_target_ms: float = 5.0
     """The time that copies may add to the response time of a bookie, in milliseconds. Above it,
     fewer bytes are in flight."""
 
