@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ledger.core.availability import Range
@@ -222,8 +222,7 @@ class CopyPlan:
         key = tuple((bookie, copy.state) for bookie, copy in copies.items())
         run = self._runs.get(key)
         if run is not None and 0 < first - run.last_entry <= self._step:
-            entries = run.entries + last - first + 1
-            self._runs[key] = CopyFailure(run.first_entry, last, entries, run.is_doubt, run.reason)
+            self._runs[key] = _joined(run, last, last - first + 1)
             return last
         if run is not None and len(self._failures) < FAILURES_MAX:
             self._failures.append(run)
@@ -233,8 +232,20 @@ class CopyPlan:
 
     def failures(self) -> tuple[CopyFailure, ...]:
         """Returns the entries that were given up, in order, up to FAILURES_MAX runs of them."""
-        every = [*self._failures, *self._runs.values()]
-        return tuple(sorted(every, key=lambda one: one.first_entry)[:FAILURES_MAX])
+        joined: list[CopyFailure] = []
+        last_of: dict[str, int] = {}
+        for one in sorted([*self._failures, *self._runs.values()], key=lambda r: r.first_entry):
+            at = last_of.get(one.reason, -1)
+            if at >= 0 and 0 < one.first_entry - joined[at].last_entry <= self._step:
+                joined[at] = _joined(joined[at], one.last_entry, one.entries)
+            else:
+                last_of[one.reason] = len(joined)
+                joined.append(one)
+        return tuple(joined[:FAILURES_MAX])
+
+
+def _joined(run: CopyFailure, last: int, entries: int) -> CopyFailure:
+    return replace(run, last_entry=last, entries=run.entries + entries)
 
 
 def _reason(copies: dict[str, BadCopy]) -> str:
