@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import trio
+
 from ledger.client import LedgerClient
 from ledger.core.availability import Range, expected_ranges
 from ledger.core.entry import DigestType
 from ledger.core.metadata import LedgerMetadata
-from ledger.errors import Status
-from ledger.wire.messages import ReadRequest, ReadResponse
+from ledger.errors import BookieUnavailable, Status
+from ledger.wire.messages import ReadRequest, ReadResponse, ResponseBody
+
+_TRIES_MAX = 5
 
 
 async def written(
@@ -52,9 +56,19 @@ async def raw_copies(
     """Returns the bytes of those entries that the bookie has."""
     found: dict[int, bytes] = {}
     for entry_id in entries:
-        answer = await client.pool.call(bookie, ReadRequest(ledger_id, entry_id), timeout_s=5)
+        answer = await _read(client, bookie, ReadRequest(ledger_id, entry_id))
         if answer.status is Status.OK:
             assert isinstance(answer, ReadResponse)
             assert answer.body is not None
             found[entry_id] = bytes(answer.body)
     return found
+
+
+async def _read(client: LedgerClient, bookie: str, request: ReadRequest) -> ResponseBody:
+    """Reads again if the connection was one to a bookie before its death."""
+    for _ in range(_TRIES_MAX):
+        try:
+            return await client.pool.call(bookie, request, timeout_s=5)
+        except BookieUnavailable:
+            await trio.sleep(1)
+    raise AssertionError(f"{bookie} is down")
