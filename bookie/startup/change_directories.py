@@ -144,7 +144,7 @@ class DirectoryChange:
         old = replace(self._config, ledger_directories=known)
         async with stopped_bookie(replace(old, ledger_directories=left), self._disk):
             if not gone:
-                if not await self._complete(cookie):
+                if not set(directories) <= await self._complete(cookie):
                     raise _not_its_own(directories, known)
                 return Change(known, ())
             await self._check_cookies(replace(old, ledger_directories=left), cookie)
@@ -269,15 +269,16 @@ class DirectoryChange:
         for directory in directories:
             await self._write_cookie(directory, following_cookie)
 
-    async def _complete(self, cookie: Cookie) -> bool:
-        """Completes a change that the cluster knows already; returns whether one was left."""
+    async def _complete(self, cookie: Cookie) -> set[str]:
+        """Completes a change that the cluster knows already, if there is one. Returns the ledger
+        directories that the bookie has, and those that it had before."""
         config = replace(self._config, ledger_directories=cookie.ledger_directories)
         directories = (*config.journal_directories, *config.ledger_directories)
         found, damaged = await read_layouts(self._disk, directories)
         layout = in_force(config, found, damaged)
         lacking = [one for one in directories if await cookie_of(self._disk, one) != cookie]
         for directory in lacking:
-            if layout not in found[directory] or not layout.generation:
+            if layout not in found[directory]:
                 raise DirectoriesKept(
                     f"{directory} has no cookie of bookie {self._bookie_id}, and had no part in "
                     "a change of its list of directories: it is not mounted, was emptied, or is "
@@ -286,7 +287,7 @@ class DirectoryChange:
                 )
         for directory in lacking:
             await self._write_cookie(directory, cookie)
-        return bool(lacking)
+        return {path for layouts in found.values() for one in layouts for path in one.paths}
 
     async def _write_cookie(self, directory: str, cookie: Cookie) -> None:
         await self._disk.replace_file(f"{directory}/{COOKIE_FILE}", encode_cookie(cookie))

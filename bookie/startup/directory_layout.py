@@ -53,14 +53,13 @@ def in_force(
     """Returns the layout of the configured list of directories. Raises DirectoriesDamaged."""
     known = [one for each in found.values() for one in each]
     fitting = [one for one in known if one.paths == config.ledger_directories]
-    for directory, what in damaged.items():
-        if not fitting:
-            raise DirectoriesDamaged(
-                f"{directory}/{DIRECTORIES_FILE}: {what}, and no other directory of this bookie "
-                "has a whole one. Cure: restore the file from a backup of any of its directories"
-            )
-    # Before a first change became valid, the file has only the next list.
-    if not fitting and any(one.generation > 1 for one in known):
+    if damaged and not known:
+        directory, what = next(iter(damaged.items()))
+        raise DirectoriesDamaged(
+            f"{directory}/{DIRECTORIES_FILE}: {what}, and no other directory of this bookie "
+            "has a whole one. Cure: restore the file from a backup of any of its directories"
+        )
+    if known and not fitting:
         named = "; ".join(dict.fromkeys(", ".join(one.paths) for one in known))
         raise DirectoriesDamaged(
             f"{DIRECTORIES_FILE} names the ledger directories {named}, and the settings name "
@@ -139,6 +138,6 @@ async def write_layouts(
     disk: Disk, directories: Iterable[str], layouts: Sequence[DirectoryLayout]
 ) -> None:
     """Writes the file in directories, one after the other. Raises OSError."""
-    data = encode_layouts([one for one in layouts if one.generation])
+    data = encode_layouts(layouts)
     for directory in dict.fromkeys(directories):
         await disk.replace_file(f"{directory}/{DIRECTORIES_FILE}", data)

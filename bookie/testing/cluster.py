@@ -17,6 +17,7 @@ import trio
 
 from bookie.bookie import Bookie, storage_of
 from bookie.config import KIB, MIB, BookieConfig
+from bookie.data_integrity import LimboRepair
 from bookie.startup.change_directories import DirectoriesKept, DirectoryChange
 from bookie.startup.cookies import CookieMismatch
 from bookie.storage.bookie_storage import BookieStorage
@@ -45,7 +46,9 @@ class _Node:
     process: SimProcess | None = None
     bookie: Bookie | None = None
     is_lost: bool = False
-    """Its disk, or a part of it, is gone: it must never serve again."""
+    """Its disk, or a part of it, is gone: it must not serve before that was dropped."""
+    is_changing: bool = False
+    """A change of its list of directories was interrupted: it must not serve half-changed."""
 
 
 class SimCluster:
@@ -135,6 +138,13 @@ class SimCluster:
         assert server is not None, f"{bookie} never served"
         assert server.storage is not None, f"{bookie} does not serve"
         return server.storage
+
+    def limbo_repair(self, bookie: str) -> LimboRepair:
+        """Returns the data integrity check of a bookie that serves."""
+        server = self._nodes[bookie].bookie
+        assert server is not None, f"{bookie} never served"
+        assert server.limbo_repair is not None, f"{bookie} does not serve"
+        return server.limbo_repair
 
     def is_up(self, bookie: str) -> bool:
         process = self._nodes[bookie].process
@@ -293,7 +303,7 @@ class SimCluster:
         self.simulation.trace("change directories", bookie)
         process = node.process = SimProcess(bookie, lambda: self._freeze(bookie))
         rng = self.simulation.chance(f"run/{bookie}/{self.restarts}")
-        is_done = False
+        is_done, node.is_changing = False, True
 
         async def body() -> None:
             nonlocal is_done
@@ -319,6 +329,7 @@ class SimCluster:
             is_done = True
 
         await process.run(body)
+        node.is_changing = not is_done and not isinstance(process.error, DirectoriesKept)
         if isinstance(process.error, DirectoriesKept):
             node.disk.crash(CrashKind.PROCESS_KILLED)
             raise process.error
@@ -401,7 +412,9 @@ class SimCluster:
         names = ",".join(type(leaf).__name__ for leaf in leaves)
         self.simulation.trace("died", node.disk.name, names)
         node.disk.crash(CrashKind.PROCESS_KILLED)
-        if node.is_lost and all(isinstance(leaf, CookieMismatch) for leaf in leaves):
+        if (node.is_lost or node.is_changing) and all(
+            isinstance(leaf, CookieMismatch) for leaf in leaves
+        ):
             return  # as it must
         is_of_disk = any(_has_os_error(leaf) for leaf in leaves)
         is_of_world = all(isinstance(leaf, LedgerError | OSError) for leaf in leaves)

@@ -54,9 +54,12 @@ class OurBookies:
         for number in numbers:
             self.wait_ready(number)
 
-    def begin(self, number: int) -> None:
-        """Starts a bookie. Does not wait."""
-        assert number not in self.running, f"bookie {number} runs"
+    def change(self, **settings: Any) -> None:
+        """Changes settings of all bookies; those that run keep what they have until a restart."""
+        self._settings |= settings
+
+    def configure(self, number: int) -> Path:
+        """Writes the settings of a bookie; returns their file."""
         port = self._ports.setdefault(number, free_port())
         at = self.directory / f"ours-{number}"
         at.mkdir(parents=True, exist_ok=True)
@@ -69,7 +72,13 @@ class OurBookies:
         }
         config = at / "bookie.toml"
         config.write_text("".join(f"{name} = {_toml(value)}\n" for name, value in lines.items()))
-        with (at / "bookie.log").open("ab") as log:
+        return config
+
+    def begin(self, number: int) -> None:
+        """Starts a bookie. Does not wait."""
+        assert number not in self.running, f"bookie {number} runs"
+        config = self.configure(number)
+        with (config.parent / "bookie.log").open("ab") as log:
             self._processes[number] = subprocess.Popen(
                 [sys.executable, "-m", "bookie.process", str(config)],
                 stdin=subprocess.PIPE,

@@ -157,14 +157,16 @@ async def _check_copies(
     chance: random.Random,
 ) -> None:
     """Asks the bookies themselves: each entry lies on its ack quorum at least. A bookie whose
-    disk was lost may have been one of those, and one that has a damaged copy."""
+    disk was lost may have been one of those, and one that has a damaged copy. One that lost a
+    directory must have copied back what was in it."""
     lost = _lost(cluster)
+    forgetful = [f"{name}:{BOOKIE_PORT}" for name in model.forgetful]
     metadata = await client.ledger_metadata(history.ledger_id)
     last = metadata.last_entry_id
     if last < 0:
         return
     for entry_id in (0, last, *(chance.randint(0, last) for _ in range(_COPIES_CHECKED))):
-        copies = await _copies(client, metadata, entry_id, lost)
+        copies = await _copies(client, metadata, entry_id, lost, forgetful)
         if copies < metadata.ack_quorum:
             model.violated(
                 f"[I1] ledger {history.ledger_id} {history.quorums}: entry {entry_id} lies on "
@@ -178,7 +180,11 @@ def _lost(cluster: SimCluster) -> list[str]:
 
 
 async def _copies(
-    client: LedgerClient, metadata: LedgerMetadata, entry_id: int, lost: Collection[str]
+    client: LedgerClient,
+    metadata: LedgerMetadata,
+    entry_id: int,
+    lost: Collection[str],
+    forgetful: Collection[str],
 ) -> int:
     bookies = metadata.fragment_of(entry_id).bookies
     copies = 0
@@ -186,7 +192,11 @@ async def _copies(
         if bookies[index] in lost:
             copies += 1
             continue
-        answer = await _ask(client, bookies[index], ReadRequest(metadata.ledger_id, entry_id))
+        request = ReadRequest(metadata.ledger_id, entry_id)
+        answer = await _ask(client, bookies[index], request)
+        while bookies[index] in forgetful and _is_unknown(answer):
+            await trio.sleep(_RETRY_S)
+            answer = await _ask(client, bookies[index], request)
         assert isinstance(answer, ReadResponse)
         copies += answer.status is Status.OK or _is_damaged(answer)
     return copies
@@ -233,6 +243,11 @@ def _is_damaged(answer: ResponseBody) -> bool:
     """A bookie has an entry, but its disk rotted."""
     is_error = answer.status is Status.IO_ERROR
     return is_error and isinstance(answer, ReadResponse) and answer.body is not None
+
+
+def _is_unknown(answer: ResponseBody) -> bool:
+    """The bookie may have forgotten the entry."""
+    return answer.status is Status.IO_ERROR and not _is_damaged(answer)
 
 
 async def _ask(client: LedgerClient, bookie: str, request: RequestBody) -> ResponseBody:

@@ -16,6 +16,7 @@ from bookie.testing.cluster import SimCluster
 from bookie.testing.disk import CrashKind, DiskOptions
 from bookie.testing.metastore import MetadataOptions
 from bookie.testing.network import NetworkOptions
+from tests.sim.directory_changes import DirectoryChanges
 from tests.sim.workload import Workload
 
 Fault = Callable[[], Awaitable[None]]
@@ -36,10 +37,12 @@ class Faults:
         loses_disk: bool = False,
         rots: bool = False,
         loses_unsynced: bool = True,
+        gains_directories: bool = False,
     ) -> None:
-        """`loses_disk`: one bookie loses its disk for good. `rots`: bits of the entry logs of one
-        bookie flip. With either, every ack quorum must be 2 or more. `loses_unsynced`: machines
-        stop, too, and not only processes; and writes and syncs fail."""
+        """`loses_disk`: one bookie loses its disk for good, or a directory that it goes on without.
+        `rots`: bits of the entry logs of one bookie flip. With either, every ack quorum must be 2
+        or more. `loses_unsynced`: machines stop, too, and not only processes; and writes and syncs
+        fail. `gains_directories`: bookies are given more ledger directories."""
         self.cluster = cluster
         self.workload = workload
         self.chance: random.Random = cluster.simulation.chance("faults")
@@ -47,8 +50,12 @@ class Faults:
         self._pause_mean_s = pause_mean_s
         self._loses_disk = loses_disk
         self._rots = rots
+        self._gains_directories = gains_directories
         self._crash_kinds = list(CrashKind) if loses_unsynced else [CrashKind.PROCESS_KILLED]
         self._loses_unsynced = loses_unsynced
+        self.changes = DirectoryChanges(
+            cluster, self._crash_kinds, self._restart_after, workload.model.forgetful
+        )
         self._network_options = replace(cluster.network.options)
         self._metadata_options = replace(cluster.metadata.options)
         self._disk_options = {name: replace(cluster.disk(name).options) for name in cluster.bookies}
@@ -84,6 +91,8 @@ class Faults:
             async with trio.open_nursery() as nursery:
                 if self._loses_disk:
                     nursery.start_soon(self._lose_disk, seconds)
+                if self._gains_directories:
+                    nursery.start_soon(self.changes.run)
                 if self._rots:
                     nursery.start_soon(self._rot)
                 while True:
@@ -275,8 +284,8 @@ class Faults:
         return name, self.chance.choice(self.cluster.disk(name).volumes.with_files)
 
     async def _lose_disk(self, seconds: float) -> None:
-        """Some time within `seconds`, all of it or one directory; its operator adds a new bookie
-        for the lost one."""
+        """Some time within `seconds`, all of it or one directory. Its operator gives that up, if it
+        is one of several ledger directories, or adds a new bookie for the lost one."""
         chance = self.cluster.simulation.chance("lost disk")
         await trio.sleep(chance.uniform(0, 0.8 * seconds))
         name = chance.choice(self.cluster.bookies)
@@ -285,7 +294,11 @@ class Faults:
         self.counts["lose_disk"] = 1
         self._restore_disk(name)
         with trio.CancelScope(shield=True):  # calm would come between, and it stay half lost
-            await self.cluster.lose_disk(name, chance.choice(("", *directories)))
+            lost = chance.choice(("", *directories))
+            await self.cluster.lose_disk(name, lost)
+            if {lost} < {*self.cluster.config(name).ledger_directories} and chance.random() < 0.8:
+                await self.changes.drop(name, lost)
+                return
             new = self.cluster.add_bookie()
             self._disk_options[new] = replace(self.cluster.disk(new).options)
             await self.cluster.start_bookie(new)

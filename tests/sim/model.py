@@ -51,6 +51,8 @@ class Model:
     def __init__(self, fail: Callable[[BaseException], None]) -> None:
         self.ledgers: dict[int, LedgerHistory] = {}
         self.counts: dict[str, int] = {}
+        self.forgetful: list[str] = []
+        """Bookies that lost a ledger directory and go on without it."""
         self._fail = fail
 
     def count(self, what: str, number: int = 1) -> None:
@@ -148,7 +150,9 @@ class Model:
         if error.retry_is_safe:
             return
         is_fenced = isinstance(error, LedgerFenced | NoSuchLedger)
-        if not (is_fenced and (history.recoveries or history.is_being_deleted)):
+        # A bookie that may have forgotten a fence fences: see docs/adr/0024.
+        is_in_limbo = any(f"at bookie {name}:" in str(error) for name in self.forgetful)
+        if not (is_fenced and (history.recoveries or history.is_being_deleted or is_in_limbo)):
             self.violated(f"{_name(history)}: the writer failed without a reason: {error!r}")
 
     def refused(self, history: LedgerHistory, what: str, error: LedgerError) -> None:

@@ -79,12 +79,15 @@ def run_seed(seed: int, *, bug: str | None = None, trace_file: TextIO | None = N
                 loses_disk=loses_disk,
                 rots=rots,
                 loses_unsynced=not syncs_late,
+                gains_directories=simulation.chance("gains").random() < 0.15,
             )
             await faults.run(chance.uniform(2, 10))
             await check_convergence(cluster, workload, model)
             counts = model.counts | (streams.model.counts if streams else {})
             counts["runs with late syncs"] = syncs_late
             counts |= {f"fault {name}": n for name, n in faults.counts.items()}
+            counts["directories dropped"] = len(faults.changes.dropped)
+            counts["directories gained"] = faults.changes.gained
             return Outcome(
                 seed,
                 simulation.trace_hash(),

@@ -224,7 +224,7 @@ def test_a_damaged_file_is_refused(data: bytes) -> None:
         {"directories": [[0, "/a"], [3, "/c"]]},
         {"counts": []},
         {"journals": 0},
-        {"generation": 0},
+        {"generation": -1},
         {"marks": [[0]]},
         {"unsettled": [[0, []]]},
     ],
