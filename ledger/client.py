@@ -323,6 +323,13 @@ class LedgerClient(Closable):
         """
         return self._opener.reader_of(metadata, password=password, rotation=rotation)
 
+    def check_copies(self, ledger_ids: Sequence[int]) -> None:
+        """Has the bookies of these ledgers asked in the background which entries they hold; ledgers
+        that lack copies are marked for auto-recovery. For ledgers that another client closed
+        lately, and may not have lived to do that. Raises LedgerClosed if the client is not open.
+        """
+        self.start_background(self._opener.check_copies, tuple(ledger_ids))
+
     async def delete_ledger(self, ledger_id: int) -> None:
         """Deletes the metadata; bookies reclaim the space later. Raises NoSuchLedger."""
         await self.ledgers.delete(ledger_id)

@@ -51,6 +51,9 @@ from stream.store.streams import StreamStore
 _log = logging.getLogger(__name__)
 
 _DISCARD_S = 1.0
+RECENT_MS = 120_000
+"""A writer that lives has recorded by then which bookies missed entries of a segment."""
+RECENT_MAX = 64
 _LEDGER_SETTINGS = (
     "ensemble_size", "write_quorum", "ack_quorum", "digest_type", "placement", "placement_policy",
     "placement_min", "placement_enforce",
@@ -127,6 +130,14 @@ class StreamLedgers:
                     await self.store.delete_orphan(self.namespace, self.stream, version, path)
             except LedgerError as error:
                 _log.info("not deleted now ledger=%d cause=%s", ledger.ledger_id, error)
+
+    def check_recent_copies(self, stream: StreamMetadata) -> None:
+        """Has the copies of segments checked that were sealed lately: a writer that died may not
+        have lived to record which bookies missed entries of them."""
+        since_ms = self.client.now_ms() - RECENT_MS
+        recent = [segment.ledger_id for segment in stream.segments if segment.sealed_ms >= since_ms]
+        if recent:
+            self.client.check_copies(recent[-RECENT_MAX:])
 
     async def recovered_end(self, ledger_id: int, first_sequence: int) -> SegmentEnd:
         """Fences and closes a ledger if it is open, and returns where it ends.

@@ -20,6 +20,7 @@ from ledger.core.placement.policies import order_reads
 from ledger.core.placement.topology import Location
 from ledger.errors import (
     LedgerClosed,
+    LedgerError,
     MetadataUnavailable,
     Unauthorized,
 )
@@ -95,6 +96,17 @@ class Opener:
         if not reader.is_closed:
             await reader.read_last_confirmed()
         return reader
+
+    async def check_copies(self, ledger_ids: Sequence[int]) -> None:
+        """Checks the copies of those ledgers that are closed as after a recovery. Never raises:
+        what cannot be read now is left to the periodic checks."""
+        for ledger_id in ledger_ids:
+            try:
+                metadata, _ = await self.ledgers.read(ledger_id)
+            except LedgerError:
+                continue
+            if metadata.is_closed:
+                self._recovered.check(metadata)
 
     def reader_of(
         self,

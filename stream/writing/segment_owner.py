@@ -93,6 +93,7 @@ class SegmentOwner:
         self.epoch = stream.epoch
         self._accumulator.begin_at(stream.next_sequence, stream.last_time_ms)
         self._use(ledger)
+        self._ledgers.check_recent_copies(stream)
         now_ms = self._now_ms()
         if is_ahead(stream.last_time_ms, now_ms):
             _log.warning(
