@@ -3,6 +3,7 @@
 The library imports nothing from here. Sub-commands are imported by name when they are called, so
 importing this package must import nothing else.
 
+- `autorecovery`: the sub-command `ledgerstream autorecovery`; `autorecovery_run`: its `run`.
 - `contexts`, `context_commands`: saved addresses of clusters; `ledgerstream context`.
 - `http_client`: requests to the HTTP servers of bookies.
 - `ledgers`: the sub-command `ledgerstream ledger`.

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable
 from typing import Annotated
 
-import trio
 from cyclopts import Parameter
 
 from ledger.cli.output import AtLeastOne, AtLeastZero, ClusterOption, SecondsOrZero
@@ -54,6 +53,8 @@ async def run(
     name
         Name of this process for `autorecovery status`; default: its host and process id.
     """
+    import trio
+
     from ledger.autorecovery.options import AutoRecoveryOptions
     from ledger.autorecovery.service import heal_for_ever
     from ledger.cli.standard_streams import announce
@@ -90,6 +91,8 @@ def _default_name() -> str:
 
 
 async def _reopen_on_hangup(reopen_log: Callable[[], bool]) -> None:
+    import trio
+
     with trio.open_signal_receiver(signal.SIGHUP) as signals:
         async for _ in signals:
             what = "log file reopened" if reopen_log() else "no log file to reopen"

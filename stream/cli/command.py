@@ -37,6 +37,7 @@ COMMANDS: list[tuple[Group, str, str, str]] = [
     (_ADMINISTRATION, "sink", "stream.cli.sinks:app", "Batches of sinks: list, show, forget."),
     (_ADMINISTRATION, "retention", "stream.cli.retention:app", "Explain what is dropped, and why."),
     (_ADMINISTRATION, "ledger", "ledger.cli.ledgers:app", "The layer below streams."),
+    (_ADMINISTRATION, "autorecovery", "ledger.cli.autorecovery:app", "Heal what lacks copies."),
     (_ADMINISTRATION, "metadata", "ledger.cli.metadata:app", "Back up and restore the metadata."),
     (_ADMINISTRATION, "canary", "stream.cli.canary:canary", "Verify guarantees continuously."),
     (_ADMINISTRATION, "janitor", "stream.cli.janitor:janitor", "Apply retention."),

@@ -50,6 +50,7 @@ def test_the_version_loads_nothing_of_ours_but_the_entry() -> None:
         ["--help"], ["stream", "list", "--help"], ["read", "--help"], ["append", "--help"],
         ["namespace", "set", "--help"], ["cursor", "set", "--help"], ["status", "--help"],
         ["ledger", "read", "--help"], ["metadata", "export", "--help"], ["context", "list"],
+        ["autorecovery", "list", "--help"], ["autorecovery", "--help"],
         ["standalone", "--help"], ["bookie", "run", "--help"],
     ],
     ids=" ".join,
