@@ -272,7 +272,7 @@ def _check(layout: DirectoryLayout) -> None:
     slots = {one for each in layout.ranges for one in each.slots}
     firsts = [one.first for one in layout.ranges]
     if not (
-        layout.generation > 0
+        layout.generation >= 0
         and layout.journals > 0
         and 0 < len(layout.numbers) == len(numbers)
         and layout.counts

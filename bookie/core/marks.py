@@ -189,7 +189,8 @@ class DirectoryMap:
         if found.is_list_changed and self.layout is None:
             raise ValueError(
                 "it is of a bookie whose list of ledger directories was changed, and the file "
-                "DIRECTORIES, which has the changes, is in none of its directories"
+                "DIRECTORIES, which has the changes, is in none of its directories. Cure: restore "
+                "that file from a backup of any of them"
             )
         own, journals = self.to_store(directory, 0, {}), self.journals_of(directory)
         counts = (self.directories,) if self.layout is None else self.layout.counts
@@ -204,7 +205,8 @@ class DirectoryMap:
             raise ValueError(
                 f"it is of ledger directory {found.directory} (from 0) of {found.directories} "
                 f"with {found.journals} journals, but here it is number {own.directory} of "
-                f"{own.directories} with {own.journals}"
+                f"{own.directories} with {own.journals}: disks are mounted in each other's place. "
+                "Cure: mount each where it was"
             )
         marks = {no: found.marks[no] if no in found.marks else added[no] for no in journals}
         return self.to_store(directory, found.checkpoint_no, marks)

@@ -63,6 +63,7 @@ class BookieHttp:
             Route(f"{bookie}/gc/resume_compaction", self._ready(self._resume), methods=["PUT"]),
             Route(f"{bookie}/last_log_mark", self._ready(self._last_log_mark)),
             Route(f"{bookie}/list_disk_file", self._list_files),
+            Route(f"{bookie}/expand_storage", self._expand_storage, methods=["PUT"]),
             Route("/api/v1/config/server_config", self._config),
             *AutoRecoveryHttp(self._bookie).routes(self._ready),
         ]
@@ -157,6 +158,14 @@ class BookieHttp:
                 f"{one} files": "".join(f"{name}\t" for name in files[one])
                 for one in ([kind] if kind else _FILE_KINDS)
             }
+        )
+
+    async def _expand_storage(self, _: Request) -> Response:
+        raise HTTPException(
+            409,
+            "a bookie that runs cannot add directories. Cure: stop it, name the new directories "
+            "behind the others in ledger_directories, run `ledgerstream bookie expand-storage "
+            "CONFIG`, and start it",
         )
 
     async def _config(self, _: Request) -> Response:

@@ -96,10 +96,7 @@ class Checkpointer:
         try:
             found = self._trimmer.layout.check_marks(self._number, found)
         except ValueError as error:
-            raise BookieIoError(
-                f"{self._mark_path}: {error}: disks are mounted in each other's place. Cure: mount "
-                "each where it was"
-            ) from error
+            raise BookieIoError(f"{self._mark_path}: {error}") from error
         indexed = self._index.checkpoint_no
         if indexed < found.checkpoint_no:
             raise IndexDamaged(

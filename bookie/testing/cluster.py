@@ -11,7 +11,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import trio
 
@@ -131,6 +131,11 @@ class SimCluster:
 
     def config(self, bookie: str) -> BookieConfig:
         return self._nodes[bookie].config
+
+    def configure(self, bookie: str, **settings: Any) -> None:
+        """Changes settings of a bookie, from its next start on."""
+        node = self._nodes[bookie]
+        node.config = dataclasses.replace(node.config, **settings)
 
     def storage(self, bookie: str) -> BookieStorage:
         """Returns the storage of a bookie that serves."""

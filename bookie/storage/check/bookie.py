@@ -104,14 +104,8 @@ async def _marks_of(
     try:
         return layout.check_marks(number, found)
     except ValueError as error:
-        report.add(
-            Finding(
-                severity=Severity.DAMAGE,
-                path=path,
-                what=str(error),
-                cure="disks are mounted in each other's place: mount each where it was",
-            )
-        )
+        what, _, cure = str(error).partition(". Cure: ")
+        report.add(Finding(severity=Severity.DAMAGE, path=path, what=what, cure=cure))
         return None
 
 

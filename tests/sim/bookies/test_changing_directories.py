@@ -30,7 +30,7 @@ _ROUND_S = 31.0
 """A little more than the pause between two rounds of repair."""
 
 
-def _config(name: str, chance: random.Random) -> BookieConfig:
+def two_directories(name: str, chance: random.Random) -> BookieConfig:
     return dataclasses.replace(
         small_config(name, chance),
         journal_directories=JOURNALS,
@@ -86,7 +86,7 @@ def test_an_expansion_that_was_interrupted_anywhere_moves_and_loses_nothing(
 ) -> None:
     async def main(simulation: Simulation) -> bool:
         number = simulation.seed
-        async with SimCluster(simulation, bookies=3, config=_config) as cluster:
+        async with SimCluster(simulation, bookies=3, config=two_directories) as cluster:
             async with cluster.client() as client:
                 written = [await _write(client) for _ in range(LEDGERS)]
                 written += [await _write(client, closes=False)]
@@ -142,7 +142,7 @@ def test_a_drop_that_was_interrupted_anywhere_denies_nothing_and_is_healed(
 ) -> None:
     async def main(simulation: Simulation) -> bool:
         number = simulation.seed
-        async with SimCluster(simulation, bookies=4, config=_config) as cluster:
+        async with SimCluster(simulation, bookies=4, config=two_directories) as cluster:
             async with cluster.client() as client:
                 written = [await _write(client) for _ in range(LEDGERS)]
                 open_one = await _write(client, closes=False)
@@ -186,7 +186,7 @@ def test_a_drop_that_was_interrupted_anywhere_denies_nothing_and_is_healed(
 
 def test_what_was_dropped_is_refused_when_it_returns() -> None:
     async def main(simulation: Simulation) -> None:
-        async with SimCluster(simulation, bookies=3, config=_config) as cluster:
+        async with SimCluster(simulation, bookies=3, config=two_directories) as cluster:
             name = "bookie-0"
             async with cluster.client() as client:
                 written = [await _write(client) for _ in range(LEDGERS)]
