@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 
-WINDOW_BYTES_MIN = 128 * 1024
+WINDOW_BYTES_MIN = 64 * 1024
 """The window never shrinks below this: a copy advances on a bookie that is always busy."""
 _WINDOW_BYTES_FIRST = 512 * 1024
 _STEP_BYTES = 64 * 1024
