@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 
+from ledger.core.autorecovery.audit import CopyCounts, Count
 from stream.cli.health import (
     BookieHealth,
     CursorHealth,
+    HealingHealth,
     Health,
     NamespaceHealth,
     Observed,
@@ -16,7 +18,7 @@ from stream.cli.health import (
     verdict_of,
 )
 
-GIB = 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 
 
 def bookie(number: int, state: str = "up", **more: Any) -> BookieHealth:
@@ -35,6 +37,7 @@ def observed(**changed: Any) -> Observed:
         "namespaces": [namespace()],
         "ledgers": 7,
         "ledgers_examined": 7,
+        "healing": HealingHealth(auditor="b1"),
     }
     return Observed(**{**usual, **changed})
 
@@ -101,10 +104,44 @@ def test_a_whole_cluster_is_healthy_without_reasons() -> None:
         ),
         ({"ledgers_unreadable": 1}, Health.UNAVAILABLE, "1 ledger cannot be read in full"),
         (
-            {"ledgers_with_missing_bookies": 2},
-            Health.DEGRADED,
-            "2 ledgers of 7 examined: not all of their bookies are registered, so that they have "
-            "fewer copies",
+            {"copies": CopyCounts(below_write_quorum=Count(2, 4 * MIB))},
+            Health.HEALING,
+            "2 ledgers of 7 examined (4.00 MiB): fewer copies up than their write quorum",
+        ),
+        (
+            {
+                "copies": CopyCounts(below_write_quorum=Count(2, 4 * MIB)),
+                "healing": HealingHealth(auditor="b1", bytes_per_s=MIB),
+            },
+            Health.HEALING,
+            "2 ledgers of 7 examined (4.00 MiB): fewer copies up than their write quorum; "
+            "1.00 MiB/s are copied, 4 s left",
+        ),
+        (
+            {"copies": CopyCounts(below_ack_quorum=Count(1, 0))},
+            Health.DANGER,
+            "1 ledger of 7 examined (0 B): fewer copies up than their ack quorum",
+        ),
+        (
+            {"copies": CopyCounts(without_copy=Count(1, 9))},
+            Health.LOSS,
+            "1 ledger of 7 examined (9 B): no copy on any bookie of the cluster",
+        ),
+        (
+            {"healing": HealingHealth(auditor="b1", ledgers_marked=3, oldest_mark_ms=0)},
+            Health.HEALING,
+            "3 ledgers are marked, because copies are missing; the oldest since "
+            "1970-01-01T00:00:00.000Z",
+        ),
+        (
+            {"healing": HealingHealth(auditor="b1", held={7: ("needs 3 bookies", False)})},
+            Health.HEALING,
+            "ledger 7: needs 3 bookies",
+        ),
+        (
+            {"healing": HealingHealth(auditor="b1", held={7: ("no live copy", True)})},
+            Health.LOSS,
+            "ledger 7: no live copy",
         ),
         ({"problems": ["lag on demo/x: no"]}, Health.UNKNOWN, "lag on demo/x: no"),
     ],
@@ -130,6 +167,32 @@ def test_lag_is_judged_by_the_limit_that_is_given() -> None:
     assert reasons_of(observed(cursors=cursors), lag_ms_max=600_000) == [
         (Health.DEGRADED, "cursor billing of demo/clicks is 10 min 1 s (1,234 records) behind")
     ]
+
+
+def test_nobody_who_heals_is_a_reason_only_if_copies_are_missing() -> None:
+    copies = CopyCounts(below_write_quorum=Count(1, 1))
+    assert reasons_of(observed(healing=HealingHealth(is_enabled=False)), lag_ms_max=None) == []
+    for healing, text in (
+        (HealingHealth(is_enabled=False), "auto-recovery is disabled. Cure: "),
+        (HealingHealth(), "no process runs auto-recovery. Cure: "),
+    ):
+        [_, reason] = reasons_of(observed(copies=copies, healing=healing), lag_ms_max=None)
+        assert reason.health is Health.DEGRADED
+        assert reason.text.startswith(text)
+
+
+def test_of_many_held_ledgers_some_are_named() -> None:
+    held = dict.fromkeys(range(100), ("needs 3 bookies", False))
+    reasons = reasons_of(observed(healing=HealingHealth(auditor="b1", held=held)), lag_ms_max=None)
+    assert len(reasons) == 6
+    assert reasons[-1].text == "95 more ledgers cannot be healed now"
+
+
+def test_the_exit_codes_say_how_bad_it_is() -> None:
+    assert [(one.name, one.exit_code) for one in Health] == [
+        ("HEALTHY", 0), ("DEGRADED", 3), ("HEALING", 3), ("UNKNOWN", 4), ("UNAVAILABLE", 4),
+        ("DANGER", 4), ("LOSS", 5),
+    ]  # fmt: skip
 
 
 def test_the_worst_reason_is_first_and_doubt_is_worse_than_few_copies() -> None:
