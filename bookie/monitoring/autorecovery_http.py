@@ -17,7 +17,6 @@ from starlette.routing import Route
 
 from bookie.bookie import Bookie
 from bookie.monitoring.http_bodies import Handler, json_object
-from ledger.autorecovery.options import AutoRecoveryOptions
 from ledger.errors import InvalidArgument, LedgerError, MetadataCorrupt, NodeExists, RetryableError
 from ledger.metastore.decommissions import Decommission, Decommissions
 from ledger.metastore.election import AuditorElection
@@ -127,7 +126,7 @@ class AutoRecoveryHttp:
             raise HTTPException(
                 409, "there is no auditor: no process of the cluster runs auto-recovery"
             )
-        await self._marks.trigger_audit(int(AutoRecoveryOptions().lost_bookie_recovery_delay_s))
+        await self._marks.trigger_audit(self._bookie.config.lost_bookie_recovery_delay_s)
         return PlainTextResponse("Success trigger audit.")
 
     # ---- bookies

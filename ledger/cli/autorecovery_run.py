@@ -9,11 +9,14 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from ledger.cli.output import AtLeastOne, AtLeastZero, ClusterOption, SecondsOrZero
+
+if TYPE_CHECKING:
+    import trio
 
 _CLUSTER = ClusterOption()
 _MIB = 1024 * 1024
@@ -58,7 +61,6 @@ async def run(
     from ledger.autorecovery.options import AutoRecoveryOptions
     from ledger.autorecovery.service import heal_for_ever
     from ledger.cli.standard_streams import announce
-    from ledger.cli.supervised import wait_starter_gone
     from ledger.client import LedgerClient
     from ledger.runtime.logs import open_log
 
@@ -72,17 +74,19 @@ async def run(
     )
     identity = name or _default_name()
     async with LedgerClient.connect(cluster.uri) as client, trio.open_nursery() as nursery:
-
-        async def end_with_starter() -> None:
-            await wait_starter_gone()
-            nursery.cancel_scope.cancel()
-
         if child or not sys.stderr.isatty():
             nursery.start_soon(_reopen_on_hangup, reopen_log)
         if child:
-            nursery.start_soon(end_with_starter)
+            nursery.start_soon(_end_with_starter, nursery.cancel_scope)
         announce(f"ready {identity}")
         await heal_for_ever(client, options, bookie_id=identity)
+
+
+async def _end_with_starter(scope: trio.CancelScope) -> None:
+    from ledger.cli.supervised import wait_starter_gone
+
+    await wait_starter_gone()
+    scope.cancel()
 
 
 def _default_name() -> str:

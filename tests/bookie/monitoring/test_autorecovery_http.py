@@ -125,6 +125,9 @@ async def test_an_audit_is_triggered_by_setting_the_delay_to_what_it_is(tmp_path
             assert "disabled" in answer.json["error"]
             assert await marks.lost_bookie_recovery_delay_s() is None
             await marks.set_enabled(True)
+            assert (await client.ask(path, "PUT")).status == 200
+            setting = bookie.config.lost_bookie_recovery_delay_s
+            assert await marks.lost_bookie_recovery_delay_s() == setting
             await marks.set_lost_bookie_recovery_delay_s(17)
             async with aclosing(marks.watch_delay()) as delays:
                 assert await anext(delays) == 17
