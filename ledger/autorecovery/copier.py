@@ -8,16 +8,16 @@ They yield to users: the bytes in flight shrink when a bookie needs longer to an
 to.
 
 Its connections are its own, so that no ack is taken for one of a writer of the same client. Memory:
-for each ledger that is copied, `read_ahead_bytes` of the client, one batch more, and
-what the requests in flight return beyond the estimate (at most one entry each); for each target
-`target_bytes_max` and one batch more.
+`held_bytes_max`, one batch more for each ledger that is copied, and what the requests in flight
+return beyond the estimate (at most one entry each); for each target `target_bytes_max` and one
+batch more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Self
 
@@ -47,8 +47,12 @@ class CopierOptions:
     bytes_per_s: int = 64 * _MIB
     """Bytes of entries that are read per second; 0: no bound."""
 
-    ledgers_at_once: int = 4
+    ledgers_at_once: int = 16
     """Ledgers that are copied at the same time; others wait."""
+
+    held_bytes_max: int = 32 * _MIB
+    """Bytes that are being read or wait to be sent, of all ledgers together. Each may have one
+    request more, and holds at most `read_ahead_bytes` of the client."""
 
     target_bytes_max: int = 8 * _MIB
     """Bytes in flight to one bookie."""
@@ -63,9 +67,9 @@ class CopierOptions:
     def __post_init__(self) -> None:
         if self.bytes_per_s < 0:
             raise InvalidArgument(f"bytes_per_s is {self.bytes_per_s}; it is 0 (no bound) or more")
-        for name in ("ledgers_at_once", "target_bytes_max", "source_bytes_max", "delay_target_ms"):
-            if getattr(self, name) <= 0:
-                raise InvalidArgument(f"{name} is {getattr(self, name)}; it must be above 0")
+        for name, value in asdict(self).items():
+            if name != "bytes_per_s" and value <= 0:
+                raise InvalidArgument(f"{name} is {value}; it must be above 0")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +111,8 @@ class Copier:
         self.pool = client.pool.separate()
         self.bucket = TokenBucket(self.copier_options.bytes_per_s)
         self.silent = SilentBookies()
+        self.held_bytes = 0
+        self.held_bytes_max = self.copier_options.held_bytes_max
         self.entries = 0
         self.payload_bytes = 0
         self._bookies = client.bookies

@@ -62,6 +62,9 @@ class Limits(Protocol):
     options: ClientOptions
     bucket: TokenBucket
     silent: SilentBookies
+    held_bytes: int
+    """Bytes that are being read or wait to be sent, of all copies."""
+    held_bytes_max: int
 
     def source(self, bookie: str) -> Source:
         """Returns the state of a bookie that is read from."""
@@ -125,7 +128,7 @@ class CopyReads:
         self.ready: deque[ReadBodies] = deque()
         """To be sent; the caller removes them, and calls `sent`."""
         self.is_blocked = False
-        """Some entries could not be asked for: no source had capacity."""
+        """Some entries could not be asked for: a limit that other copies share was reached."""
         self._limits = limits
         self._ledger_id = ledger_id
         self._plan = plan
@@ -152,7 +155,11 @@ class CopyReads:
 
     def sent(self, nbytes: int) -> None:
         """Bytes that were ready are sent, or dropped."""
-        self._held -= nbytes
+        self._hold(-nbytes)
+
+    def _hold(self, nbytes: int) -> None:
+        self._held += nbytes
+        self._limits.held_bytes += nbytes
 
     def next_s(self, now_s: float) -> float:
         """Returns when `ask_more` or `expire` may have something to do although nothing was
@@ -170,6 +177,7 @@ class CopyReads:
             self._sources[ask.read.source].window.dropped(ask.nbytes)
         self._asks.clear()
         self.ready.clear()
+        self._hold(-self._held)
 
     # ---- requests
 
@@ -206,13 +214,16 @@ class CopyReads:
         return probe
 
     def _may_ask(self, now_s: float) -> bool:
-        options = self._limits.options
+        limits, options = self._limits, self._limits.options
+        if self._held and limits.held_bytes >= limits.held_bytes_max:
+            self.is_blocked = True
+            return False
         return (
             self._held < options.read_ahead_bytes
             and len(self._asks) < ASKS_MAX + self._singles
             and self._singles * self._largest < options.read_ahead_bytes
             and self._singles < SINGLES_MAX
-            and self._limits.bucket.wait_s(now_s) <= 0
+            and limits.bucket.wait_s(now_s) <= 0
         )
 
     def _choose(self, now_s: float, sources: Sequence[str]) -> str | None:
@@ -243,7 +254,7 @@ class CopyReads:
         ask = _Ask(read, nbytes, now_s, waiting)
         self._asks[ask] = None
         self._singles += entries if read.is_single else 0
-        self._held += nbytes
+        self._hold(nbytes)
         self._sources[read.source].window.sent(nbytes)
         self._limits.bucket.take(nbytes, now_s)
         return ask
@@ -306,7 +317,7 @@ class CopyReads:
         read = ask.read
         if read.is_single:
             self._singles -= read.last - read.first + 1
-        self._held -= ask.nbytes
+        self._hold(-ask.nbytes)
         self._limits.bucket.take(ask.nbytes_read - ask.nbytes, now_s)
         window = self._sources[read.source].window
         if ask.has_failed:
@@ -364,7 +375,7 @@ class CopyReads:
     def _keep(self, ask: _Ask, first: int, bodies: Sequence[Buffer]) -> None:
         nbytes = sum(map(len, bodies))
         ask.nbytes_read += nbytes
-        self._held += nbytes
+        self._hold(nbytes)
         self._entry_bytes = (self._entry_bytes + nbytes / len(bodies)) / 2
         self._largest = max(self._largest, nbytes // len(bodies))
         self.ready.append(ReadBodies(ask.read.source, first, bodies))

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ledger.autorecovery.copier import CopierOptions
 
-COPIES_AT_ONCE_MAX = 8
-"""Each may hold what a client reads ahead."""
+COPIES_AT_ONCE_MAX = 32
+"""Each may hold one batch beyond the memory that all share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -170,6 +170,7 @@ async def test_wrong_ranges_are_refused(tmp_path: Path, ranges: list[tuple[int, 
         {"target_bytes_max": 0},
         {"source_bytes_max": -5},
         {"delay_target_ms": 0.0},
+        {"held_bytes_max": 0},
     ],
 )
 def test_limits_that_can_never_work_are_refused(wrong: dict[str, int]) -> None:

@@ -9,7 +9,7 @@ import pytest
 import trio
 import trio.testing
 
-from ledger.autorecovery.copier import Copier, CopierOptions
+from ledger.autorecovery.copier import Copier, CopierOptions, CopyReport
 from ledger.core.metadata import LedgerMetadata
 from ledger.errors import InvalidArgument, Status
 from ledger.wire.messages import (
@@ -44,6 +44,7 @@ def check_idle(copier: Copier) -> None:
     windows = [one.window for one in copier._sources.values()] + [*copier._targets.values()]
     assert [one.in_flight for one in windows] == [0] * len(windows)
     assert copier._active == {}
+    assert copier.held_bytes == 0
     sinks = [connection.sinks for connection in copier.pool._connections.values()]
     assert not any(sinks)
 
@@ -265,6 +266,41 @@ async def test_ledgers_beyond_the_limit_wait_and_all_are_copied() -> None:
             for metadata in ledgers:
                 nursery.start_soon(copy, metadata)
         assert active_max == 2
+        check_idle(copier)
+
+
+async def test_many_copies_hold_little_more_than_the_limit_of_all_and_none_starves() -> None:
+    held_max, batch = 200_000, 65536
+    async with (
+        scripted_cluster(3) as cluster,
+        cluster.client(batch_read_bytes=batch) as client,
+    ):
+        ledgers = [await written(client, [b"x" * 1000] * 400) for _ in range(10)]
+        targets = [await other_bookie(client, one) for one in ledgers]
+        gate, adds = trio.Event(), 0
+
+        def hold(request: Request) -> trio.Event | None:
+            nonlocal adds
+            adds += isinstance(request.body, AddRequest)
+            return gate if adds > 100 else None
+
+        for bookie in cluster.bookies.values():
+            bookie.hold = hold
+        limits = CopierOptions(bytes_per_s=0, held_bytes_max=held_max, ledgers_at_once=10)
+        reports: list[CopyReport] = []
+        async with Copier(client, limits) as copier, trio.open_nursery() as nursery:
+
+            async def copy(metadata: LedgerMetadata, target: str) -> None:
+                reports.append(await copier.copy(metadata, target, lacking(metadata)))
+
+            for metadata, target in zip(ledgers, targets, strict=True):
+                nursery.start_soon(copy, metadata, target)
+            for _ in range(20):
+                await trio.sleep(0.02)
+                assert copier.held_bytes <= held_max + 11 * batch
+            gate.set()
+        assert all(one.is_complete for one in reports)
+        assert sum(one.entries for one in reports) == 4000
         check_idle(copier)
 
 
