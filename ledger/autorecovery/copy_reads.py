@@ -142,6 +142,7 @@ class CopyReads:
         """Bytes that are being read or wait to be sent."""
         self._sources: dict[str, Source] = {}
         self._turn = ledger_id
+        self._is_expiring = False
 
     @property
     def is_idle(self) -> bool:
@@ -335,7 +336,8 @@ class CopyReads:
         if now_s < source.window.paused_until_s:
             return
         source.window.pause(now_s)
-        source.failures += _TRIES_OF_TIMEOUT if isinstance(error, OperationTimeout) else 1
+        is_timeout = self._is_expiring or isinstance(error, OperationTimeout)
+        source.failures += _TRIES_OF_TIMEOUT if is_timeout else 1
         if source.failures >= _TRIES_MAX:
             source.failures = 0
             self._limits.silent.note(bookie, f"{type(error).__name__}: {error}")
@@ -387,6 +389,8 @@ class CopyReads:
                 return
             if ask not in self._asks or ask.give_up is None:
                 continue
+            self._is_expiring = True
             error = ask.give_up()  # may end the connection, and with it these requests
             for entry_id in list(ask.waiting):
                 self._answered(ask, entry_id, error)
+            self._is_expiring = False

@@ -286,3 +286,26 @@ async def test_a_bookie_that_is_not_registered_is_asked_last() -> None:
             assert (await copier.copy(metadata, target, lacking(metadata))).is_complete
         assert reads_of(cluster.bookie(gone)) == 0
         assert reads_of(cluster.bookie(there)) >= 1
+
+
+async def test_a_silent_source_costs_two_timeouts_for_all_ledgers_together() -> None:
+    async with (
+        scripted_cluster(3) as cluster,
+        cluster.client(read_timeout_s=0.5) as client,
+    ):
+        ledgers = [await written(client, [b"x" * 100] * 50, (1, 1, 1)) for _ in range(12)]
+        silent = ledgers[0].fragments[0].bookies[0]
+        never = trio.Event()
+        cluster.bookie(silent).hold = lambda request: never
+        of_silent = [one for one in ledgers if one.fragments[0].bookies[0] == silent]
+        target = await other_bookie(client, ledgers[0])
+        began_s = trio.current_time()
+        async with Copier(client) as copier:
+            for metadata in of_silent:
+                report = await copier.copy(metadata, target, lacking(metadata))
+                (failure,) = report.failures
+                assert failure.is_doubt
+                assert f"{silent} does not answer" in failure.reason
+                assert failure.entries == 50
+        assert len(of_silent) >= 2
+        assert trio.current_time() - began_s < 2.5
