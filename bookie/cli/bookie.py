@@ -19,6 +19,7 @@ from cyclopts import App, Parameter, validators
 from bookie.cli.decommission import decommission, replace
 from bookie.cli.directories import drop_directory, expand_storage
 from bookie.cli.inspect_commands import inspect
+from bookie.cli.locations import place
 from bookie.cli.rebalance import rebalance
 from bookie.standalone import BOOKIES_MAX
 from ledger.cli.output import (
@@ -42,6 +43,11 @@ app = App(
 )
 
 app.command(inspect)
+app.command(
+    place,
+    name="place",
+    help_epilogue=examples("ledgerstream bookie place 127.0.0.1:3181 /eu-1/rack-7"),
+)
 app.command(
     decommission,
     name="decommission",
@@ -194,7 +200,7 @@ def run_bookie(*, config: Path) -> int:
 async def list_bookies(
     *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
-    """List the bookies of the cluster: state and disk space.
+    """List the bookies of the cluster: state, location and disk space.
 
     The state is up, read only, emptying (being decommissioned) or down.
     """
@@ -209,6 +215,7 @@ async def list_bookies(
         for bookie in await Decommissions(client.store).names():
             if states.get(bookie, "down") != "down":
                 states[bookie] = "emptying"
+        topology = await client.bookies.topology()
         space = await client.bookie_info(timeout_s=_INFO_TIMEOUT_S)
     total_and_free: dict[str, tuple[int | None, int | None]] = dict.fromkeys(
         sorted(states), (None, None)
@@ -220,7 +227,13 @@ async def list_bookies(
             remark(f"ledgerstream: bookie {bookie} does not answer: {found}")
     output.show_list(
         [
-            {"bookie": bookie, "state": states[bookie], "free_bytes": free, "total_bytes": total}
+            {
+                "bookie": bookie,
+                "state": states[bookie],
+                "location": topology.place(bookie).location.path,
+                "free_bytes": free,
+                "total_bytes": total,
+            }
             for bookie, (total, free) in total_and_free.items()
         ],
         title="bookies",

@@ -41,6 +41,12 @@ app = App(
     help_epilogue=examples("ledgerstream ledger list"),
 )
 
+app.command(
+    "ledger.cli.placement:check",
+    name="check",
+    help_epilogue=examples("ledgerstream ledger check --placement"),
+)
+
 DigestName = Literal["crc32c", "crc32", "hmac", "dummy"]
 
 _CLUSTER = ClusterOption()

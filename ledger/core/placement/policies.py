@@ -207,6 +207,8 @@ class PlacementPolicy:
             for window in windows(ensemble_size, write_quorum)
         )
         if up < ack_quorum or len(down) + len(last) < missing or write_quorum - most < ack_quorum:
+            if spread.usable(candidates) > up:
+                raise self._broken(rule, ensemble_size, candidates, excluded)
             raise NotEnoughBookies(
                 f"not enough bookies: ensemble_size is {ensemble_size}, write_quorum"
                 f" {write_quorum}, ack_quorum {ack_quorum}, and {up} are up (known"
@@ -341,8 +343,8 @@ class PlacementPolicy:
         others = f"; the location of {unknown} more is unknown" if unknown else ""
         return NotEnoughBookies(
             f"placement needs {rule.least} {self._noun(rule.least)} for each entry{split}, bookies"
-            f" that are up are in {self._counted(domains)}{others} ({len(located)} bookies for an"
-            f" ensemble of {size}). Cure: start bookies elsewhere, or place them (`ledgerstream"
+            f" that are up are in {self._counted(domains)}: {len(located)} bookies for an ensemble"
+            f" of {size}{others}. Cure: start bookies elsewhere, or place them (`ledgerstream"
             " bookie place`)"
         )
 

@@ -253,12 +253,15 @@ def test_a_grade_has_a_sentence(policy: PlacementPolicy, ensemble: str, reason: 
 def test_the_error_names_the_rule_and_the_numbers() -> None:
     rack = Location.parse("/eu-1/rack-7")
     places = {f"b{n}": Place(f"h{n}", rack) for n in range(3)} | {"b9": Place("h9")}
+    policy, candidates = PlacementPolicy("rack", 0, True), Candidates(places)
+    with pytest.raises(NotEnoughBookies, match="the location of 1 more is unknown"):
+        policy.choose_degraded(4, 4, 2, candidates, places, (), random.Random(1))
     with pytest.raises(
         NotEnoughBookies,
         match=r"placement needs 2 racks for each entry, bookies that are up are in 1 rack "
-        r"\(/eu-1/rack-7\); the location of 1 more is unknown \(3 bookies for an ensemble of 3\)",
+        r"\(/eu-1/rack-7\): 3 bookies for an ensemble of 3; the location of 1 more is unknown\.",
     ):
-        PlacementPolicy("rack", 0, True).choose(3, 3, 2, Candidates(places), (), random.Random(1))
+        policy.choose(3, 3, 2, candidates, (), random.Random(1))
 
 
 def test_a_rule_that_no_ensemble_of_these_quorums_keeps_is_refused() -> None:
