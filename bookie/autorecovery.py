@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import random
-import time
+from collections.abc import Callable
 
 from bookie.config import BookieConfig
 from ledger.metastore.address import ClusterAddress
 from ledger.metastore.base import MetadataStore
-from ledger.runtime.network import TcpNetwork
+from ledger.runtime.network import Network
 
 
-async def heal_ledgers(config: BookieConfig, store: MetadataStore, bookie_id: str) -> None:
+async def heal_ledgers(
+    config: BookieConfig,
+    store: MetadataStore,
+    bookie_id: str,
+    *,
+    network: Network,
+    now_ms: Callable[[], int],
+    rng: random.Random,
+) -> None:
     """Heals ledgers until cancelled, over the bookie's session. No error of it ends the bookie."""
     # They take memory that a bookie without auto-recovery does not need.
     from ledger.autorecovery.service import heal_for_ever
@@ -19,10 +27,10 @@ async def heal_ledgers(config: BookieConfig, store: MetadataStore, bookie_id: st
 
     async with LedgerClient(
         store,
-        TcpNetwork(),
-        rng=random.SystemRandom(),
-        now_ms=lambda: time.time_ns() // 1_000_000,
+        network,
+        rng=rng,
+        now_ms=now_ms,
         root=config.ledgers_root,
         layout=ClusterAddress.parse(config.metadata_uri).layout,
     ) as client:
-        await heal_for_ever(client, config.autorecovery_options(), bookie_id=bookie_id)
+        await heal_for_ever(client, config.autorecovery_options(), bookie_id=bookie_id, rng=rng)

@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -149,7 +150,7 @@ async def _serve(
                         config.index_cache_bytes, len(config.ledger_directories)
                     ),
                     store=store,
-                    now_ms=lambda: time.time_ns() // 1_000_000,
+                    now_ms=_wall_ms,
                     rng=random.SystemRandom(),
                     http=http_address(listeners, config.advertised_host or config.host),
                     boot_id=boot_id(),
@@ -160,11 +161,21 @@ async def _serve(
                 stopped.append(bookie.stop)
                 serving.start_soon(give_memory_back_regularly)
                 if config.autorecovery:
-                    serving.start_soon(heal_ledgers, config, store, bookie_id)
+                    heal = partial(
+                        heal_ledgers,
+                        network=TcpNetwork(),
+                        now_ms=_wall_ms,
+                        rng=random.SystemRandom(),
+                    )
+                    serving.start_soon(heal, config, store, bookie_id)
                 gc.collect()
                 gc.freeze()
                 announce(f"ready {bookie_id}")
             nursery.cancel_scope.cancel()
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 async def _run_bookie(

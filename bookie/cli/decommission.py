@@ -236,7 +236,7 @@ async def _watch(
     else:
         output.say(
             f"bookie {bookie} is not empty: {now.ledgers_left:,} ledgers are held up. "
-            "Auto-recovery goes on with each when its reason changes"
+            "Auto-recovery continues with each when its reason changes"
         )
         for reason in reasons[:_REASONS_SHOWN_MAX]:
             output.say(f"  {reason}")
@@ -290,15 +290,15 @@ def _lines(bookie: str) -> Callable[[DecommissionProgress], None]:
 
     from ledger.units import duration_text, size_text
 
-    began_s, said_s, told = trio.current_time(), -_REPORT_EVERY_S, set[str]()
+    began_s, said_s, known = trio.current_time(), -_REPORT_EVERY_S, set[str]()
     first: list[DecommissionProgress] = []
 
     def show(now: DecommissionProgress) -> None:
         nonlocal said_s
         first[:] = first or [now]
         for reason in list(now.reasons)[:_REASONS_SHOWN_MAX]:
-            if reason not in told:
-                told.add(reason)
+            if reason not in known:
+                known.add(reason)
                 remark(f"bookie {bookie} waits: {reason}")
         at_s = trio.current_time()
         if at_s < said_s + _REPORT_EVERY_S:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +21,9 @@ from ledger.cli.output import (
 
 if TYPE_CHECKING:
     from ledger.autorecovery.rebalancing import RebalanceProgress
+    from ledger.client import LedgerClient
     from ledger.core.autorecovery.plan import Move
+    from ledger.core.autorecovery.rebalance import Balance
     from ledger.core.metadata import LedgerMetadata
 
 _CLUSTER = ClusterOption()
@@ -60,16 +61,31 @@ async def rebalance(
     ledgers_at_once
         Number of ledgers that are copied at the same time.
     """
-    from ledger.autorecovery.copier import Copier, CopierOptions
     from ledger.autorecovery.rebalancing import balance_of
-    from ledger.autorecovery.rebalancing import rebalance as rebalance_ledgers
     from ledger.client import LedgerClient
 
-    moves: list[dict[str, Any]] = []
+    shown = _Moves(None if output.json else _MOVES_SHOWN_MAX)
+    async with LedgerClient.connect(cluster.uri) as client:
+        with usage():
+            balance = await balance_of(client, tolerance=tolerance)
+        before = dict(balance.loads)
+        done = await _moved(
+            client, balance, shown, bytes_per_s, ledgers_at_once, is_dry_run=dry_run
+        )
+    _show(done, shown.rows, before, balance.loads, output, dry_run=dry_run)
+    return EXIT_PART if done.copies_failed else 0
 
-    def on_move(metadata: LedgerMetadata, move: Move) -> None:
-        if len(moves) < _MOVES_SHOWN_MAX or output.json:
-            moves.append(
+
+class _Moves:
+    """The first moves that were proposed, as rows of a table."""
+
+    def __init__(self, count_max: int | None) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self._count_max = count_max
+
+    def add(self, metadata: LedgerMetadata, move: Move) -> None:
+        if self._count_max is None or len(self.rows) < self._count_max:
+            self.rows.append(
                 {
                     "ledger": metadata.ledger_id,
                     "first_entry": move.first_entry_id,
@@ -78,26 +94,32 @@ async def rebalance(
                 }
             )
 
-    async with LedgerClient.connect(cluster.uri) as client:
-        with usage():
-            balance = await balance_of(client, tolerance=tolerance)
-        before = dict(balance.loads)
-        if dry_run:
-            done = await rebalance_ledgers(client, balance, None, owner="", on_move=on_move)
-        else:
-            options = CopierOptions(bytes_per_s=bytes_per_s, ledgers_at_once=ledgers_at_once)
-            with _progress() as on_progress:
-                async with Copier(client, options) as copier:
-                    done = await rebalance_ledgers(
-                        client,
-                        balance,
-                        copier,
-                        owner=f"rebalance-{os.getpid()}",
-                        ledgers_at_once=ledgers_at_once,
-                        on_progress=on_progress,
-                    )
-    _show(done, moves, before, balance.loads, output, dry_run=dry_run)
-    return EXIT_PART if done.copies_failed else 0
+
+async def _moved(
+    client: LedgerClient,
+    balance: Balance,
+    shown: _Moves,
+    bytes_per_s: int,
+    ledgers_at_once: int,
+    *,
+    is_dry_run: bool,
+) -> RebalanceProgress:
+    from ledger.autorecovery.copier import Copier, CopierOptions
+    from ledger.autorecovery.rebalancing import rebalance as rebalance_ledgers
+
+    if is_dry_run:
+        return await rebalance_ledgers(client, balance, None, owner="", on_move=shown.add)
+    options = CopierOptions(bytes_per_s=bytes_per_s, ledgers_at_once=ledgers_at_once)
+    with _progress() as on_progress:
+        async with Copier(client, options) as copier:
+            return await rebalance_ledgers(
+                client,
+                balance,
+                copier,
+                owner=f"rebalance-{client.rng.getrandbits(32):08x}",
+                ledgers_at_once=ledgers_at_once,
+                on_progress=on_progress,
+            )
 
 
 def _show(

@@ -40,8 +40,7 @@ def take_adds(
 
     All frames have the packet header `header`, of ordinary adds or of a recovery's, and are of
     ledgers in `states` (of one ledger directory) whose frames are in `journal` (of `journals`, see
-    `bookie.core.marks`). Their LACs are recorded, which may wake long polls. `shift`: by how many
-    bytes the caller will move the frames before they are read.
+    `bookie.core.marks`). Their LACs may wake long polls. `shift`: by how much they will be moved.
     """
     is_recovery = header & RECOVERY_ADD
     unpack, place = _FRAME, (segment_no << 32) + shift

@@ -6,8 +6,8 @@ table has at `l mod` its length. Where a ledger is depends on its id alone, at a
 searched, and nothing has to be remembered for a single ledger. A bookie whose list never changed
 has one range, with its directories in order.
 
-Every directory has a *number* for ever, from 0 in the order in which they were added; the number of
-one that was dropped is not used again. The bytes of the file are described in docs/formats.md.
+Every directory has a permanent *number*, from 0 in the order in which they were added; the number
+of one that was dropped is not used again. The bytes of the file are described in docs/formats.md.
 """
 
 from __future__ import annotations

@@ -236,7 +236,7 @@ async def _check_may_begin(
 
 
 def _cure_of_lost(config: BookieConfig, missing: Sequence[str]) -> str:
-    """Returns the cure for directories without which the bookie can go on, or ""."""
+    """Returns the cure for directories without which the bookie can continue, or ""."""
     if not set(missing) < set(config.ledger_directories):
         return ""
     return f"`ledgerstream bookie drop-directory CONFIG {' '.join(missing)}`; or "

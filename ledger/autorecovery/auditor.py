@@ -16,7 +16,7 @@ from functools import partial
 import trio
 
 from ledger.autorecovery.cluster_view import ClusterView
-from ledger.autorecovery.held_entries import lacking_ranges
+from ledger.autorecovery.missing_entries import lacking_ranges
 from ledger.autorecovery.options import AutoRecoveryOptions
 from ledger.autorecovery.published import AuditReport, publish_audit, read_audit
 from ledger.client import LedgerClient
@@ -140,7 +140,7 @@ class Auditor:
                 last_ms = await self._marks.last_check_ms(check)
             except MetadataCorrupt:
                 last_ms = -1
-            # A wall clock that was set back must not put a check off for ever.
+            # A wall clock that was set back must not put a check off forever.
             age_s = max(0, now_ms - last_ms) / 1000 if last_ms >= 0 else float("inf")
             dues.append(interval_s - age_s if interval_s > 0 else float("inf"))
         return dues[1] <= 0, min(dues)

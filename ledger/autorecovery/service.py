@@ -128,11 +128,10 @@ class AutoRecovery:
 
 
 async def heal_for_ever(
-    client: LedgerClient, options: AutoRecoveryOptions, *, bookie_id: str
+    client: LedgerClient, options: AutoRecoveryOptions, *, bookie_id: str, rng: random.Random
 ) -> None:
     """Heals ledgers in a process of its own or beside a bookie, until cancelled. After an error it
     logs it and begins again."""
-    rng = random.SystemRandom()
     while True:
         try:
             async with Copier(client, options.copier_options()) as copier:

@@ -3,7 +3,7 @@
 The ledgers are taken by urgency (`core.autorecovery.backlog`), a bounded number at a time, each
 under its lock. What is copied is durable before metadata names it; metadata is changed by
 compare-and-set at the version that was read before the copying. So a worker may die anywhere: what
-it copied in vain is removed by the bookies, and another worker begins again.
+it copied without success is removed by the bookies, and another worker begins again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import trio
 
 from ledger.autorecovery.cluster_view import ClusterView
 from ledger.autorecovery.copier import CopyReport
-from ledger.autorecovery.held_entries import lacking_ranges
+from ledger.autorecovery.missing_entries import lacking_ranges
 from ledger.autorecovery.options import AutoRecoveryOptions
 from ledger.client import LedgerClient
 from ledger.core.autorecovery.backlog import Backlog
@@ -76,7 +76,7 @@ class WorkerStatistics:
     copies_moved: int = 0
     copies_filled: int = 0
     copies_stopped: int = 0
-    """Copies that were not needed any more, as the bookie came back."""
+    """Copies that were not needed any more, as the bookie returned."""
     entries_copied: int = 0
     bytes_copied: int = 0
     conflicts: int = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import random
 import re
 import signal
 import socket
@@ -79,7 +80,7 @@ async def run(
         if child:
             nursery.start_soon(_end_with_starter, nursery.cancel_scope)
         announce(f"ready {identity}")
-        await heal_for_ever(client, options, bookie_id=identity)
+        await heal_for_ever(client, options, bookie_id=identity, rng=random.SystemRandom())
 
 
 async def _end_with_starter(scope: trio.CancelScope) -> None:

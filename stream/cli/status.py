@@ -110,7 +110,7 @@ async def _observe(
 
 async def _observe_healing(client: LedgerClient, observed: Observed) -> Bookies:
     """Observes auto-recovery; returns the bookies as it sees them: those that are down and were not
-    found lost may come back."""
+    found lost may return."""
     from dataclasses import replace
 
     from ledger.autorecovery.cluster_view import read_bookies

@@ -1,13 +1,13 @@
 """Every setting of a bookie takes effect: it is read from the objects of a running process.
 
-A setting that is documented and checked but never passed on changes nothing, and no other test
-would notice.
+No other test would notice a setting that is documented and checked, and never passed on.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import gc
+import random
 import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -313,7 +313,9 @@ def _recorded(engine: Engine, patch: pytest.MonkeyPatch) -> None:
         engine.has_looked.set()
         return next_look_s(self, interval_s)
 
-    async def heal(client: LedgerClient, options: AutoRecoveryOptions, *, bookie_id: str) -> None:
+    async def heal(
+        client: LedgerClient, options: AutoRecoveryOptions, *, bookie_id: str, rng: random.Random
+    ) -> None:
         assert bookie_id == _VALUES["bookie_id"]
         assert client.ledgers.root == _VALUES["metadata_root"]
         engine.healing = options
@@ -323,10 +325,7 @@ def _recorded(engine: Engine, patch: pytest.MonkeyPatch) -> None:
         engine.is_ready.set()  # the process does this once it is ready
 
     async def space(self: RealDisk, path: str) -> tuple[int, int]:
-        return (
-            2 * _TEBIBYTE,
-            _TEBIBYTE,
-        )  # independent of this machine: a full disk is checked more often
+        return 2 * _TEBIBYTE, _TEBIBYTE  # whatever this machine has: a full disk is checked sooner
 
     class Network(TcpNetwork):
         async def listen(self, host: str, port: int) -> Listener:

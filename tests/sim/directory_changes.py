@@ -1,4 +1,4 @@
-"""Bookies that gain ledger directories, or go on without one that they lost, under load."""
+"""Bookies that gain ledger directories, or continue without one that they lost, under load."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DirectoryChanges:
     Args:
         crash_kinds: how they are killed.
         restart: starts a bookie that is down, after a time in seconds.
-        dropped: gets the bookies that lost a ledger directory and go on without it.
+        dropped: gets the bookies that lost a ledger directory and continue without it.
     """
 
     def __init__(

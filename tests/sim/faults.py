@@ -39,7 +39,7 @@ class Faults:
         loses_unsynced: bool = True,
         gains_directories: bool = False,
     ) -> None:
-        """`loses_disk`: one bookie loses its disk for good, or a directory that it goes on without.
+        """`loses_disk`: one bookie loses its disk for good, or a directory, and continues.
         `rots`: bits of the entry logs of one bookie flip. With either, every ack quorum must be 2
         or more. `loses_unsynced`: machines stop, too, and not only processes; and writes and syncs
         fail. `gains_directories`: bookies are given more ledger directories."""

@@ -52,7 +52,7 @@ class Model:
         self.ledgers: dict[int, LedgerHistory] = {}
         self.counts: dict[str, int] = {}
         self.forgetful: list[str] = []
-        """Bookies that lost a ledger directory and go on without it."""
+        """Bookies that lost a ledger directory and continue without it."""
         self._fail = fail
 
     def count(self, what: str, number: int = 1) -> None:

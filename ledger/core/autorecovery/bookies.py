@@ -1,6 +1,6 @@
 """The state of each bookie, and which of them are lost for so long that their copies count as lost.
 
-A single lost bookie is waited for, because most come back, and copying its ledgers costs more than
+A single lost bookie is waited for, because most return, and copying its ledgers costs more than
 a restart takes. A second one ends the waiting: with two copies gone nothing may be lost any more.
 If more than half of all bookies are gone, that is an outage and not a loss, and each is waited for.
 """
@@ -20,7 +20,7 @@ class BookieState(enum.Enum):
     EMPTYING = "being emptied"
     """It is up, and its copies are to be made elsewhere."""
     AWAITED = "down"
-    """It is not registered, and may come back."""
+    """It is not registered, and may return."""
     LOST = "lost"
 
 

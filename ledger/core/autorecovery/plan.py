@@ -126,7 +126,7 @@ def _plan_fragment(
             continue
         if state is BookieState.AWAITED:
             if first <= last:
-                found.holds.append(Hold(f"bookie {bookie} is down and may come back", (bookie,)))
+                found.holds.append(Hold(f"bookie {bookie} is down and may return", (bookie,)))
             continue
         lost = _without_live_copy(fixed, number, index, bookies)
         if lost is not None:
@@ -173,7 +173,7 @@ def copies_left(
 ) -> int:
     """Returns how many live copies the entries have of which there are fewest; the write quorum if
     the ledger has no entries. The last fragment of an open ledger counts. `are_awaited_live`:
-    copies on bookies that may come back count, too."""
+    copies on bookies that may return count, too."""
     size, quorum = metadata.ensemble_size, metadata.write_quorum
     least = quorum
     for number, fragment in enumerate(metadata.fragments):

@@ -129,7 +129,7 @@ async def test_damaged_nodes_are_named_and_not_changed() -> None:
         with pytest.raises(MetadataCorrupt, match="holds b'soon', which is no number of seconds"):
             await marks.lost_bookie_recovery_delay_s()
         async with marks.lock(7, "one") as is_locked:
-            assert not is_locked, "somebody holds it, whoever that is"
+            assert not is_locked, "an unknown worker holds it"
         assert await marks.locked() == {7: "unknown"}
         with pytest.raises(InvalidArgument, match="-1"):
             await marks.set_lost_bookie_recovery_delay_s(-1)

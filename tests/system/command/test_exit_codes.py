@@ -15,6 +15,7 @@ import pytest
 from bookie.cli.decommission import EXIT_HELD
 from bookie.cli.rebalance import EXIT_PART
 from ledger.cli import output
+from ledger.cli.placement import EXIT_FAIL
 from stream.cli.health import Health
 from stream.cli.verify import EXIT_CODES
 from tests.system.cluster import COMMAND, StandaloneCluster, environment
@@ -38,6 +39,7 @@ def test_the_table_has_every_exit_code() -> None:
     rows += [(code, VERIFYING) for code in set(EXIT_CODES.values()) - {0}]
     rows += [(code, "`status`") for code in {one.exit_code for one in Health} - {0}]
     rows += [(code, MOVING) for code in {EXIT_HELD, EXIT_PART}]
+    rows += [(EXIT_FAIL, "`ledger check`")]
     assert sorted(ROWS_OF_TABLE) == sorted(rows)
 
 

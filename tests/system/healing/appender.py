@@ -39,7 +39,7 @@ async def append(cluster: str, name: str, incarnation: str, acknowledged: Path) 
                         notes.writelines(f"{incarnation} {n:09}\n" for n in numbers)
                         notes.flush()
                         await trio.sleep(_PAUSE_S)
-            except Exception as error:  # noqa: BLE001 - whatever it is: the next attempt goes on
+            except Exception as error:  # noqa: BLE001 - whatever it is: the next attempt continues
                 print(f"{incarnation}: {error!r}", file=sys.stderr, flush=True)
                 await trio.sleep(_RETRY_S)
 
