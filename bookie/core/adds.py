@@ -42,8 +42,7 @@ def take_adds(
     ledgers in `states` (of one ledger directory) whose frames are in `journal` (of `journals`, see
     `bookie.core.marks`). Their LACs may wake long polls. `shift`: by how much they will be moved.
     """
-    is_recovery = header & RECOVERY_ADD
-    unpack, place = _FRAME, (segment_no << 32) + shift
+    unpack, place, is_recovery = _FRAME, (segment_no << 32) + shift, header & RECOVERY_ADD
     ledger = first = last = -1
     state: LedgerState | None = None
     key, entries = b"", dict[int, int]()
