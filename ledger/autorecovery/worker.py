@@ -362,9 +362,10 @@ class ReplicationWorker:
         it did. While the writer is known to be alive it is never recovered."""
         ledgers, ledger_id = self._client.ledgers, metadata.ledger_id
         if await ledgers.is_writer_alive(metadata):
-            what = "replaces the bookie by itself" if is_unsafe else "closes it"
-            holds.append(Hold(f"it is open, and its writer, which is alive, {what}"))
-            return False
+            if is_unsafe:
+                what = "which is alive, replaces the bookie by itself"
+                holds.append(Hold(f"it is open, and its writer, {what}"))
+            return False  # the writer records what the end lacks when it leaves it
         if not is_unsafe and not await ledgers.is_writer_gone(metadata):
             return False
         reason = "it is open: its last fragment is left to its writer for a while"

@@ -98,7 +98,8 @@ class UnderreplicationStore:
     # Marks.
 
     async def mark(self, ledger_id: int, replicas: Collection[str]) -> None:
-        """Notes that the copies of `replicas` are missing. What was noted before stays.
+        """Notes that the copies of `replicas` are missing. What was noted before stays; a worker
+        that copies the ledger now cannot unmark it by what it knew before.
 
         Raises MetadataCorrupt if the ledger has a mark that cannot be read, or the tree another
         layout.
@@ -113,7 +114,8 @@ class UnderreplicationStore:
                     await self._store.create(self._path(ledger_id), data)
                     return
                 added = [one for one in wanted if one not in present.replicas]
-                if added:
+                # The worker that holds the lock may have asked a bookie before it missed these.
+                if added or await self.lock_owner(ledger_id) is not None:
                     data = encode_mark((*present.replicas, *added), self._now_ms())
                     await self._store.put(self._path(ledger_id), data, present.version)
             except (NodeExists, NoSuchNode, MetadataConflict):

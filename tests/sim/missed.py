@@ -16,6 +16,7 @@ from bookie.testing.cluster import SimCluster
 from bookie.testing.disk import CrashKind
 from bookie.testing.network import NetworkOptions
 from bookie.testing.scheduler import Simulation, run_simulated
+from ledger.autorecovery.options import AutoRecoveryOptions
 from ledger.client import LedgerClient
 from ledger.core.availability import decode_entries_held, expected_ranges, missing_ranges
 from ledger.core.metadata import LedgerMetadata, LedgerState
@@ -23,6 +24,7 @@ from ledger.errors import LedgerError, Status
 from ledger.options import ClientOptions
 from ledger.wire.messages import ListEntriesRequest, ListEntriesResponse
 from ledger.writing.writer import LedgerWriter
+from tests.ledger.autorecovery.test_healing import healing
 from tests.sim.model import Violation
 
 TIME_LIMIT_S = 2000.0
@@ -45,11 +47,17 @@ class Found:
     """Ledgers that a client closed which died afterwards."""
 
 
-class MissedRun:
-    """One run over a cluster."""
+HEALS_WITHIN_S = 60.0
+WITHOUT_CHECKS = AutoRecoveryOptions(entry_check_interval_s=0)
+"""By marks alone: no bookie is asked about a ledger that is not marked."""
 
-    def __init__(self, simulation: Simulation, cluster: SimCluster) -> None:
+
+class MissedRun:
+    """One run over a cluster; with `heals` auto-recovery works in it."""
+
+    def __init__(self, simulation: Simulation, cluster: SimCluster, *, heals: bool) -> None:
         self.cluster = cluster
+        self.heals = heals
         self.chance = chance = simulation.chance("missed")
         self.is_stopping = False
         self.writers: dict[int, LedgerWriter] = {}
@@ -77,6 +85,9 @@ class MissedRun:
             await dying.finished.wait()
             await self._recover(client)
             await self._settle(client)
+            if self.heals:
+                async with healing(self.cluster, options=WITHOUT_CHECKS):
+                    await trio.sleep(HEALS_WITHIN_S)
             await self._check(client)
         return self.found
 
@@ -224,6 +235,8 @@ class MissedRun:
             for bookie in {b: None for f in metadata.fragments for b in f.bookies}:
                 missing = await missing_at(client, metadata, bookie)
                 found.missing += bool(missing)
+                if self.heals and (missing or mark is not None):
+                    raise Violation(f"not healed: {bookie} lacks {missing[:3]}, {mark}; {metadata}")
                 if missing and bookie not in replicas:
                     raise Violation(
                         f"ledger {ledger_id}: {bookie} lacks {missing[:3]}, marked are {replicas}; "
@@ -245,14 +258,14 @@ async def missing_at(
     return list(missing_ranges(expected_ranges(metadata, bookie), held))
 
 
-def run_missed(seed: int) -> Found:
-    """Runs one seed. Raises Violation."""
+def run_missed(seed: int, *, heals: bool = False) -> Found:
+    """Runs one seed; with `heals` everything is healed by auto-recovery. Raises Violation."""
 
     async def main(simulation: Simulation) -> Found:
         chance: random.Random = simulation.chance("missed cluster")
         network = NetworkOptions(latency_max_s=chance.choice((0.0005, 0.02)))
         bookies = chance.choice((3, 4, 5))
         async with SimCluster(simulation, bookies=bookies, network=network) as cluster:
-            return await MissedRun(simulation, cluster).run()
+            return await MissedRun(simulation, cluster, heals=heals).run()
 
     return run_simulated(main, seed, time_limit_s=TIME_LIMIT_S)

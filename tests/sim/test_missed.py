@@ -24,6 +24,12 @@ def test_every_copy_that_is_missing_is_marked(seed: int) -> None:
     assert found.ledgers > 0
 
 
+@pytest.mark.parametrize("seed", seeds(ci=4, night=60))
+def test_a_minute_of_auto_recovery_completes_every_copy_without_a_search(seed: int) -> None:
+    found = run_missed(seed, heals=True)
+    assert (found.missing, found.marked) == (0, 0)
+
+
 def test_these_runs_miss_copies_of_every_kind() -> None:
     """Otherwise they would prove nothing."""
     runs = [run_missed(seed) for seed in range(4)]

@@ -17,6 +17,7 @@ from ledger.client import LedgerClient
 from ledger.core.copies import LedgerReport
 from ledger.errors import NoSuchLedger
 from ledger.metastore.decommissions import Decommission, Decommissions
+from ledger.options import ClientOptions
 from ledger.verify import verify_ledger
 from tests.ledger.autorecovery.naive_copier import NaiveCopier
 
@@ -225,7 +226,8 @@ def test_a_deleted_ledger_leaves_no_trace() -> None:
 
 def test_the_end_of_an_open_ledger_is_left_to_a_writer_that_lives() -> None:
     async def scenario(cluster: SimCluster) -> None:
-        async with cluster.client() as client, healing(cluster) as service:
+        options = ClientOptions(idle_replacement_delay_s=400)
+        async with cluster.client(options=options) as client, healing(cluster) as service:
             ledger_id = await written(client, close=False)
             metadata = await client.ledger_metadata(ledger_id)
             lost = metadata.fragments[0].bookies[0].partition(":")[0]
@@ -237,6 +239,10 @@ def test_the_end_of_an_open_ledger_is_left_to_a_writer_that_lives() -> None:
             assert held.reason == (
                 "it is open, and its writer, which is alive, replaces the bookie by itself"
             )
+            await until_no_marks(client)
+            metadata = await client.ledger_metadata(ledger_id)
+            assert not metadata.is_closed
+            assert not any(lost in bookie for f in metadata.fragments for bookie in f.bookies)
 
     simulate(scenario, 7, bookies=5)
 

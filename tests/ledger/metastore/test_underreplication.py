@@ -56,6 +56,18 @@ async def test_a_second_mark_adds_bookies_and_the_same_one_changes_nothing() -> 
         assert await marks.read(8) is None
 
 
+async def test_the_same_mark_made_again_while_a_worker_copies_the_ledger_stays() -> None:
+    store, marks = opened()
+    async with store:
+        await marks.mark(7, ["b1:1", "b2:1"])
+        async with marks.lock(7, "worker-1"):
+            seen = await marks.read(7)
+            assert seen is not None
+            await marks.mark(7, ["b1:1"])
+            assert not await marks.unmark(seen)
+            assert await marks.read(7) == Mark(7, ("b1:1", "b2:1"), 1234, 1)
+
+
 async def test_a_mark_made_again_meanwhile_stays() -> None:
     store, marks = opened()
     async with store:
