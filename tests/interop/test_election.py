@@ -17,6 +17,7 @@ from tests.interop.build import require_tools
 from tests.interop.conftest import GetVm
 from tests.interop.our_bookies import wait_until_async
 from tests.interop.shell import Shell
+from tests.interop.timeouts import SESSION_TIMEOUT_MS
 from tests.interop.versions import VERSIONS
 from tests.interop.znodes import root_of, znodes, zookeeper_client
 from tests.tidy.checkout import ROOT
@@ -24,6 +25,7 @@ from tests.tidy.checkout import ROOT
 pytestmark = pytest.mark.interop
 
 VERSION = VERSIONS[-1]
+CANDIDATE = "tests.ledger.metastore.candidate"
 ELECTION = "underreplication/auditorelection"
 
 
@@ -31,7 +33,7 @@ class OurCandidate:
     def __init__(self, uri: str) -> None:
         self.bookie_id = f"127.0.0.1:{free_port()}"
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "tests.interop.candidate", uri, self.bookie_id],
+            [sys.executable, "-P", "-m", CANDIDATE, uri, self.bookie_id, str(SESSION_TIMEOUT_MS)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             env={**os.environ, "PYTHONPATH": str(ROOT)},

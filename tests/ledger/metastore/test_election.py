@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 
 import pytest
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import InvalidArgument, MetadataCorrupt
-from ledger.metastore.base import MetadataStore, Node
+from ledger.metastore.base import Change, MetadataStore, Node
 from ledger.metastore.election import (
     AuditorElection,
     Term,
@@ -220,3 +220,49 @@ async def test_each_candidate_watches_only_its_own_vote_and_the_one_before() -> 
     assert sorted(watched) == [("b0", "0")] + [
         (f"b{number}", str(one)) for number in range(1, 5) for one in (number - 1, number)
     ]
+
+
+async def test_a_hand_over_wakes_only_the_next_candidate() -> None:
+    """With a thousand candidates, each death would else cost a thousand lists of a thousand."""
+    from ledger.metastore.memory import MemoryStore, MemoryTree
+
+    calls: list[str] = []
+
+    class Counting(MemoryStore):
+        name = ""
+
+        async def get(self, path: str) -> Node:
+            calls.append(f"{self.name} get")
+            return await super().get(path)
+
+        async def children(self, path: str) -> list[str]:
+            calls.append(f"{self.name} children")
+            return await super().children(path)
+
+        async def transaction(self, changes: Sequence[Change]) -> None:
+            calls.append(f"{self.name} transaction")
+            await super().transaction(changes)
+
+    tree = MemoryTree()
+    stores = []
+    async with trio.open_nursery() as nursery:
+        for number in range(30):
+            store = Counting(tree, lambda: 1)
+            store.name = f"b{number}"
+            stores.append(store)
+
+            async def stand(store: Counting = store) -> None:
+                async with election_on(store).elected(store.name):
+                    await trio.sleep_forever()
+
+            nursery.start_soon(stand)
+            await trio.testing.wait_all_tasks_blocked()
+        calls.clear()
+        await stores[0].aclose()
+        await trio.testing.wait_all_tasks_blocked()
+        assert calls == ["b1 children", "b1 transaction"]
+        calls.clear()
+        await stores[15].aclose()  # neither the auditor nor the next one
+        await trio.testing.wait_all_tasks_blocked()
+        assert calls == ["b16 children"]
+        nursery.cancel_scope.cancel()

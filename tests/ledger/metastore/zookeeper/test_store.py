@@ -88,6 +88,8 @@ async def test_clusters_whose_roots_have_one_parent_are_separate(
         await store.create("/ledgerstream/x", b"", is_ephemeral=True)
         await red.transaction([Create("/ledgerstream/y", b"red"), Check("/ledgerstream", 0)])
         await red.create("/ledgerstreams", b"")
+        assert await red.create_numbered("/ledgerstream/n_", b"") == "/ledgerstream/n_0000000001"
+        await red.delete("/ledgerstream/n_0000000001")
         assert await store.children("/ledgerstream") == ["x"]
         assert await red.children("/ledgerstream") == ["y"]
         async with aclosing(red.watch("/ledgerstream/y")) as nodes:
