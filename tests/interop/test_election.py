@@ -13,18 +13,15 @@ import trio
 
 from tests.clusters import make_cluster
 from tests.interop.apache_bookie import AutoRecovery, free_port
-from tests.interop.build import require_tools
 from tests.interop.conftest import GetVm
 from tests.interop.our_bookies import wait_until_async
 from tests.interop.shell import Shell
 from tests.interop.timeouts import SESSION_TIMEOUT_MS
-from tests.interop.versions import VERSIONS
 from tests.interop.znodes import root_of, znodes, zookeeper_client
 from tests.tidy.checkout import ROOT
 
 pytestmark = pytest.mark.interop
 
-VERSION = VERSIONS[-1]
 CANDIDATE = "tests.ledger.metastore.candidate"
 ELECTION = "underreplication/auditorelection"
 
@@ -56,13 +53,12 @@ def forget_vote(uri: str, bookie_id: str) -> None:
 
 @pytest.fixture
 def uri(new_root: Callable[[str], str]) -> str:
-    require_tools()
     return new_root("election")
 
 
 @pytest.fixture
-def apaches(uri: str, tmp_path: Path) -> Iterator[list[AutoRecovery]]:
-    made = [AutoRecovery(VERSION, tmp_path / name, uri) for name in ("first", "second")]
+def apaches(version: str, uri: str, tmp_path: Path) -> Iterator[list[AutoRecovery]]:
+    made = [AutoRecovery(version, tmp_path / name, uri) for name in ("first", "second")]
     yield made
     for one in made:
         one.kill()
@@ -83,7 +79,12 @@ async def wait_votes(uri: str, count: int) -> None:
     await wait_until_async(has_votes, what=f"there are {count} votes")
 
 
+@pytest.mark.interop_result(
+    area="auto-recovery",
+    feature="election with candidates of ours: each that is killed hands over, whoisauditor",
+)
 async def test_each_auditor_that_is_killed_hands_over_to_the_next_vote(
+    version: str,
     uri: str,
     apaches: list[AutoRecovery],
     ours: list[OurCandidate],
@@ -94,7 +95,7 @@ async def test_each_auditor_that_is_killed_hands_over_to_the_next_vote(
     with zookeeper_client(uri) as client:
         client.create(f"{root_of(uri)}/cookies")  # an auditor ends where there are none
     first, second = apaches
-    shell = Shell(java_vm(VERSION), uri, tmp_path / "shell")
+    shell = Shell(java_vm(version), uri, tmp_path / "shell")
     (tmp_path / "shell").mkdir()
 
     async def kill(candidate: AutoRecovery | OurCandidate, bookie_id: str) -> None:
