@@ -68,7 +68,8 @@ class BookieConfig(
             unit="paths",
             apache="ledgerDirectories",
             reason="Entry logs and index are stored here; written at checkpoints. Up to 64, of"
-            " which a ledger uses one; they can never be changed.",
+            " which a ledger uses one. Others are added behind them by `ledgerstream bookie"
+            " expand-storage`, and lost ones dropped by `ledgerstream bookie drop-directory`.",
         )
     )
     metadata_root: str = setting(

@@ -108,7 +108,7 @@ async def drop_directory(
     if not yes:
         raise InvalidArgument(
             f"this gives up every copy in {names}, for good: if the disk is only not mounted, "
-            "mount it. To continue, say --yes"
+            "mount it; continue with --yes"
         )
     async with _stopped(config) as change:
         done = await change.drop(directory)

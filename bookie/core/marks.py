@@ -165,7 +165,7 @@ class DirectoryMap:
     # --- mark files
 
     def number_of(self, directory: int) -> int:
-        """Returns the number by which the mark file names a directory, permanently."""
+        """Returns the number by which the mark file names a directory permanently."""
         return directory if self.layout is None else self.layout.numbers[directory]
 
     def to_store(

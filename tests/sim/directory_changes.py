@@ -1,4 +1,4 @@
-"""Bookies that gain ledger directories, or continue without one that they lost, under load."""
+"""Bookies that gain ledger directories, or continue without one that they lost."""
 
 from __future__ import annotations
 
@@ -36,6 +36,10 @@ class DirectoryChanges:
         self._chance = cluster.simulation.chance("new directories")
         self.dropped = dropped
         self.gained = self._named = 0
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {"directories dropped": len(self.dropped), "directories gained": self.gained}
 
     async def drop(self, name: str, lost: str) -> None:
         """Repeated until it is done: the metadata or the other disks may fail."""

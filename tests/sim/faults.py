@@ -39,7 +39,7 @@ class Faults:
         loses_unsynced: bool = True,
         gains_directories: bool = False,
     ) -> None:
-        """`loses_disk`: one bookie loses its disk for good, or a directory, and continues.
+        """`loses_disk`: one bookie loses its disk for good, or continues without a directory.
         `rots`: bits of the entry logs of one bookie flip. With either, every ack quorum must be 2
         or more. `loses_unsynced`: machines stop, too, and not only processes; and writes and syncs
         fail. `gains_directories`: bookies are given more ledger directories."""
@@ -107,6 +107,7 @@ class Faults:
     def calm(self) -> None:
         """Ends all faults; bookies that are down stay down."""
         cluster = self.cluster
+        self.counts |= self.changes.counts
         cluster.simulation.trace("calm")
         cluster.network.options = replace(self._network_options)
         cluster.metadata.options = replace(self._metadata_options)

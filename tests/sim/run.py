@@ -60,10 +60,9 @@ def run_seed(seed: int, *, bug: str | None = None, trace_file: TextIO | None = N
             model = Model(simulation.fail)
             streams: StreamWorkload | None = None
             if chance.random() < 0.6:
-                stream_model = StreamModel("stream", simulation.fail)
                 streams = StreamWorkload(
                     cluster,
-                    stream_model,
+                    StreamModel("stream", simulation.fail),
                     simulation.chance("streams"),
                     ack_quorum_min=ack_quorum_min,
                 )
@@ -84,7 +83,8 @@ def run_seed(seed: int, *, bug: str | None = None, trace_file: TextIO | None = N
             await faults.run(chance.uniform(2, 10))
             await check_convergence(cluster, workload, model)
             counts = model.counts | (streams.model.counts if streams else {})
-            counts |= _counts_of(faults) | {"runs with late syncs": syncs_late}
+            counts["runs with late syncs"] = syncs_late
+            counts |= {f"fault {name}": n for name, n in faults.counts.items()}
             return Outcome(
                 seed,
                 simulation.trace_hash(),
@@ -99,14 +99,6 @@ def run_seed(seed: int, *, bug: str | None = None, trace_file: TextIO | None = N
             return run_simulated(main, seed, time_limit_s=TIME_LIMIT_S, trace_file=trace_file)
     finally:
         logging.disable(logging.NOTSET)
-
-
-def _counts_of(faults: Faults) -> dict[str, int]:
-    return {
-        **{f"fault {name}": n for name, n in faults.counts.items()},
-        "directories dropped": len(faults.changes.dropped),
-        "directories gained": faults.changes.gained,
-    }
 
 
 def _disk_damage(simulation: Simulation) -> tuple[bool, bool]:

@@ -169,6 +169,8 @@ async def test_marks_and_files_are_listed(tmp_path: Path) -> None:
         assert only == {"entrylog files": f"{1:016x}.log\t"}
         wrong = await client.ask("/api/v1/bookie/list_disk_file?file_type=secret")
         assert wrong.status == 400
+        expand = await client.ask("/api/v1/bookie/expand_storage", method="PUT")
+        assert (expand.status, "bookie expand-storage CONFIG" in str(expand.json)) == (409, True)
 
 
 async def test_marks_and_files_of_several_journals_are_distinguished(tmp_path: Path) -> None:

@@ -118,16 +118,16 @@ def test_an_expansion_that_was_interrupted_anywhere_moves_and_loses_nothing(
             assert {now[writer.ledger_id] for writer in later} == {*DIRECTORIES, NEW}
             return was_killed
 
-    number = _tried(main, capsys, stride(ci=23))
+    number = _tried(main, capsys, range(1, _OPERATIONS_MAX, stride(ci=23)))
     assert 20 < number < _OPERATIONS_MAX - 1
 
 
 def _tried(
-    main: Callable[[Simulation], Awaitable[bool]], capsys: pytest.CaptureFixture[str], step: int
+    main: Callable[[Simulation], Awaitable[bool]], capsys: pytest.CaptureFixture[str], points: range
 ) -> int:
-    """Runs `main` with each `step`-th crash point as the seed, until it has no such; returns that."""
+    """Runs `main` with each crash point as the seed, until it has no such; returns that."""
     tried = number = 0
-    for number in range(1, _OPERATIONS_MAX, step):
+    for number in points:
         if not run_simulated(main, number, time_limit_s=600):
             break
         tried += 1
@@ -180,7 +180,7 @@ def test_a_drop_that_was_interrupted_anywhere_denies_nothing_and_is_healed(
             assert set(_places(cluster, name).values()) == {"/ledgers"}
             return was_killed
 
-    number = _tried(main, capsys, stride(ci=7))
+    number = _tried(main, capsys, range(1, _OPERATIONS_MAX, stride(ci=7)))
     assert 5 < number < _OPERATIONS_MAX - 1
 
 
