@@ -148,8 +148,11 @@ async def test_other_directories_than_before_are_refused(
             "in another order": (second, first),
         }
         cluster._settings = {**settings, name: changed[change]}
+        cure = "run another bookie"
+        if name == "ledger_directories":
+            cure = "expand-storage CONFIG" if change == "added" else "drop-directory CONFIG"
         with pytest.RaisesGroup(
-            pytest.RaisesExc(CookieMismatch, match="run another bookie"), flatten_subgroups=True
+            pytest.RaisesExc(CookieMismatch, match=cure), flatten_subgroups=True
         ):
             async with trio.open_nursery() as nursery:
                 cluster._nursery = nursery
