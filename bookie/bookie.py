@@ -26,6 +26,7 @@ from bookie.core.marks import DirectoryMap
 from bookie.data_integrity import LimboRepair, put_in_limbo
 from bookie.disk_monitor import DiskMonitor
 from bookie.draining import Draining
+from bookie.over_replication import OverReplication
 from bookie.server.backpressure import BackpressureLimits
 from bookie.server.read_scheduler import ReadLimits
 from bookie.server.requests import Requests
@@ -52,6 +53,7 @@ from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.locations import LOCATION_PROPERTY
 from ledger.metastore.registration import TAKEOVER_TIMEOUT_S, Registration
 from ledger.metastore.restores import Restore, RestoreLog, is_protected
+from ledger.metastore.underreplication import UnderreplicationStore
 from ledger.runtime.network import Listener, Network
 
 if TYPE_CHECKING:
@@ -201,6 +203,7 @@ class Bookie:
         self.server: Server | None = None
         self.registration: Registration | None = None
         self.limbo_repair: LimboRepair | None = None
+        self.over_replication: OverReplication | None = None
         self.collections_put_off = 0
         """Rounds of garbage collection that were aborted because the metadata was unavailable."""
         self._stopping = trio.Event()
@@ -340,6 +343,15 @@ class Bookie:
             frame_bytes_max=config.frame_bytes_max,
             connections_max=config.connections_max,
         )
+        self.over_replication = OverReplication(
+            storage,
+            self.bookie_id,
+            ledgers=self.ledgers,
+            marks=UnderreplicationStore(self.store, config.ledgers_root, self.now_ms),
+            restores=self._restores,
+            check_cluster=self._check_cluster,
+            options=config.over_replication_options(),
+        )
         await self.disk_monitor.take_reserves()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(storage.run)
@@ -472,6 +484,9 @@ class Bookie:
             if checkpoints != (checkpoints := storage.checkpoints):
                 await self._outdate_copies()
             try:
+                await self.disk_monitor.make_room_for_garbage()
+                assert self.over_replication is not None
+                await self.over_replication.round(is_forced=forced is not None)
                 if forced is not None:
                     await collect(forced, is_forced=True)
                 elif self.disk_monitor.state is DiskState.OK:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bookie.core.compaction import CompactionOptions
+from bookie.core.over_replication import OverReplicationOptions
 from ledger.errors import InvalidArgument
 from ledger.runtime.config import setting
 
@@ -108,6 +109,27 @@ class GarbageSettings:
         apache="gcMetadataOpRateLimit",
         reason="How many ledgers per second each ledger directory looks up in the metadata store.",
     )
+    over_replicated_interval_ms: int = setting(
+        86_400_000,
+        unit="ms",
+        apache="gcOverreplicatedLedgerWaitTime",
+        reason="How often a bookie looks for copies of closed ledgers whose metadata names it in no"
+        " fragment, and removes them; 0 is never, but on request.",
+    )
+    over_replicated_age_ms_min: int = setting(
+        3_600_000,
+        unit="ms",
+        apache="",
+        reason="A copy is removed only when it was not needed for this time, since one may have"
+        " been made that the metadata does not name yet; on request it is removed at once.",
+    )
+    over_replicated_removals_per_s_max: float = setting(
+        10.0,
+        unit="ledgers/s",
+        apache="",
+        reason="Each removal writes the ledger's metadata and a lock: a limit of the load on the"
+        " metadata store.",
+    )
     minor_compaction_ratio_max: float = setting(
         0.2,
         unit="ratio",
@@ -187,6 +209,8 @@ class GarbageSettings:
         """Raises InvalidArgument if these settings are out of range or contradict each other."""
         zero = (
             "scrub_bytes_per_s",
+            "over_replicated_interval_ms",
+            "over_replicated_age_ms_min",
             "minor_compaction_ratio_max",
             "minor_compaction_ms_max",
             "major_compaction_ratio_max",
@@ -197,6 +221,15 @@ class GarbageSettings:
         )
         check_minimums(GarbageSettings, self, may_be_zero=zero)
         self.compaction_options()
+
+    def over_replication_options(self) -> OverReplicationOptions:
+        """Returns the options of the removal of unneeded copies."""
+        return OverReplicationOptions(
+            interval_s=self.over_replicated_interval_ms / 1000,
+            age_s=self.over_replicated_age_ms_min / 1000,
+            asks_per_s_max=self.garbage_asks_per_s_max,
+            removals_per_s_max=self.over_replicated_removals_per_s_max,
+        )
 
     def compaction_options(self) -> CompactionOptions:
         """Returns the options of the storage. Raises InvalidArgument if they contradict each

@@ -33,6 +33,48 @@ BOOKIE: Final[tuple[Metric[Snapshot], ...]] = (
         "",
         lambda b: b.is_emptying,
     ),
+    gauge(
+        "copies_unneeded",
+        "Copies of closed ledgers whose metadata names other bookies, that were found and are still"
+        " here.",
+        "",
+        lambda b: b.copies_unneeded,
+    ),
+    counter(
+        "copies_removed",
+        "Such copies that were removed.",
+        "",
+        lambda b: b.over_replication.copies_removed,
+    ),
+    counter(
+        "copies_asked",
+        "Ledgers whose metadata was read to find such copies.",
+        "",
+        lambda b: b.over_replication.ledgers_asked,
+    ),
+    counter(
+        "copies_asks_failed",
+        "Of these, ledgers that were kept because metadata or index could not be read.",
+        "",
+        lambda b: b.over_replication.asks_failed,
+    ),
+    counter(
+        "copies_kept",
+        "Times that such a copy was kept because its ledger is being copied, lacks copies, or"
+        " changed meanwhile.",
+        "",
+        lambda b: (
+            b.over_replication.copies_locked
+            + b.over_replication.copies_lacking
+            + b.over_replication.copies_changed
+        ),
+    ),
+    counter(
+        "copies_passes",
+        "Passes over all ledgers that looked for such copies.",
+        "",
+        lambda b: b.over_replication_passes,
+    ),
     gauge("uptime_seconds", "Since the process began to start.", "", lambda b: b.started_s_ago),
     counter(
         "adds",

@@ -37,6 +37,8 @@ def report(snapshot: Snapshot, config: BookieConfig) -> dict[str, object]:
         "reserved_bytes": snapshot.reserved_bytes,
         "forced_read_only": snapshot.is_forced_read_only,
         "emptying": snapshot.is_emptying,
+        "copies_unneeded": snapshot.copies_unneeded,
+        "copies_removed": snapshot.over_replication.copies_removed,
         "version": software_version(),
         "python": platform.python_version(),
         "up_s": round(snapshot.started_s_ago, 1),

@@ -7,7 +7,7 @@ threads, and ledgers are counted seldom and in small steps.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 import trio
@@ -15,6 +15,7 @@ import trio
 from bookie.bookie import Bookie
 from bookie.core.disk_space import DiskState
 from bookie.core.journal import Mark, file_id_of
+from bookie.core.over_replication import OverReplicationReport
 from bookie.server.server import ServerStatistics
 from bookie.storage.disk.disk import Disk
 from bookie.storage.journal.metrics import JournalStatistics
@@ -76,6 +77,11 @@ class Snapshot:
     is_forced_read_only: bool
     is_emptying: bool
     """Whether an operator has its copies moved away."""
+    over_replication: OverReplicationReport
+    """What was done about unneeded copies since the bookie began to run."""
+    over_replication_passes: int
+    copies_unneeded: int
+    """Unneeded copies that were found and are still here."""
     server: ServerStatistics
     journals: tuple[JournalDirectory, ...]
     directories: tuple[LedgerDirectory, ...]
@@ -141,6 +147,7 @@ class Observer:
         bookie = self.bookie
         assert bookie.server is not None, "the bookie does not serve yet"
         assert bookie.storage is not None
+        assert bookie.over_replication is not None
         if not self._counts:
             self._counts = tuple(LedgerCount(one) for one in bookie.storage.directories)
         config = bookie.config
@@ -158,6 +165,9 @@ class Observer:
             reserved_bytes=bookie.disk_monitor.held_bytes,
             is_forced_read_only=bookie.disk_monitor.is_forced,
             is_emptying=bookie.disk_monitor.is_emptying,
+            over_replication=replace(bookie.over_replication.total),
+            over_replication_passes=bookie.over_replication.passes,
+            copies_unneeded=bookie.over_replication.unneeded,
             server=bookie.server.statistics(),
             journals=tuple(
                 JournalDirectory(space, journal.statistics())

@@ -27,6 +27,7 @@ from bookie.core.journal import CommitPolicy
 from bookie.disk_monitor import DiskMonitor
 from bookie.monitoring.http import open_http
 from bookie.monitoring.snapshot import Observer
+from bookie.over_replication import OverReplication
 from bookie.server.server import Server
 from bookie.standalone import cluster
 from bookie.storage.bookie_storage import BookieStorage
@@ -74,6 +75,9 @@ _VALUES: dict[str, Any] = {
     "flush_entrylog_bytes": 3_000_017,
     "garbage_interval_ms": 61_007,
     "garbage_asks_per_s_max": 997.0,
+    "over_replicated_interval_ms": 86_407_000,
+    "over_replicated_age_ms_min": 3_607_000,
+    "over_replicated_removals_per_s_max": 11.5,
     "minor_compaction_ratio_max": 0.31,
     "minor_compaction_interval_ms": 3_601_000,
     "minor_compaction_ms_max": 601_000,
@@ -181,6 +185,11 @@ class Engine:
         return options
 
     @property
+    def over_replication(self) -> OverReplication:
+        assert self.bookie.over_replication is not None
+        return self.bookie.over_replication
+
+    @property
     def disk_limits(self) -> DiskLimits:
         return self.bookie.disk_monitor._devices[0].system.limits
 
@@ -225,6 +234,9 @@ _PLACES: dict[str, Found] = {
     "flush_entrylog_bytes": lambda e: e.directory._logs._flush_bytes,
     "garbage_interval_ms": lambda e: _one_of(e.waits_s, "garbage_interval_ms"),
     "garbage_asks_per_s_max": lambda e: e.directory.garbage._options.asks_per_s_max,
+    "over_replicated_interval_ms": lambda e: e.over_replication._options.interval_s * 1000,
+    "over_replicated_age_ms_min": lambda e: e.over_replication._unneeded._age_s * 1000,
+    "over_replicated_removals_per_s_max": lambda e: e.over_replication._removals._rate,
     "minor_compaction_ratio_max": lambda e: e.compaction.minor_ratio_max,
     "minor_compaction_interval_ms": lambda e: e.compaction.minor_interval_s * 1000,
     "minor_compaction_ms_max": lambda e: e.compaction.minor_s_max * 1000,

@@ -40,8 +40,6 @@ WITHOUT: dict[str, str] = {
     "dbStorage_directIOEntryLogger": "Entry logs leave the page cache as soon as they are synced.",
     "indexDirectories": "The index is stored in the directory of its entry logs.",
     "verifyMetadataOnGC": "Always on: before a ledger is deleted, its own key is checked.",
-    "gcOverreplicatedLedgerWaitTime": "Copies beyond the ensembles in the metadata are kept until"
-    " the ledger is deleted.",
     "isThrottleByBytes": "Both limits apply; the default bounds bytes.",
     "compactionMaxOutstandingRequests": "A compaction has one slice in flight.",
     "useTransactionalCompaction": "Always on: after a crash in a compaction the old log is used.",
