@@ -45,75 +45,9 @@ from ledger.metastore.bookies import decode_info
 from ledger.metastore.locations import LOCATION_PROPERTY
 from ledger.metastore.registration import Registration
 from ledger.runtime.network import Listener, TcpNetwork
+from tests.bookie.setting_values import VALUES
 
 _TEBIBYTE = 1 << 40
-_VALUES: dict[str, Any] = {
-    "metadata_root": "/others",
-    "session_timeout_ms": 5003,
-    "host": "127.0.0.2",
-    "advertised_host": "127.0.0.3",
-    "bookie_id": "the-seventh",
-    "location": "/eu-1/rack-7",
-    "http_host": "127.0.0.4",
-    "allow_empty_disk": True,
-    "journal_group_wait_ms": 2.5,
-    "journal_group_bytes_max": 300_007,
-    "journal_group_entries_max": 1009,
-    "journal_flush_when_queue_empty": False,
-    "journal_file_bytes_max": 4_000_037,
-    "journal_files_recycled": 5,
-    "journal_backups_max": 3,
-    "journal_drops_page_cache": True,
-    "journal_sync_data": False,
-    "journal_page_cache_flush_interval_ms": 701.0,
-    "journal_page_cache_flush_bytes": 700_001,
-    "journal_queue_bytes_max": 9_000_011,
-    "write_cache_bytes": 12_000_004,
-    "write_cache_wait_ms_max": 9_001,
-    "checkpoint_interval_ms": 11_003,
-    "entry_log_bytes_max": 5_000_011,
-    "flush_entrylog_bytes": 3_000_017,
-    "garbage_interval_ms": 61_007,
-    "garbage_asks_per_s_max": 997.0,
-    "over_replicated_interval_ms": 86_407_000,
-    "over_replicated_age_ms_min": 3_607_000,
-    "over_replicated_removals_per_s_max": 11.5,
-    "minor_compaction_ratio_max": 0.31,
-    "minor_compaction_interval_ms": 3_601_000,
-    "minor_compaction_ms_max": 601_000,
-    "major_compaction_ratio_max": 0.72,
-    "major_compaction_interval_ms": 86_403_000,
-    "major_compaction_ms_max": 607_000,
-    "compaction_bytes_per_s_max": 7_000_003.0,
-    "compaction_entries_per_s_max": 8009.0,
-    "compaction_free_bytes_min": 60_000_011,
-    "compaction_joins_small_logs": True,
-    "scrub_bytes_per_s": 2_000_003.0,
-    "disk_usage_warn_threshold": 0.81,
-    "disk_usage_threshold": 0.92,
-    "disk_usage_low_water_mark": 0.85,
-    "disk_check_interval_ms": 13_009,
-    "disk_reserved_bytes": 6_000_011,
-    "force_read_only": True,
-    "read_cache_bytes": 10_000_006,
-    "read_ahead_bytes": 200_003,
-    "read_ahead_entries_max": 4001,
-    "index_cache_bytes": 14_000_002,
-    "reads_waiting_max": 10_007,
-    "reads_waiting_per_directory_max": 5009,
-    "replies_bytes_max": 100_000_007,
-    "reply_wait_ms_max": 59_001,
-    "frame_bytes_max": 1_000_003,
-    "connections_max": 1013,
-    "long_polls_max": 10_037,
-    "autorecovery": True,
-    "lost_bookie_recovery_delay_s": 67,
-    "open_ledger_grace_s": 37,
-    "autorecovery_copy_bytes_per_s_max": 60_000_029,
-    "autorecovery_ledgers_at_once": 17,
-    "autorecovery_metadata_reads_per_s_max": 2003,
-}
-"""All settings except those that depend on the machine, see `_config`."""
 
 
 def _config(directory: Path) -> BookieConfig:
@@ -124,7 +58,7 @@ def _config(directory: Path) -> BookieConfig:
         ledger_directories=(f"{directory}/l0", f"{directory}/l1"),
         port=port,
         http_port=http_port,
-        **_VALUES,
+        **VALUES,
     )
 
 
@@ -288,7 +222,7 @@ def _registration(engine: Engine) -> Registration:
 
 
 def _one_of(seconds: set[float], name: str) -> object:
-    wanted = _VALUES[name]
+    wanted = VALUES[name]
     return wanted if wanted / 1000 in seconds else sorted(seconds)
 
 
@@ -328,8 +262,8 @@ def _recorded(engine: Engine, patch: pytest.MonkeyPatch) -> None:
     async def heal(
         client: LedgerClient, options: AutoRecoveryOptions, *, bookie_id: str, rng: random.Random
     ) -> None:
-        assert bookie_id == _VALUES["bookie_id"]
-        assert client.ledgers.root == _VALUES["metadata_root"]
+        assert bookie_id == VALUES["bookie_id"]
+        assert client.ledgers.root == VALUES["metadata_root"]
         engine.healing = options
         engine.is_healing.set()
 
