@@ -5,6 +5,7 @@
 - decommission: empties a bookie, or replaces it by another one.
 - directories: changes the list of its ledger directories.
 - inspect, inspect_commands: prints the content of a bookie's files, and its commands.
+- ledger_counts: counts the ledgers and fragments that name each bookie.
 - locations: records where bookies are.
 - rebalance: moves copies from full bookies to empty ones.
 """

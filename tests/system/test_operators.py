@@ -69,6 +69,16 @@ def test_a_bookie_that_is_emptied_is_listed_as_such(cluster: StandaloneCluster) 
     wait_for(lambda: state() == ("up", "writable"))
 
 
+def test_bookies_are_listed_with_the_ledgers_that_name_them(cluster: StandaloneCluster) -> None:
+    before = json.loads(cluster.run("bookie", "list", "--json"))
+    assert "ledgers" not in before[0]
+    cluster.run("append", "demo/counted", stdin=b"a\n")
+    listed = json.loads(cluster.run("bookie", "list", "--ledgers", "--json"))
+    assert len(listed) == 3
+    assert len({one["ledgers"] for one in listed}) == 1  # each ledger is at all three
+    assert listed[0]["ledgers"] == listed[0]["fragments"] > 0
+
+
 def test_bookies_are_shown_and_collect_on_request(cluster: StandaloneCluster) -> None:
     shown = json.loads(cluster.run("bookie", "show", "--json"))
     assert [one["bookie"] for one in shown] == sorted(f"127.0.0.1:{p}" for p in cluster.ports())
