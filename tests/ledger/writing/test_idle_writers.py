@@ -8,7 +8,7 @@ import trio
 
 from bookie.testing import CrashKind, SimCluster, simulate
 from ledger.client import LedgerClient
-from ledger.errors import BookieUnavailable
+from ledger.errors import BookieUnavailable, InvalidArgument
 from ledger.options import ClientOptions
 from ledger.writing.idle_replacement import CHANGES_PER_S
 from ledger.writing.writer import LedgerWriter
@@ -211,6 +211,12 @@ def test_an_idle_writer_without_a_replacement_looks_again_and_does_not_fail() ->
             await writer.close()
 
     simulate(scenario, 14, bookies=3)
+
+
+@pytest.mark.parametrize("delay_s", [0, -1, float("nan")])
+def test_a_delay_that_can_never_work_is_refused(delay_s: float) -> None:
+    with pytest.raises(InvalidArgument, match="idle_replacement_delay_s is more than 0, not"):
+        ClientOptions(idle_replacement_delay_s=delay_s)
 
 
 def test_an_idle_writer_waits_while_the_metadata_store_is_out_of_reach() -> None:
