@@ -169,15 +169,13 @@ class ReplicationWorker:
 
     async def _add(self, ledger_id: int) -> None:
         try:
-            mark = await self._marks.read(ledger_id)
             metadata, _ = await self._client.ledgers.read(ledger_id)
         except NoSuchLedger:
             self.backlog.add(ledger_id, 0)  # its mark is deleted
         except (MetadataCorrupt, InvalidArgument) as error:
             self.backlog.hold(ledger_id, [Hold(str(error))], trio.current_time())
         else:
-            if mark is not None:
-                self.backlog.add(ledger_id, copies_left(metadata, self._view.bookies))
+            self.backlog.add(ledger_id, copies_left(metadata, self._view.bookies))
 
     async def _heal_ledgers(self) -> None:
         while True:
@@ -259,7 +257,8 @@ class ReplicationWorker:
             return False
         if holds:
             raise _Held(*holds)
-        return not (found.fills or moved)
+        # What was filled is asked for again; a copy that was moved is known to be complete.
+        return not found.fills and len(moved) == len(found.moves)
 
     async def _lacking(
         self, mark: Mark, fixed: LedgerMetadata, holds: list[Hold]

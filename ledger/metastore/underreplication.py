@@ -17,6 +17,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
@@ -187,27 +188,33 @@ class UnderreplicationStore:
         version of its metadata. `owner` is unique to the process; its own lock, left by a call
         with an unknown outcome, is taken again.
         """
-        path = self._lock_path(ledger_id)
+        path, data = self._lock_path(ledger_id), encode_lock(owner)
         try:
-            await self._store.create(path, encode_lock(owner), is_ephemeral=True)
+            await self._store.create(path, data, is_ephemeral=True)
             is_locked = True
         except NodeExists:
-            is_locked = await self.lock_owner(ledger_id) == owner
+            is_locked = await self._is_own(path, data)
         try:
             yield is_locked
         finally:
             if is_locked:
                 with trio.move_on_after(_UNLOCK_S) as scope:
                     scope.shield = True
-                    await self._unlock(ledger_id, owner)
+                    await self._unlock(path, data)
 
-    async def _unlock(self, ledger_id: int, owner: str) -> None:
+    async def _unlock(self, path: str, data: bytes) -> None:
         try:
             # After the end of a session the lock may be another worker's.
-            if await self.lock_owner(ledger_id) == owner:
-                await self._store.delete(self._lock_path(ledger_id))
+            if await self._is_own(path, data):
+                await self._store.delete(path)
         except (NoSuchNode, MetadataUnavailable):
             pass  # it ends with the session, or with the next lock of this ledger
+
+    async def _is_own(self, path: str, data: bytes) -> bool:
+        try:
+            return (await self._store.get(path)).data == data
+        except NoSuchNode:
+            return False
 
     async def lock_owner(self, ledger_id: int) -> str | None:
         """Returns who holds the lock of a ledger; None if nobody does, "unknown" if its data cannot
@@ -353,6 +360,7 @@ def encode_mark(replicas: Sequence[str], created_ms: int) -> bytes:
     return _text(UnderreplicatedLedgerFormat(replica=replicas, ctime=created_ms))
 
 
+@lru_cache(maxsize=16)
 def encode_lock(owner: str) -> bytes:
     """Returns the data of a lock."""
     return _text(LockDataFormat(bookieId=owner))
