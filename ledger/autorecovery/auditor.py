@@ -2,8 +2,7 @@
 
 An audit is one pass over the metadata of all ledgers, paced in reads per second. It is due when a
 bookie was lost or is to be emptied, when an operator asks for it, and once a day; once a week it
-also asks the bookies which entries they hold. A pass that was not caused by a loss continues where
-the auditor before ended.
+also asks the bookies which entries they hold, and begins to ask where the auditor before ended.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ from ledger.errors import (
     LedgerError,
     MetadataConflict,
     MetadataCorrupt,
-    MetadataUnavailable,
     NoSuchLedger,
     NoSuchNode,
 )
-from ledger.metastore.decommissions import Decommissions
+from ledger.metastore.base import Delete
+from ledger.metastore.decommissions import Decommission, Decommissions
 from ledger.metastore.underreplication import PeriodicCheck
 from ledger.runtime.concurrency import map_bounded
 
@@ -42,8 +41,9 @@ _STEP = 64
 _PUBLISH_S = 10.0
 _RETRY_S = 1.0
 _RECOUNT_S = 5.0
-_SETTLED_MS = 10_000
-"""A writer may name a bookie until it has seen that it is read-only."""
+_SETTLED_S = 10.0
+"""A writer may name a bookie until it has seen that it is read-only. Counted by the auditor from
+when it saw the decommission, because clocks differ."""
 
 
 @dataclass(slots=True)
@@ -51,8 +51,12 @@ class _Pass:
     """One audit in progress."""
 
     report: AuditReport
+    begun_s: float
     counts: CopyCounts = field(default_factory=CopyCounts)
+    checked_to: int = -1
+    """The ledger up to which the auditor before asked for entries. Metadata are read of all."""
     marked: int = 0
+    unreadable: int = 0
     asks: int = 0
     naming: dict[str, dict[int, int]] = field(default_factory=dict)
     """Of each bookie to be emptied: the ledgers that name it, and about how many bytes."""
@@ -84,12 +88,15 @@ class Auditor:
         """Whether a pass from the beginning is due."""
         self._audited: dict[str, BookieState] = {}
         self._naming: dict[str, dict[int, int]] = {}
+        self._emptying_since_s: dict[str, float] = {}
         self.audits = 0
         """Passes that were completed."""
         view.on_change(self._bookies_changed)
         view.on_audit_wanted(self._audit_wanted)
 
     def _bookies_changed(self, changed: set[str]) -> None:
+        before, now_s = self._emptying_since_s, trio.current_time()
+        self._emptying_since_s = {one: before.get(one, now_s) for one in self._view.emptying}
         leaving = (BookieState.LOST, BookieState.EMPTYING)
         if any(self._view.bookies.state_of(one) in leaving for one in changed):
             self._audit_wanted()
@@ -105,7 +112,7 @@ class Auditor:
         while True:
             try:
                 await self._audit_once()
-            except MetadataUnavailable as error:
+            except LedgerError as error:
                 _log.warning("audit put off cause=%s", error)
                 await trio.sleep(_RETRY_S)
 
@@ -114,8 +121,12 @@ class Auditor:
         now_ms, marks = self._client.now_ms(), self._marks
         checks_entries, due_s = await self._due(now_ms)
         if self._is_loss or due_s <= 0:
-            self._is_loss = False
-            await self._audit(await self._begin(now_ms, checks_entries=checks_entries))
+            is_loss, self._is_loss = self._is_loss, False
+            try:
+                await self._audit(await self._begin(now_ms, checks_entries=checks_entries))
+            except LedgerError:
+                self._is_loss |= is_loss
+                raise
             await marks.set_last_check(PeriodicCheck.ALL_LEDGERS)
             if checks_entries:
                 await marks.set_last_check(PeriodicCheck.REPLICAS)
@@ -140,8 +151,9 @@ class Auditor:
                 last_ms = await self._marks.last_check_ms(check)
             except MetadataCorrupt:
                 last_ms = -1
-            # A wall clock that was set back must not put a check off forever.
-            age_s = max(0, now_ms - last_ms) / 1000 if last_ms >= 0 else float("inf")
+            age_s = (now_ms - last_ms) / 1000 if last_ms >= 0 else float("inf")
+            if age_s < -interval_s:
+                age_s = float("inf")  # a wall clock that was set back must not put it off for long
             dues.append(interval_s - age_s if interval_s > 0 else float("inf"))
         return dues[1] <= 0, min(dues)
 
@@ -156,20 +168,24 @@ class Auditor:
 
     async def _begin(self, now_ms: int, *, checks_entries: bool) -> _Pass:
         """Returns a pass from the beginning, or the one that another auditor did not end."""
-        before = await read_audit(self._client.store)
+        before, now_s = await read_audit(self._client.store), trio.current_time()
         fresh = AuditReport(
             auditor=self._auditor_id, begun_ms=now_ms, checks_entries=checks_entries
         )
         is_unended = before is not None and not before.ended_ms
         if before is None or not is_unended or before.checks_entries != checks_entries:
-            return _Pass(fresh)
+            return _Pass(fresh, now_s)
         if not checks_entries or self._view.emptying:
-            return _Pass(fresh)  # metadata are read faster than it matters
-        return _Pass(replace(fresh, begun_ms=before.begun_ms, after_ledger=before.after_ledger))
+            return _Pass(fresh, now_s)  # metadata are read faster than it matters
+        return _Pass(
+            replace(fresh, begun_ms=before.begun_ms, after_ledger=before.after_ledger),
+            now_s,
+            checked_to=before.after_ledger,
+        )
 
     async def _audit(self, audit: _Pass) -> None:
         audit.naming = {bookie: {} for bookie in self._view.emptying}
-        ids = [i for i in await self._client.list_ledgers() if i > audit.report.after_ledger]
+        ids = await self._client.list_ledgers()
         _log.info(
             "audit begins ledgers=%d checks_entries=%s", len(ids), audit.report.checks_entries
         )
@@ -182,7 +198,7 @@ class Auditor:
                 await self._examine(audit, ledger_id)
 
             await map_bounded(step, examine, concurrent_max=_STEP)
-            audit.report = replace(audit.report, after_ledger=step[-1])
+            audit.report = replace(audit.report, after_ledger=max(step[-1], audit.checked_to))
             if trio.current_time() >= published_s + _PUBLISH_S:
                 published_s = trio.current_time()
                 await self._publish(audit, ended_ms=0)
@@ -192,7 +208,7 @@ class Auditor:
         self._naming = {bookie: found for bookie, found in audit.naming.items() if found}
         _log.info("audit ends ledgers=%d marked=%d", len(ids), audit.marked)
         for bookie, found in audit.naming.items():
-            await self._count_down(bookie, found, audit.report.begun_ms)
+            await self._count_down(bookie, found, audit)
 
     async def _keep_pace(self, started_s: float, reads: int, asks: int) -> None:
         rates = (
@@ -208,6 +224,7 @@ class Auditor:
         except NoSuchLedger:
             return
         except MetadataCorrupt as error:
+            audit.unreadable += 1
             _log.error("ledger not audited ledger=%d cause=%s", ledger_id, error)
             return
         bookies = self._view.bookies
@@ -216,7 +233,7 @@ class Auditor:
             if any(bookie in fragment.bookies for fragment in metadata.fragments):
                 naming[ledger_id] = bytes_named(metadata, bookie)
         missing = [*to_be_copied(metadata, bookies)]
-        if audit.report.checks_entries:
+        if audit.report.checks_entries and ledger_id > audit.checked_to:
             missing += await self._lacking(audit, metadata)
         if missing:
             await self._mark(audit, ledger_id, missing)
@@ -299,11 +316,9 @@ class Auditor:
         is_named = any(bookie in fragment.bookies for fragment in metadata.fragments)
         return ledger_id if is_named else None
 
-    async def _count_down(
-        self, bookie: str, left: dict[int, int], audit_begun_ms: int | None
-    ) -> None:
-        """Publishes how far a decommission has come. `audit_begun_ms`: of the full pass that found
-        `left`; without any the bookie leaves the cluster."""
+    async def _count_down(self, bookie: str, left: dict[int, int], audit: _Pass | None) -> None:
+        """Publishes how far a decommission has come. `audit`: the full pass that found `left`;
+        without any the bookie leaves the cluster."""
         found = await self._decommissions.read(bookie)
         if found is None or found.state != "draining":
             return
@@ -315,23 +330,26 @@ class Auditor:
             bytes_total=max(found.bytes_total or 0, sum(left.values())),
             updated_ms=self._client.now_ms(),
         )
-        is_verified = (
-            not left
-            and audit_begun_ms is not None
-            and audit_begun_ms >= found.begun_ms + _SETTLED_MS
-        )
         try:
-            if is_verified:
-                await self._leave(bookie)
-                counted = replace(counted, state="emptied", waits_for=())
-            await self._decommissions.update(counted)
+            if not left and audit is not None and self._is_verified(bookie, audit):
+                await self._leave(replace(counted, state="emptied", waits_for=()))
+            else:
+                await self._decommissions.update(counted)
         except (MetadataConflict, NoSuchNode):
             pass  # it was cancelled, or changed: the next count is published
 
-    async def _leave(self, bookie: str) -> None:
-        """Removes a bookie that no metadata names from the cluster."""
+    def _is_verified(self, bookie: str, audit: _Pass) -> bool:
+        """Whether a pass that found no ledger of a bookie saw all that can name it."""
+        since_s = self._emptying_since_s.get(bookie, audit.begun_s)
+        return not audit.unreadable and audit.begun_s >= since_s + _SETTLED_S
+
+    async def _leave(self, emptied: Decommission) -> None:
+        """Removes a bookie that no metadata names from the cluster, in one step with the record
+        that it is emptied: a decommission may be cancelled at any time before."""
+        path, also = self._client.bookies.cookie_path(emptied.bookie), list[Delete]()
         try:
-            await self._client.bookies.delete_cookie(bookie)
+            also.append(Delete(path, (await self._client.store.get(path)).version))
         except NoSuchNode:
             pass
-        _log.info("bookie is emptied bookie=%s", bookie)
+        await self._decommissions.update(emptied, also=also)
+        _log.info("bookie is emptied bookie=%s", emptied.bookie)

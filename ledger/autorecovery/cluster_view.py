@@ -10,7 +10,8 @@ import math
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import TypeVar
 
 import trio
 
@@ -22,6 +23,8 @@ from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.decommissions import PATH, Decommission, Decommissions
 from ledger.metastore.underreplication import UnderreplicationStore
+
+T = TypeVar("T")
 
 _SETTLE_S = 0.2
 _RETRY_S = 1.0
@@ -81,8 +84,9 @@ class ClusterView:
                 f"{root}/cookies",
                 PATH,
             ):
-                nursery.start_soon(self._follow, self._store.watch_children, path)
-            nursery.start_soon(self._follow_enabled)
+                watch = partial(self._store.watch_children, path)
+                nursery.start_soon(_follow, watch, self._noticed)
+            nursery.start_soon(_follow, self._marks.watch_enabled, self._set_enabled)
             nursery.start_soon(self._follow_delay)
             await self._look()
             task_status.started()
@@ -90,28 +94,27 @@ class ClusterView:
                 await self._wait()
                 await self._look()
 
-    async def _follow(self, watch: Callable[[str], AsyncGenerator[Any, None]], path: str) -> None:
-        async with aclosing(watch(path)) as changes:
-            async for _ in changes:
-                self._moved.set()
+    def _noticed(self, _names: object) -> None:
+        self._moved.set()
 
-    async def _follow_enabled(self) -> None:
-        async with aclosing(self._marks.watch_enabled()) as changes:
-            async for is_enabled in changes:
-                self.is_enabled = is_enabled
-                self._announce(set())
+    def _set_enabled(self, is_enabled: bool) -> None:
+        self.is_enabled = is_enabled
+        self._announce(set())
 
     async def _follow_delay(self) -> None:
         is_first = True
-        async with aclosing(self._marks.watch_delay()) as changes:
-            async for delay_s in changes:
-                default_s = self._options.lost_bookie_recovery_delay_s
-                self._lost.delay_s = default_s if delay_s is None else delay_s
-                self._moved.set()
-                if not is_first:
-                    for wanted in self._wanted:
-                        wanted()
-                is_first = False
+
+        def set_delay(delay_s: int | None) -> None:
+            nonlocal is_first
+            default_s = self._options.lost_bookie_recovery_delay_s
+            self._lost.delay_s = default_s if delay_s is None else delay_s
+            self._moved.set()
+            if not is_first:
+                for wanted in self._wanted:
+                    wanted()
+            is_first = False
+
+        await _follow(self._marks.watch_delay, set_delay)
 
     async def _wait(self) -> None:
         """Returns after a change, or when a bookie that is waited for is lost."""
@@ -156,6 +159,19 @@ class ClusterView:
         self._disabled.unpark_all()
         for listener in self._listeners:
             listener(changed)
+
+
+async def _follow(
+    watch: Callable[[], AsyncGenerator[T, None]], on_value: Callable[[T], None]
+) -> None:
+    """Calls `on_value` for each value, also after outages of the metadata store."""
+    while True:
+        try:
+            async with aclosing(watch()) as values:
+                async for value in values:
+                    on_value(value)
+        except MetadataUnavailable:
+            await trio.sleep(_RETRY_S)
 
 
 async def read_bookies(registry: BookieRegistry, decommissions: Decommissions) -> Bookies:

@@ -145,8 +145,8 @@ class ReplicationWorker:
     async def _feed(self) -> None:
         """Adds marked ledgers to the backlog. Without marks it waits for one, asking nothing."""
         while True:
-            await self._wait_for_marks()
             try:
+                await self._wait_for_marks()
                 marked = await self._marks.list()
                 missing = self.backlog.unknown(marked, trio.current_time())
                 missing = [one for one in missing if one not in self.in_progress]
@@ -231,6 +231,8 @@ class ReplicationWorker:
             if mark is None:
                 return
             for _ in range(_ROUNDS_MAX):
+                if not self._view.is_enabled:
+                    return  # the mark stays for the time when it is enabled again
                 if await self._heal_some(mark):
                     if await self._marks.unmark(mark):
                         self.statistics.ledgers_healed += 1
@@ -248,16 +250,19 @@ class ReplicationWorker:
         for fill in found.fills:
             await self._fill(fixed, fill, holds)
         moved = [move for move in found.moves if await self._move(fixed, move, holds)]
+        moved = [move for move in moved if not self._is_leaving(move.new)]
         if moved:
             await self._store(metadata, version, moved)
+            return False
         is_end_marked = not metadata.is_closed and self._is_end_marked(mark, metadata)
         if (found.is_end_unsafe or is_end_marked) and await self._end_ledger(
-            metadata, is_unsafe=found.is_end_unsafe, holds=holds
+            metadata, version, is_unsafe=found.is_end_unsafe, holds=holds
         ):
             return False
         if holds:
             raise _Held(*holds)
-        # What was filled is asked for again; a copy that was moved is known to be complete.
+        # What was filled is asked for again. A copy that was moved is complete; if one was not,
+        # its bookie may have returned, and it is not known yet what that one lacks.
         return not found.fills and len(moved) == len(found.moves)
 
     async def _lacking(
@@ -329,6 +334,11 @@ class ReplicationWorker:
         self.statistics.copies_moved += 1
         return True
 
+    def _is_leaving(self, bookie: str) -> bool:
+        """Whether a bookie was lost, or is to be emptied, since it was chosen."""
+        state = self._view.bookies.state_of(bookie)
+        return state in (BookieState.LOST, BookieState.EMPTYING)
+
     def _count(self, report: CopyReport) -> None:
         self.statistics.entries_copied += report.entries
         self.statistics.bytes_copied += report.payload_bytes
@@ -355,10 +365,11 @@ class ReplicationWorker:
         return any(one in mark.replicas for one in metadata.last_fragment.bookies)
 
     async def _end_ledger(
-        self, metadata: LedgerMetadata, *, is_unsafe: bool, holds: list[Hold]
+        self, metadata: LedgerMetadata, version: int, *, is_unsafe: bool, holds: list[Hold]
     ) -> bool:
         """Recovers an open ledger whose writer does not complete its last fragment; returns whether
-        it did. While the writer is known to be alive it is never recovered."""
+        it did. While the writer is known to be alive it is never recovered. Raises MetadataConflict
+        if the metadata, which names the writer, changed since it was read."""
         ledgers, ledger_id = self._client.ledgers, metadata.ledger_id
         if await ledgers.is_writer_alive(metadata):
             if is_unsafe:
@@ -375,6 +386,9 @@ class ReplicationWorker:
             holds.append(Hold(reason, retry_s=left_s))
             return False
         _log.info("recovering ledger=%d cause=its writer is gone", ledger_id)
+        if metadata.in_recovery() is not metadata:
+            # At this version, because another client may have begun to write a reserved ledger.
+            await ledgers.compare_and_put(metadata.in_recovery(), version)
         opened = self._client.open_ledger(ledger_id, password=metadata.password, recover=True)
         await (await opened).aclose()
         return True

@@ -202,7 +202,7 @@ class BookieRegistry:
     async def read_cookie(self, bookie_id: str) -> tuple[Cookie, int] | None:
         """Returns the cookie and its version, None if there is none. Raises MetadataCorrupt."""
         try:
-            node = await self._store.get(self._cookie_path(bookie_id))
+            node = await self._store.get(self.cookie_path(bookie_id))
         except NoSuchNode:
             return None
         return decode_cookie(node.data), node.version
@@ -212,7 +212,7 @@ class BookieRegistry:
     ) -> None:
         """Creates the cookie (raises NodeExists), or replaces the one of `version` (raises
         MetadataConflict, NoSuchNode)."""
-        path = self._cookie_path(bookie_id)
+        path = self.cookie_path(bookie_id)
         if version is None:
             await self._store.create(path, encode_cookie(cookie))
         else:
@@ -220,7 +220,7 @@ class BookieRegistry:
 
     async def delete_cookie(self, bookie_id: str, version: int = ANY_VERSION) -> None:
         """Removes the bookie from the cluster. Raises NoSuchNode, MetadataConflict."""
-        await self._store.delete(self._cookie_path(bookie_id), version)
+        await self._store.delete(self.cookie_path(bookie_id), version)
 
     # Starts with empty directories.
 
@@ -309,7 +309,8 @@ class BookieRegistry:
     async def _info(self, parent: str, name: str) -> BookieInfo:
         return decode_info(name, (await self._store.get(f"{parent}/{name}")).data)
 
-    def _cookie_path(self, bookie_id: str) -> str:
+    def cookie_path(self, bookie_id: str) -> str:
+        """Returns the path of a bookie's cookie. Raises InvalidArgument."""
         return f"{self._cookies}/{check_bookie_id(bookie_id)}"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal
@@ -21,7 +21,7 @@ from ledger.errors import (
     NodeExists,
     NoSuchNode,
 )
-from ledger.metastore.base import MetadataStore, Node
+from ledger.metastore.base import Change, MetadataStore, Node, Put
 from ledger.metastore.paths import check_bookie_id
 
 PATH: Final = "/ledgerstream/decommissions"
@@ -117,9 +117,9 @@ class Decommissions:
         node exists is enough to choose the bookie for no new copy."""
         return frozenset(await self._store.children(PATH))
 
-    async def update(self, one: Decommission) -> Decommission:
+    async def update(self, one: Decommission, *, also: Sequence[Change] = ()) -> Decommission:
         """Replaces the node that has `one.version`, and returns what is stored then. Fields that
-        this release does not know are kept.
+        this release does not know are kept. The changes `also` are made in the same transaction.
 
         Raises MetadataConflict if it has another version, NoSuchNode if it was cancelled, and
         MetadataCorrupt.
@@ -133,8 +133,9 @@ class Decommissions:
             raise MetadataConflict(
                 f"{path} has version {node.version}, not {one.version}: it was changed meanwhile"
             )
-        version = await self._store.put(path, _encode(one, _document(path, node.data)), one.version)
-        return replace(one, version=version, waits_for=_bounded(one.waits_for))
+        put = Put(path, _encode(one, _document(path, node.data)), one.version)
+        await self._store.transaction([put, *also])
+        return replace(one, version=one.version + 1, waits_for=_bounded(one.waits_for))
 
     async def cancel(self, bookie: str) -> bool:
         """Removes the node, also a damaged one. Returns False if there was none."""
