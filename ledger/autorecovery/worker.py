@@ -216,6 +216,8 @@ class ReplicationWorker:
             mark = await self._marks.read(ledger_id)
             if mark is not None:
                 await self._marks.unmark(mark)
+            else:
+                await self._marks.prune(ledger_id)
         except (MetadataUnavailable, MetadataCorrupt):
             return
         self.statistics.ledgers_deleted += 1
@@ -229,6 +231,7 @@ class ReplicationWorker:
                 raise _Held(Hold("another worker copies it", retry_s=_OTHERS_RETRY_S))
             mark = await self._marks.read(ledger_id)
             if mark is None:
+                await self._marks.prune(ledger_id)
                 return
             for _ in range(_ROUNDS_MAX):
                 if not self._view.is_enabled:

@@ -149,6 +149,11 @@ class UnderreplicationStore:
         await self._prune(path)
         return True
 
+    async def prune(self, ledger_id: int) -> None:
+        """Deletes the empty folders of a mark whose deletion was interrupted: by them `list` would
+        find the ledger for ever."""
+        await self._prune(self._path(ledger_id))
+
     async def list(self) -> builtins.list[int]:
         """Returns the marked ledgers, ascending. A mark may be gone or made meanwhile."""
         found = []

@@ -289,3 +289,17 @@ def test_a_decommission_that_is_cancelled_at_the_last_moment_leaves_the_cookie()
             assert await client.bookies.read_cookie(bookie) is not None
 
     simulate(scenario, 10, bookies=4)
+
+
+def test_a_mark_whose_deletion_got_no_answer_is_not_found_for_ever() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with cluster.client() as client:
+            ledger_id = await written(client)
+            await client.underreplication.mark(ledger_id, [])
+            path = f"/ledgers/underreplication/ledgers/0000/0000/0000/{ledger_id:04x}"
+            await client.store.delete(f"{path}/urL{ledger_id:010d}")
+            assert await client.underreplication.list() == [ledger_id]
+            async with healing(cluster):
+                await until_no_marks(client)
+
+    simulate(scenario, 11)

@@ -99,6 +99,19 @@ async def test_the_list_is_that_of_the_marks_and_leaves_no_folders() -> None:
         assert await store.children(f"{BASE}/ledgers") == []
 
 
+async def test_folders_that_an_interrupted_deletion_left_are_pruned() -> None:
+    store, marks = opened()
+    async with store:
+        await marks.mark(7, ["b1:1"])
+        await marks.mark(8, ["b1:1"])
+        await store.delete(PATH_OF_7)
+        assert await marks.list() == [7, 8], "folders count as marks"
+        await marks.prune(7)
+        await marks.prune(8)
+        assert await marks.list() == [8]
+        assert await marks.read(8) is not None
+
+
 async def test_one_worker_has_the_lock_and_takes_its_own_again() -> None:
     tree = MemoryTree()
     store, marks = opened(tree)
