@@ -148,6 +148,8 @@ class ReplicationWorker:
             try:
                 await self._wait_for_marks()
                 marked = await self._marks.list()
+                if not marked:
+                    await self._marks.prune_empty()
                 missing = self.backlog.unknown(marked, trio.current_time())
                 missing = [one for one in missing if one not in self.in_progress]
                 room = max(0, _FED_MAX - len(self.backlog))

@@ -154,6 +154,20 @@ class UnderreplicationStore:
         find the ledger for ever."""
         await self._prune(self._path(ledger_id))
 
+    async def prune_empty(self) -> None:
+        """Deletes the folders that interrupted deletions left without a mark: `watch_any` would
+        yield True for ever. To be called when `list` found nothing."""
+        await self._prune_below(self._ledgers, 4)
+
+    async def _prune_below(self, path: str, levels: int) -> None:
+        for name in await self._folders(path):
+            if levels > 1:
+                await self._prune_below(f"{path}/{name}", levels - 1)
+            try:
+                await self._store.delete(f"{path}/{name}")
+            except (InvalidArgument, NoSuchNode, MetadataConflict):
+                pass  # it is in use again
+
     async def list(self) -> builtins.list[int]:
         """Returns the marked ledgers, ascending. A mark may be gone or made meanwhile."""
         found = []

@@ -109,7 +109,12 @@ async def test_folders_that_an_interrupted_deletion_left_are_pruned() -> None:
         await marks.prune(7)
         await marks.prune(8)
         assert await marks.list() == [8]
-        assert await marks.read(8) is not None
+        await store.delete(f"{BASE}/ledgers/0000/0000/0000/0008/urL0000000008")
+        await store.delete(f"{BASE}/ledgers/0000/0000/0000/0008")
+        await marks.mark(LARGE, [])
+        await marks.prune_empty()
+        assert await store.children(f"{BASE}/ledgers") == ["7fff"]
+        assert await marks.read(LARGE) is not None
 
 
 async def test_one_worker_has_the_lock_and_takes_its_own_again() -> None:
