@@ -30,7 +30,8 @@ help:
 	@echo "make spark    with Spark, its newest and its oldest version that will do; needs Java"
 	@echo "make spark-kills  exactly-once pipelines under KILLS=2000 kills; SEED=7 for other ones"
 	@echo "make check    formatting, lint, types, import rules, tidy tests"
-	@echo "make sim      simulated clusters under faults: SEEDS=200, or SEED=7 to repeat one (TRACE=1)"
+	@echo "make sim      simulated clusters under faults: SEEDS=200, or SEED=7 to repeat one (TRACE=1);"
+	@echo "              SCENARIO=healing: those that heal themselves, alone"
 	@echo "make bench    the benchmarks of the table in docs/performance.md, one JSON object each"
 	@echo "make format   let ruff format and fix"
 	@echo "make docs     write docs/configuration.md, metrics.md and api.md from the code"
@@ -120,7 +121,8 @@ faces: $(STAMP)
 	$(BIN)/python -m tools.faces.generate
 
 sim: $(STAMP)
-	$(BIN)/python -m tests.sim $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(TRACE),--trace)
+	$(BIN)/python -m tests.sim $(if $(SCENARIO),--scenario $(SCENARIO)) $(if $(SEED),--seed $(SEED),--seeds $(SEEDS)) $(if $(TRACE),--trace)
+	$(if $(SEED)$(SCENARIO),,$(BIN)/python -m tests.sim --scenario healing --seeds $(SEEDS))
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks all --json

@@ -65,13 +65,15 @@ class Outcome:
 
 def steps(seeds: int, kills: int) -> list[Step]:
     ignored = [f"--ignore={name}" for name in FILES]  # a step of their own
+    # Other seeds each night; the report says which.
+    drawn = "--first", str(int(time.time())), "--seeds", str(seeds)
     return [
         Step("tests", (*_PYTEST, "-m", "not interop and not spark", *ignored)),
         Step(
             "crash-points", ("tests.bookie.storage.crash_points", "-n", "2", "--dist", "loadfile")
         ),
-        # Other seeds each night; the report says which.
-        Step("simulator", ("tests.sim", "--first", str(int(time.time())), "--seeds", str(seeds))),
+        Step("simulator", ("tests.sim", *drawn)),
+        Step("simulator-healing", ("tests.sim", "--scenario", "healing", *drawn)),
         Step("interop", (*_PYTEST, "-m", "interop")),
         Step("spark", (*_PYTEST, "-m", "spark")),
         Step("spark-kills", ("tests.spark.kills.killing", "--kills", str(kills))),

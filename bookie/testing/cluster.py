@@ -179,6 +179,7 @@ class SimCluster:
         process = SimProcess(bookie, lambda: self._freeze(bookie))
         node.process = process
         rng = self.simulation.chance(f"run/{bookie}/{self.restarts}")
+        must_refuse = node.is_lost
 
         async def body() -> None:
             mounted = node.disk.mount()
@@ -195,7 +196,7 @@ class SimCluster:
             node.bookie = server
             async with trio.open_nursery() as nursery:
                 await nursery.start(server.run)
-                assert not node.is_lost, f"{bookie} serves although its disk is lost"
+                assert not must_refuse, f"{bookie} serves although its disk is lost"
                 self.simulation.trace("started", bookie)
                 process.started.set()
 
@@ -341,6 +342,11 @@ class SimCluster:
         if process.error is not None:
             self._judge_death(node, process.error)
         return is_done
+
+    def retire(self, bookie: str) -> None:
+        """Takes a bookie from `bookies` that left the cluster: it may continue to run, and must not
+        start again."""
+        self._nodes[bookie].is_lost = True
 
     def jump_clock(self, node: str, milliseconds: int) -> None:
         """Moves the wall clock of a bookie or client forward or back."""

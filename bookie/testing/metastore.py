@@ -71,6 +71,13 @@ class SimMetadata:
             self.simulation.trace("metadata expire", node)
             self._sessions[node].inner.expire_session()
 
+    def node_of(self, session: object) -> str | None:
+        """Returns the node whose session this is (`MemoryStore.session`); None if it has ended."""
+        for node, store in self._sessions.items():
+            if store.inner.session is session:
+                return node
+        return None
+
     def cut_off(self, node: str) -> None:
         """Calls of `node` no longer reach the store, until `heal`."""
         self._unreachable[node] = True

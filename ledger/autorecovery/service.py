@@ -58,6 +58,8 @@ class AutoRecovery:
         )
         self.auditor = Auditor(client, self.view, options, auditor_id=bookie_id)
         self._election = AuditorElection(client.store, client.ledgers.root, rng)
+        self.is_auditor = False
+        """Whether this process believes that it is the auditor."""
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Works until cancelled; started once the bookies are known."""
@@ -75,8 +77,10 @@ class AutoRecovery:
                 self._election.elected(self._bookie_id) as term,
                 trio.open_nursery() as nursery,
             ):
+                self.is_auditor = True
                 nursery.start_soon(self.auditor.run)
                 await term.wait_over()
+                self.is_auditor = False
                 nursery.cancel_scope.cancel()
 
     async def _report(self) -> None:

@@ -151,12 +151,12 @@ class UnderreplicationStore:
 
     async def prune(self, ledger_id: int) -> None:
         """Deletes the empty folders of a mark whose deletion was interrupted: by them `list` would
-        find the ledger for ever."""
+        find the ledger forever."""
         await self._prune(self._path(ledger_id))
 
     async def prune_empty(self) -> None:
         """Deletes the folders that interrupted deletions left without a mark: `watch_any` would
-        yield True for ever. To be called when `list` found nothing."""
+        yield True forever. To be called when `list` found nothing."""
         await self._prune_below(self._ledgers, 4)
 
     async def _prune_below(self, path: str, levels: int) -> None:

@@ -1,5 +1,6 @@
 """Command line of the simulator: `python -m tests.sim --seed 7 [--trace]`, `--seeds 200`.
 
+`--scenario healing` runs clusters that heal themselves (`tests.sim.healing`).
 Exit code 1 if any seed fails, with the seed and how to run it again.
 """
 
@@ -14,15 +15,14 @@ import traceback
 from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 
-from tests.sim.attempt import attempt
-from tests.sim.bugs import BUGS
-from tests.sim.run import Outcome, run_seed
+from tests.sim.attempt import BUGS, RUNS, attempt
+from tests.sim.run import Outcome
 
 
 def main() -> int:
     options = _parse()
     if options.seed is not None:
-        return _run_one(options.seed, options.bug, is_traced=options.trace)
+        return _run_one(options, is_traced=options.trace)
     return _run_many(range(options.first, options.first + options.seeds), options)
 
 
@@ -38,16 +38,24 @@ def _parse() -> argparse.Namespace:
         default=os.cpu_count() or 1,
         help="processes at once (default: one per core)",
     )
-    parser.add_argument("--bug", choices=sorted(BUGS), help="plant this bug first")
+    parser.add_argument(
+        "--scenario", choices=sorted(RUNS), default="faults", help="what is run (default faults)"
+    )
+    parser.add_argument("--bug", help="plant this bug of the scenario first")
     parser.add_argument("--twice", action="store_true", help="run each seed twice and compare")
     parser.add_argument("--keep-going", action="store_true", help="do not stop at a failure")
-    return parser.parse_args()
+    options = parser.parse_args()
+    known = sorted(BUGS[options.scenario])
+    if options.bug is not None and options.bug not in known:
+        parser.error(f"the bugs of {options.scenario} are {', '.join(known)}")
+    return options
 
 
-def _run_one(seed: int, bug: str | None, *, is_traced: bool) -> int:
-    begun = time.perf_counter()
+def _run_one(options: argparse.Namespace, *, is_traced: bool) -> int:
+    begun, seed = time.perf_counter(), options.seed
+    run_seed = RUNS[options.scenario]
     try:
-        outcome = run_seed(seed, bug=bug, trace_file=sys.stdout if is_traced else None)
+        outcome = run_seed(seed, bug=options.bug, trace_file=sys.stdout if is_traced else None)
     except Exception:  # noqa: BLE001 - whatever it is, it is what this seed found
         traceback.print_exc()
         print(f"seed {seed} FAILED")
@@ -65,7 +73,7 @@ def _results(seeds: range, options: argparse.Namespace) -> Iterator[tuple[int, O
     """Outcomes as they come; only a few seeds wait at once."""
     if options.jobs == 1:
         for seed in seeds:
-            yield seed, attempt(seed, options.bug, options.twice)
+            yield seed, attempt(options.scenario, seed, options.bug, options.twice)
         return
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(options.jobs, mp_context=context, max_tasks_per_child=50) as pool:
@@ -75,7 +83,8 @@ def _results(seeds: range, options: argparse.Namespace) -> Iterator[tuple[int, O
             while remaining or running:
                 while remaining and len(running) < 2 * options.jobs:
                     seed = remaining.pop(0)
-                    running[pool.submit(attempt, seed, options.bug, options.twice)] = seed
+                    given = options.scenario, seed, options.bug, options.twice
+                    running[pool.submit(attempt, *given)] = seed
                 done, _ = wait(running, return_when=FIRST_COMPLETED)
                 for future in done:
                     yield running.pop(future), future.result()
@@ -92,7 +101,7 @@ def _run_many(seeds: range, options: argparse.Namespace) -> int:
         finished += 1
         if isinstance(outcome, str):
             failed[seed] = outcome
-            print(f"\nseed {seed} FAILED: {outcome}\nagain: {_command(seed, options.bug)}")
+            print(f"\nseed {seed} FAILED: {outcome}\nagain: {_command(seed, options)}")
             if not options.keep_going:
                 break
         else:
@@ -106,12 +115,14 @@ def _run_many(seeds: range, options: argparse.Namespace) -> int:
     seconds = time.perf_counter() - begun
     print(f"{finished} seeds, {virtual_s:.0f} virtual s in {seconds:.0f} s, failed: {len(failed)}")
     for seed in sorted(failed):
-        print(f"again: {_command(seed, options.bug)}")
+        print(f"again: {_command(seed, options)}")
     return 1 if failed else 0
 
 
-def _command(seed: int, bug: str | None) -> str:
-    return f"python -m tests.sim --seed {seed}" + (f" --bug {bug}" if bug else "")
+def _command(seed: int, options: argparse.Namespace) -> str:
+    scenario = "" if options.scenario == "faults" else f" --scenario {options.scenario}"
+    bug = f" --bug {options.bug}" if options.bug else ""
+    return f"python -m tests.sim{scenario} --seed {seed}{bug}"
 
 
 def _show_progress(text: str) -> None:

@@ -6,13 +6,19 @@ A module of its own, because a spawned process cannot import what `__main__` hol
 from __future__ import annotations
 
 from bookie.testing.process import leaves_of
-from tests.sim.run import Outcome, run_seed
+from tests.sim import bugs, run
+from tests.sim.healing import bugs as healing_bugs
+from tests.sim.healing import run as healing_run
+from tests.sim.run import Outcome
+
+RUNS = {"faults": run.run_seed, "healing": healing_run.run_seed}
+BUGS = {"faults": bugs.BUGS, "healing": healing_bugs.BUGS}
 
 
-def attempt(seed: int, bug: str | None, is_repeated: bool) -> Outcome | str:
+def attempt(scenario: str, seed: int, bug: str | None, is_repeated: bool) -> Outcome | str:
     try:
-        outcome = run_seed(seed, bug=bug)
-        again = run_seed(seed, bug=bug) if is_repeated else outcome
+        outcome = RUNS[scenario](seed, bug=bug)
+        again = RUNS[scenario](seed, bug=bug) if is_repeated else outcome
     except Exception as error:  # noqa: BLE001 - sent to the parent as text
         return "; ".join(f"{type(leaf).__name__}: {leaf}" for leaf in leaves_of(error))
     if again.trace_hash != outcome.trace_hash:

@@ -44,18 +44,18 @@ async def check_convergence(cluster: SimCluster, workload: Workload, model: Mode
     deadline_s = cluster.simulation.now_s + CONVERGENCE_S
     cluster.simulation.call_at(deadline_s, lambda: stack.extend(waiting_at(task)))
     with trio.move_on_after(CONVERGENCE_S) as scope:
-        await _start_bookies(cluster)
+        await start_bookies(cluster)
         step = "actors finish"
         await workload.stop()
         # One more round: actors may have met the last of the dying bookies.
-        await _start_bookies(cluster)
+        await start_bookies(cluster)
         async with cluster.client("checker") as client, cluster.client("rival") as rival:
             step = "bookies take entries"
             await _wait_writable(cluster, client)
             step = "every ledger is closed and read"
             for history in model.ledgers.values():
                 if not history.is_being_deleted:
-                    await _settle(history, workload, client, rival)
+                    await settle(history, workload, client, rival)
             if workload.streams is not None:
                 step = "the stream is sealed, read and written again"
                 await workload.streams.check(client)
@@ -82,7 +82,7 @@ async def _wait_writable(cluster: SimCluster, client: LedgerClient) -> None:
                 return
 
 
-async def _start_bookies(cluster: SimCluster) -> None:
+async def start_bookies(cluster: SimCluster) -> None:
     """A bookie may still die of what it began during the last fault; then it starts again."""
     while True:
         await cluster.start_all()
@@ -91,7 +91,7 @@ async def _start_bookies(cluster: SimCluster) -> None:
         await trio.sleep(_RETRY_S)
 
 
-async def _settle(
+async def settle(
     history: LedgerHistory, workload: Workload, client: LedgerClient, rival: LedgerClient
 ) -> None:
     """Two recover the ledger at once and must agree; the model compares all they see."""

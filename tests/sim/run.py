@@ -51,9 +51,9 @@ def run_seed(seed: int, *, bug: str | None = None, trace_file: TextIO | None = N
             simulation,
             bookies=chance.choice((3, 3, 4, 5)),
             config=partial(_config, is_varied, syncs_late),
-            network=_network_options(chance),
+            network=network_options(chance),
         )
-        _separate_disks(cluster, simulation.chance("separate disks"))
+        separate_disks(cluster, simulation.chance("separate disks"))
         loses_disk, rots = _disk_damage(simulation)
         ack_quorum_min = 2 if loses_disk or rots else 1
         async with cluster:
@@ -108,7 +108,7 @@ def _disk_damage(simulation: Simulation) -> tuple[bool, bool]:
     return is_lost, not is_lost and simulation.chance("rotten disk").random() < 0.2
 
 
-def _network_options(chance: random.Random) -> NetworkOptions:
+def network_options(chance: random.Random) -> NetworkOptions:
     return NetworkOptions(
         latency_max_s=chance.choice((0.0005, 0.002, 0.02)),
         split_probability=chance.choice((0.0, 0.05, 0.3)),
@@ -121,7 +121,7 @@ def _config(is_varied: bool, syncs_late: bool, name: str, chance: random.Random)
     return replace(made, journal_sync_data=False) if syncs_late else made
 
 
-def _separate_disks(cluster: SimCluster, chance: random.Random) -> None:
+def separate_disks(cluster: SimCluster, chance: random.Random) -> None:
     """Half of the bookies have a disk for each of their directories."""
     for name in cluster.bookies:
         config = cluster.config(name)

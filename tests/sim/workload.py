@@ -124,11 +124,15 @@ class Workload:
             # A client may well recover what it wrote itself.
             await self.recover(client, self.model.ledgers[max(self.model.ledgers)])
 
-    async def _write_one(self, client: LedgerClient, chance: random.Random) -> None:
+    def _quorums(self, chance: random.Random) -> tuple[int, int, int]:
+        """Returns the ensemble size, write quorum and ack quorum of the next ledger."""
         least = self.options.ack_quorum_min
         ensemble = chance.randint(least, len(self.cluster.bookies))
         write_quorum = chance.randint(least, ensemble)
-        ack_quorum = chance.randint(least, write_quorum)
+        return ensemble, write_quorum, chance.randint(least, write_quorum)
+
+    async def _write_one(self, client: LedgerClient, chance: random.Random) -> None:
+        ensemble, write_quorum, ack_quorum = self._quorums(chance)
         try:
             writer = await client.create_ledger(
                 ensemble_size=ensemble,

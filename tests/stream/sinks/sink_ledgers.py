@@ -25,11 +25,15 @@ async def write_ledger(
     sink_id: str | None = None,
     batch_id: int | None = None,
     event_times: Sequence[Sequence[int]] | None = None,
+    quorums: tuple[int, int, int] = (3, 3, 2),
 ) -> SinkLedger:
     """Returns a closed ledger with these records, one list for each entry."""
+    size, write_quorum, ack_quorum = quorums
     custom = ledger_tags(namespace, stream, sink_id=sink_id, batch_id=batch_id, attempt="t")
     tally, records, nbytes = SegmentTally(), 0, 0
-    async with client.create_ledger(custom=custom) as ledger:
+    async with client.create_ledger(
+        ensemble_size=size, write_quorum=write_quorum, ack_quorum=ack_quorum, custom=custom
+    ) as ledger:
         for number, values in enumerate(entries):
             payload = encode(
                 values,
