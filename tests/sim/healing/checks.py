@@ -11,7 +11,7 @@ import trio
 
 from bookie.testing.cluster import BOOKIE_PORT, SimCluster
 from bookie.testing.scheduler import waiting_at
-from ledger.autorecovery.held_entries import lacking_ranges
+from ledger.autorecovery.missing_entries import lacking_ranges
 from ledger.client import LedgerClient
 from ledger.core.autorecovery.backlog import Held
 from ledger.core.copies import CopyVerdict

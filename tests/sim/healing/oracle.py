@@ -16,7 +16,7 @@ from typing import Any
 import trio
 
 from bookie.testing.cluster import BOOKIE_PORT, SimCluster
-from ledger.autorecovery.held_entries import lacking_ranges
+from ledger.autorecovery.missing_entries import lacking_ranges
 from ledger.autorecovery.published import AUDIT_PATH, AuditReport
 from ledger.autorecovery.published import _decode as decode_report
 from ledger.autorecovery.service import AutoRecovery

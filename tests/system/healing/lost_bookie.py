@@ -2,8 +2,8 @@
 
 `python -m tests.system.healing.lost_bookie --ledgers 50000 --case disk`. Real processes: five
 bookies with auto-recovery, ledgers of three sizes with write quorum 3, and a stream that is
-appended to. A bookie is killed with -9 and its directories are deleted; in the end every ledger must
-have three copies again, the stream must be whole, and no append may have failed.
+appended to. A bookie is killed with -9 and its directories are deleted; in the end every ledger
+must have three copies again, the stream must be whole, and no append may have failed.
 
 Cases: `disk`: one bookie; `two`: another one inside the delay; `returns`: the lost one comes back,
 with its disks, half way; `auditor`: the auditor is killed, too.
@@ -98,7 +98,8 @@ class Loss:
 
     async def _write(self, client: LedgerClient) -> None:
         begun_s = time.monotonic()
-        counts, weights = zip(*_SIZES, strict=True)
+        counts = [count for count, _ in _SIZES]
+        weights = [weight for _, weight in _SIZES]
         waiting = iter(range(self.ledgers))
 
         async def write_some() -> None:
