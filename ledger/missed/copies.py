@@ -120,8 +120,7 @@ class MissedCopies:
         What was not recorded still waits, also after a cancellation."""
         failed: list[LedgerError] = []
 
-        async def record(ledger_id: int) -> None:
-            bookies = tuple(self._pending[ledger_id])
+        async def record(ledger_id: int, bookies: tuple[str, ...]) -> None:
             try:
                 await self._marks.mark(ledger_id, bookies)
                 self.recorded += 1
@@ -137,8 +136,8 @@ class MissedCopies:
             self._recorded(ledger_id, bookies)
 
         async with trio.open_nursery() as nursery:
-            for ledger_id in islice(self._pending, _AT_ONCE):
-                nursery.start_soon(record, ledger_id)
+            for ledger_id, bookies in islice(self._pending.items(), _AT_ONCE):
+                nursery.start_soon(record, ledger_id, tuple(bookies))
         return failed[0] if failed else None
 
     def _recorded(self, ledger_id: int, bookies: tuple[str, ...]) -> None:

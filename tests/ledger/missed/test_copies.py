@@ -170,6 +170,20 @@ async def test_what_is_in_doubt_when_a_client_closes_is_marked_even_if_it_is_can
     assert trio.current_time() < FINISH_S
 
 
+async def test_marks_that_are_being_recorded_when_a_client_closes_are_waited_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    marks = MarksDouble()
+    marks.delay_s = 0.1
+    async with opened(marks) as missed:
+        for ledger_id in range(40):
+            missed.record(ledger_id, ["b1"])
+        await trio.sleep(0.05)
+        await missed.finish()
+    assert sorted(marks.marked) == list(range(40))
+    assert trio.current_time() < FINISH_S
+
+
 async def test_an_outage_at_the_end_is_not_waited_for_and_reported(
     autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
