@@ -314,4 +314,5 @@ def client_options(chance: random.Random) -> ClientOptions:
         read_ahead_bytes=chance.choice((2000, 100_000)),
         batch_read_bytes=chance.choice((500, 5000, 1 << 20)),
         long_poll_s=chance.choice((0.2, 2.0, 30.0)),
+        idle_replacement_delay_s=chance.choice((0.5, 5.0)),
     )
