@@ -36,13 +36,16 @@ class DirectoryChanges:
         self._chance = cluster.simulation.chance("new directories")
         self.dropped = dropped
         self.gained = self._named = 0
+        self.operator = trio.Lock()
+        """Held while directories of a bookie are lost or changed: one thing at a time."""
 
     @property
     def counts(self) -> dict[str, int]:
         return {"directories dropped": len(self.dropped), "directories gained": self.gained}
 
     async def drop(self, name: str, lost: str) -> None:
-        """Repeated until it is done: the metadata or the other disks may fail."""
+        """Repeated until it is done: the metadata or the other disks may fail. The caller holds
+        `operator`."""
         self.dropped.append(name)
         await self._repeat(name, lambda: self._cluster.drop_directories(name, lost))
         await self._restart(name, 0.0)
@@ -52,15 +55,15 @@ class DirectoryChanges:
         chance, cluster = self._chance, self._cluster
         while True:
             await trio.sleep(chance.expovariate(0.5))
-            name = chance.choice(cluster.bookies)
-            known = cluster.config(name).ledger_directories
-            self._named += 1
-            new = [f"/more-{self._named}-{n}" for n in range(chance.choice((1, 1, 2)))]
-            if len(known) + len(new) <= _DIRECTORIES_MAX:
-                with trio.CancelScope(
-                    shield=True
-                ):  # calm would come between, and it stay half done
-                    await self._gain(name, new)
+            async with self.operator:
+                name = chance.choice(cluster.bookies)
+                known = cluster.config(name).ledger_directories
+                self._named += 1
+                new = [f"/more-{self._named}-{n}" for n in range(chance.choice((1, 1, 2)))]
+                if len(known) + len(new) <= _DIRECTORIES_MAX:
+                    # Calm would come between, and it stay half done.
+                    with trio.CancelScope(shield=True):
+                        await self._gain(name, new)
 
     async def _gain(self, name: str, new: Sequence[str]) -> None:
         try:

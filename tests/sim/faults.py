@@ -293,20 +293,21 @@ class Faults:
         is one of several ledger directories, or adds a new bookie for the lost one."""
         chance = self.cluster.simulation.chance("lost disk")
         await trio.sleep(chance.uniform(0, 0.8 * seconds))
-        name = chance.choice(self.cluster.bookies)
-        config = self.cluster.config(name)
-        directories = (*config.journal_directories, *config.ledger_directories)
-        self.counts["lose_disk"] = 1
-        self._restore_disk(name)
-        with trio.CancelScope(shield=True):  # calm would come between, and it stay half lost
-            lost = chance.choice(("", *directories))
-            await self.cluster.lose_disk(name, lost)
-            if {lost} < {*self.cluster.config(name).ledger_directories} and chance.random() < 0.8:
-                await self.changes.drop(name, lost)
-                return
-            new = self.cluster.add_bookie()
-            self._disk_options[new] = replace(self.cluster.disk(new).options)
-            await self.cluster.start_bookie(new)
+        async with self.changes.operator:
+            name = chance.choice(self.cluster.bookies)
+            config = self.cluster.config(name)
+            directories = (*config.journal_directories, *config.ledger_directories)
+            self.counts["lose_disk"] = 1
+            self._restore_disk(name)
+            with trio.CancelScope(shield=True):  # calm would come between, and it stay half lost
+                lost = chance.choice(("", *directories))
+                await self.cluster.lose_disk(name, lost)
+                if {lost} < {*config.ledger_directories} and chance.random() < 0.8:
+                    await self.changes.drop(name, lost)
+                    return
+                new = self.cluster.add_bookie()
+                self._disk_options[new] = replace(self.cluster.disk(new).options)
+                await self.cluster.start_bookie(new)
 
     async def _rot(self) -> None:
         """Bits of entry logs flip, always of the same bookie: the others have a copy of all."""

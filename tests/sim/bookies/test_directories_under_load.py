@@ -42,11 +42,13 @@ def _config(name: str, chance: random.Random) -> BookieConfig:
 async def _lose_and_drop(cluster: SimCluster, changes: DirectoryChanges, at_s: float) -> None:
     chance = cluster.simulation.chance("dropped")
     await trio.sleep(at_s)
-    name = chance.choice(cluster.bookies)
-    lost = chance.choice(cluster.config(name).ledger_directories)
-    with trio.CancelScope(shield=True):  # calm would come between, and it stay half lost
-        await cluster.lose_disk(name, lost)
-        await changes.drop(name, lost)
+    # Calm would come between, and it stay half lost.
+    with trio.CancelScope(shield=True):
+        async with changes.operator:
+            name = chance.choice(cluster.bookies)
+            lost = chance.choice(cluster.config(name).ledger_directories)
+            await cluster.lose_disk(name, lost)
+            await changes.drop(name, lost)
 
 
 async def _check_healed(cluster: SimCluster, model: Model) -> None:
