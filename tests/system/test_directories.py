@@ -209,6 +209,13 @@ async def test_a_bookie_gains_a_directory_and_a_kill_in_between_changes_nothing(
         assert await _read(bookies, ledger_id) == payloads
     assert files(tmp_path, "large/3/*.log")
     bookies.kill(0)
+    # A repair knows where the directory begins in the journals, too.
+    _flip_all(files(tmp_path, "large/3/lastmark"))
+    (tmp_path / "large" / "0" / "DIRECTORIES").unlink()
+    bookies.start(0)
+    for ledger_id, payloads in written.items():
+        assert await _read(bookies, ledger_id) == payloads
+    bookies.kill(0)
     done = _run(bookies, "check")
     assert done.returncode == 0, done.stdout
     # The journals are as many as before.
