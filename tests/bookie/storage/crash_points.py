@@ -24,6 +24,7 @@ FILES = (
     "tests/bookie/storage/test_crash_points_unsynced_acks.py",
     "tests/bookie/storage/test_crash_points_failed_sync.py",
     "tests/bookie/storage/garbage/test_compaction_crashes.py",
+    "tests/bookie/storage/garbage/test_copy_removal.py",
     "tests/sim/bookies/test_crash_first_start.py",
     "tests/sim/bookies/test_crash_points.py",
 )
