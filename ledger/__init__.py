@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ledger.core.copies import CopyFault, CopyState, CopyVerdict, LedgerReport
     from ledger.core.entry import DigestType, Entry
     from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
+    from ledger.core.placement.policies import PlacementPolicy
     from ledger.errors import (
         BookieUnavailable,
         DigestMismatch,
@@ -73,6 +74,7 @@ __all__ = [
     "NoSuchLedger",
     "NotEnoughBookies",
     "OperationTimeout",
+    "PlacementPolicy",
     "RecoveryIncomplete",
     "Unauthorized",
     "verify_entry",
@@ -83,6 +85,7 @@ _HOMES = {
     "ledger.client": "LedgerClient",
     "ledger.core.entry": "DigestType Entry",
     "ledger.core.metadata": "Fragment LedgerMetadata LedgerState",
+    "ledger.core.placement.policies": "PlacementPolicy",
     "ledger.errors": (
         "BookieUnavailable DigestMismatch InvalidArgument LedgerClosed LedgerError "
         "LedgerFenced MetadataUnavailable NoSuchCluster NoSuchEntry NoSuchLedger "

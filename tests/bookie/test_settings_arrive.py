@@ -43,7 +43,6 @@ from ledger.metastore import open_store
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import decode_info
 from ledger.metastore.locations import LOCATION_PROPERTY
-from ledger.metastore.registration import Registration
 from ledger.runtime.network import Listener, TcpNetwork
 from tests.bookie.setting_values import VALUES
 
@@ -144,7 +143,9 @@ _PLACES: dict[str, Found] = {
     "port": lambda e: e.listened[-1][1],
     "advertised_host": lambda e: e.bookie.address[0],
     "bookie_id": lambda e: e.bookie.bookie_id,
-    "location": lambda e: decode_info("", _registration(e)._data).properties[LOCATION_PROPERTY],
+    "location": lambda e: decode_info("", vars(e.bookie.registration)["_data"]).properties[
+        LOCATION_PROPERTY
+    ],
     "http_host": lambda e: e.opened_http[-1][0],
     "http_port": lambda e: e.opened_http[-1][1],
     "allow_empty_disk": lambda e: e.starts == 2,
@@ -214,11 +215,6 @@ _PLACES: dict[str, Found] = {
 def _healing(engine: Engine) -> AutoRecoveryOptions:
     assert engine.healing is not None
     return engine.healing
-
-
-def _registration(engine: Engine) -> Registration:
-    assert engine.bookie.registration is not None
-    return engine.bookie.registration
 
 
 def _one_of(seconds: set[float], name: str) -> object:

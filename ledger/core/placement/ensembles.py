@@ -259,7 +259,7 @@ class Spread:
         room = Counter(level.domain(place) for place in self.places if place is not None)
         room.update({domain: len(bookies) for domain, bookies in options.items()})
         last = min(worst, self._rule.least - 1) if is_broken else worst
-        for goal in range(most, last, -1):
+        for goal in range(min(most, len(room)), last, -1):
             # No domain may return within a write quorum, if every write set is to have as many.
             places = sum(min(count, size // goal) for count in room.values())
             if goal == quorum and places < size:
