@@ -11,6 +11,7 @@ import trio
 
 from ledger.client import LedgerClient
 from ledger.core.metadata import LedgerState
+from ledger.core.placement.topology import Place
 from ledger.errors import InvalidArgument, MetadataCorrupt
 from ledger.metastore import open_store
 from ledger.metastore.bookies import OUR_SOFTWARE, SOFTWARE_PROPERTY, BookieInfo, BookieRegistry
@@ -139,6 +140,8 @@ async def test_the_python_client_sees_apache_bookies(
         assert await registry.available() == {
             bookie.bookie_id: BookieInfo("127.0.0.1", bookie.port)
         }
+        # It publishes no location: it is in the default rack.
+        assert (await registry.candidates()).places == {bookie.bookie_id: Place("127.0.0.1")}
         assert await registry.read_only() == {}
         assert await registry.all() == [bookie.bookie_id]
         assert await registry.address(bookie.bookie_id) == ("127.0.0.1", bookie.port)
