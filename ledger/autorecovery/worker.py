@@ -354,6 +354,8 @@ class ReplicationWorker:
         closed ledger changed since it was read: what was copied may have been removed again."""
 
         def changed(stored: LedgerMetadata) -> LedgerMetadata:
+            if stored.is_closed and not metadata.is_closed:
+                raise MetadataConflict(f"ledger {stored.ledger_id} was closed during the copying")
             for move in moved:
                 stored = with_moved_copy(stored, move.first_entry_id, move.old, move.new) or stored
             return stored
