@@ -13,6 +13,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Protocol
 
@@ -20,6 +21,7 @@ import trio
 
 from ledger.autorecovery.cluster_view import ClusterView
 from ledger.autorecovery.copier import CopyReport
+from ledger.autorecovery.last_fragment import end_ledger
 from ledger.autorecovery.missing_entries import lacking_ranges
 from ledger.autorecovery.options import AutoRecoveryOptions
 from ledger.client import LedgerClient
@@ -260,8 +262,14 @@ class ReplicationWorker:
             await self._store(metadata, version, moved)
             return False
         is_end_marked = not metadata.is_closed and self._is_end_marked(mark, metadata)
-        if (found.is_end_unsafe or is_end_marked) and await self._end_ledger(
-            metadata, version, is_unsafe=found.is_end_unsafe, holds=holds
+        if (found.is_end_unsafe or is_end_marked) and await end_ledger(
+            self._client,
+            metadata,
+            version,
+            is_unsafe=found.is_end_unsafe,
+            grace_s=self._options.open_ledger_grace_s,
+            held_since_s=partial(self.backlog.held_since_s, metadata.ledger_id),
+            holds=holds,
         ):
             return False
         if holds:
@@ -366,39 +374,8 @@ class ReplicationWorker:
             # Its writer changes the metadata too, and bookies remove nothing of an open ledger.
             await self._client.ledgers.update(metadata.ledger_id, changed)
 
-    # The end of an open ledger.
-
     def _is_end_marked(self, mark: Mark, metadata: LedgerMetadata) -> bool:
         return any(one in mark.replicas for one in metadata.last_fragment.bookies)
-
-    async def _end_ledger(
-        self, metadata: LedgerMetadata, version: int, *, is_unsafe: bool, holds: list[Hold]
-    ) -> bool:
-        """Recovers an open ledger whose writer does not complete its last fragment; returns whether
-        it did. While the writer is known to be alive it is never recovered. Raises MetadataConflict
-        if the metadata, which names the writer, changed since it was read."""
-        ledgers, ledger_id = self._client.ledgers, metadata.ledger_id
-        if await ledgers.is_writer_alive(metadata):
-            if is_unsafe:
-                what = "which is alive, replaces the bookie by itself"
-                holds.append(Hold(f"it is open, and its writer, {what}"))
-            return False  # the writer records what the end lacks when it leaves it
-        if not is_unsafe and not await ledgers.is_writer_gone(metadata):
-            return False
-        reason = "it is open: its last fragment is left to its writer for a while"
-        now_s = trio.current_time()
-        since_s = self.backlog.held_since_s(ledger_id, reason)
-        left_s = self._options.open_ledger_grace_s - (now_s - (since_s or now_s))
-        if left_s > 0:
-            holds.append(Hold(reason, retry_s=left_s))
-            return False
-        _log.info("recovering ledger=%d cause=its writer is gone", ledger_id)
-        if metadata.in_recovery() is not metadata:
-            # At this version, because another client may have begun to write a reserved ledger.
-            await ledgers.compare_and_put(metadata.in_recovery(), version)
-        opened = self._client.open_ledger(ledger_id, password=metadata.password, recover=True)
-        await (await opened).aclose()
-        return True
 
 
 def _holds_of(fixed: LedgerMetadata, report: CopyReport) -> Iterator[Hold]:

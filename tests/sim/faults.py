@@ -59,12 +59,7 @@ class Faults:
         self._network_options = replace(cluster.network.options)
         self._metadata_options = replace(cluster.metadata.options)
         self._disk_options = {name: replace(cluster.disk(name).options) for name in cluster.bookies}
-        atlas = self._atlas()
-        self.kinds = self.chance.sample(atlas, self.chance.randint(3, len(atlas)))
-
-    def _atlas(self) -> list[Fault]:
-        """Returns all kinds of faults."""
-        return [
+        atlas: list[Fault] = [
             self._kill_one,
             self._kill_some,
             self._kill_all,
@@ -88,6 +83,7 @@ class Faults:
             self._kill_client,
             self._pause_client,
         ]
+        self.kinds = self.chance.sample(atlas, self.chance.randint(3, len(atlas)))
 
     async def run(self, seconds: float) -> None:
         """Injects faults for `seconds` of virtual time, then ends all faults."""
