@@ -63,6 +63,7 @@ class HealingFaults(Faults):
             self._healer_session_lost,
             self._others_change_metadata,
             self._others_mark,
+            self._delete_marked,
         ]
 
     # Bookies.
@@ -155,6 +156,20 @@ class HealingFaults(Faults):
                 bookie = self.chance.choice(self.chance.choice(metadata.fragments).bookies)
                 with suppress(LedgerError):
                     await self.operator.underreplication.mark(ledger_id, [bookie])
+
+    async def _delete_marked(self) -> None:
+        """Ledgers are deleted while they wait for their copies, or get them."""
+        histories = [h for h in self.workload.model.ledgers.values() if h.end is not None]
+        for history in self.chance.sample(histories, min(3, len(histories))):
+            if history.is_being_deleted:
+                continue
+            history.is_being_deleted = True
+            with suppress(LedgerError):
+                bookies = self.oracle.ledgers[history.ledger_id].fragments[0].bookies
+                await self.operator.underreplication.mark(history.ledger_id, bookies)
+                await trio.sleep(self.chance.choice((0, 0.1, 1)))
+                await self.operator.delete_ledger(history.ledger_id)
+                self.oracle.count("marked ledgers deleted")
 
     # Healers.
 

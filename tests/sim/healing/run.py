@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TextIO
 
@@ -151,4 +151,11 @@ class _World:
 
 
 def _config(is_varied: bool, name: str, chance: random.Random) -> BookieConfig:
-    return (random_config if is_varied else small_config)(name, chance)
+    """Some bookies soon remove the copies that metadata does not name any more."""
+    made = (random_config if is_varied else small_config)(name, chance)
+    interval_ms = chance.choice((0, 300, 2000))
+    return replace(
+        made,
+        over_replicated_interval_ms=interval_ms,
+        over_replicated_age_ms_min=chance.choice((0, 1000)),
+    )
