@@ -14,11 +14,10 @@ from __future__ import annotations
 import builtins
 import enum
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import trio
 
@@ -31,6 +30,15 @@ from ledger.errors import (
     NoSuchNode,
 )
 from ledger.metastore.base import MetadataStore
+from ledger.metastore.underreplication_nodes import (
+    LAYOUT_TYPE,
+    LAYOUT_VERSION,
+    decode_delay_s,
+    encode_layout,
+    encode_lock,
+    encode_mark,
+    parsed,
+)
 from ledger.proto.data_formats_pb2 import (
     CheckAllLedgersFormat,
     LedgerRereplicationLayoutFormat,
@@ -40,17 +48,10 @@ from ledger.proto.data_formats_pb2 import (
     UnderreplicatedLedgerFormat,
 )
 
-if TYPE_CHECKING:
-    from google.protobuf.message import Message
-
 _TRIES_MAX = 100
 _FOLDER = re.compile(r"[0-9a-f]{4}\Z")
 _LOCK = re.compile(r"urL([0-9]{10,19})\Z")
-_DELAY = re.compile(rb"[0-9]{1,9}\Z")
 _UNLOCK_S = 2.0
-LAYOUT_TYPE, LAYOUT_VERSION = "BASIC", 1
-
-MessageT = TypeVar("MessageT", bound="Message")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +134,7 @@ class UnderreplicationStore:
             node = await self._store.get(path)
         except NoSuchNode:
             return None
-        message = _parsed(node.data, UnderreplicatedLedgerFormat(), path)
+        message = parsed(node.data, UnderreplicatedLedgerFormat(), path)
         created_ms = message.ctime if message.HasField("ctime") else node.created_ms
         return Mark(ledger_id, tuple(message.replica), created_ms, node.version)
 
@@ -241,7 +242,7 @@ class UnderreplicationStore:
         path = self._lock_path(ledger_id)
         try:
             node = await self._store.get(path)
-            message = _parsed(node.data, LockDataFormat(), path)
+            message = parsed(node.data, LockDataFormat(), path)
         except NoSuchNode:
             return None
         except MetadataCorrupt:
@@ -355,7 +356,7 @@ class UnderreplicationStore:
             await self._store.create(path, encode_layout())
         except NodeExists:
             node = await self._store.get(path)
-            found = _parsed(node.data, LedgerRereplicationLayoutFormat(), path)
+            found = parsed(node.data, LedgerRereplicationLayoutFormat(), path)
             if (found.type, found.version) != (LAYOUT_TYPE, LAYOUT_VERSION):
                 raise MetadataCorrupt(
                     f"{path} names the layout {found.type!r} version {found.version}; known is "
@@ -372,48 +373,3 @@ class UnderreplicationStore:
 
     def _lock_path(self, ledger_id: int) -> str:
         return f"{self._locks}/urL{ledger_id:010d}"
-
-
-def encode_mark(replicas: Sequence[str], created_ms: int) -> bytes:
-    """Returns the data of a mark."""
-    return _text(UnderreplicatedLedgerFormat(replica=replicas, ctime=created_ms))
-
-
-@lru_cache(maxsize=16)
-def encode_lock(owner: str) -> bytes:
-    """Returns the data of a lock."""
-    return _text(LockDataFormat(bookieId=owner))
-
-
-def encode_layout() -> bytes:
-    """Returns the data of the LAYOUT node."""
-    return _text(LedgerRereplicationLayoutFormat(type=LAYOUT_TYPE, version=LAYOUT_VERSION))
-
-
-def decode_delay_s(data: bytes, path: str) -> int:
-    """Returns a delay in seconds. Raises MetadataCorrupt."""
-    if _DELAY.match(data) is None:
-        raise MetadataCorrupt(
-            f"{path} holds {data[:40]!r}, which is no number of seconds. Cure: set it again"
-        )
-    return int(data)
-
-
-def _text(message: Any) -> bytes:
-    from google.protobuf import text_format  # slow to import, and seldom needed
-
-    text: str = text_format.MessageToString(message, as_utf8=False)
-    return text.encode()
-
-
-def _parsed(data: bytes, message: MessageT, path: str) -> MessageT:
-    from google.protobuf import text_format
-
-    try:
-        parsed: MessageT = text_format.Parse(data.decode(), message)
-    except (text_format.ParseError, UnicodeDecodeError) as error:
-        raise MetadataCorrupt(
-            f"{path} cannot be read: {error}. Cure: delete the node; if copies are missing, the "
-            "next check marks the ledger again"
-        ) from error
-    return parsed
