@@ -260,9 +260,11 @@ class ReplicationWorker:
         moved = [move for move in moved if not self._is_leaving(move.new)]
         if moved:
             await self._store(metadata, version, moved)
-            return False
         is_end_marked = not metadata.is_closed and self._is_end_marked(mark, metadata)
-        if (found.is_end_unsafe or is_end_marked) and await end_ledger(
+        is_end_wanted = found.is_end_unsafe or is_end_marked
+        if moved and is_end_wanted:
+            return False  # the version of the metadata is another one now
+        if is_end_wanted and await end_ledger(
             self._client,
             metadata,
             version,
