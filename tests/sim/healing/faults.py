@@ -88,8 +88,17 @@ class HealingFaults(Faults):
         """It is declared lost, and returns while its ledgers are copied, or afterwards."""
         name = self._bookie()
         await self.cluster.kill_bookie(name, self._crash_kind())
-        await trio.sleep(self.delay_s + self.chance.expovariate(0.5))
-        await self._restart_after(name, 0)
+        await trio.sleep(self.delay_s)
+        if self.chance.random() < 0.5:
+            with trio.move_on_after(10):
+                await self._until_copying()
+            await self._restart_after(name, 0)
+        else:
+            await self._restart_after(name, self.chance.expovariate(0.5))
+
+    async def _until_copying(self) -> None:
+        while not any(one.worker.in_progress for one in self.healers.services.values()):  # noqa: ASYNC110
+            await trio.sleep(0.02)
 
     async def _two_away(self) -> None:
         """Nobody waits for the second one; the first one returns early."""

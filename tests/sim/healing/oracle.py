@@ -66,6 +66,8 @@ class Oracle:
         self.recovered: set[int] = set()
         self.emptied: dict[str, None] = {}
         self.counts: dict[str, int] = {}
+        self.news = 0
+        """Changes of which auto-recovery must take notice, of bookies and of decommissions."""
         self._outages = 0
         self._disturbed_s = 0.0
         self._lost_s: dict[str, float] = {}
@@ -117,6 +119,7 @@ class Oracle:
         path = change.path
         node = self.cluster.metadata.node_of(session)
         is_healer = node in self.healers.names
+        self.news += path.startswith(("/ledgers/available/", "/ledgers/cookies/", DECOMMISSIONS))
         if _LEDGER.match(path):
             ledger_id = int("".join(filter(str.isdigit, path)))
             self._ledger_changed(ledger_id, change, is_healer=is_healer)
