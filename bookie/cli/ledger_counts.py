@@ -33,7 +33,7 @@ class LedgerCounts:
         for fragment in metadata.fragments:
             for bookie in fragment.bookies:
                 self.fragments[bookie] = self.fragments.get(bookie, 0) + 1
-        for bookie in {one for fragment in metadata.fragments for one in fragment.bookies}:
+        for bookie in dict.fromkeys(b for one in metadata.fragments for b in one.bookies):
             self.ledgers[bookie] = self.ledgers.get(bookie, 0) + 1
 
     def columns(self, bookie: str) -> dict[str, int]:

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +223,20 @@ def _one_of(seconds: set[float], name: str) -> object:
     return wanted if wanted / 1000 in seconds else sorted(seconds)
 
 
+async def _heal(
+    engine: Engine,
+    client: LedgerClient,
+    options: AutoRecoveryOptions,
+    *,
+    bookie_id: str,
+    rng: random.Random,
+) -> None:
+    assert bookie_id == VALUES["bookie_id"]
+    assert client.ledgers.root == VALUES["metadata_root"]
+    engine.healing = options
+    engine.is_healing.set()
+
+
 def _recorded(engine: Engine, patch: pytest.MonkeyPatch) -> None:
     """Records the calls of the process's interfaces in `engine`; they still do their work."""
     move_on_after, next_look_s = trio.move_on_after, DiskMonitor._next_look_s
@@ -255,14 +270,6 @@ def _recorded(engine: Engine, patch: pytest.MonkeyPatch) -> None:
         engine.has_looked.set()
         return next_look_s(self, interval_s)
 
-    async def heal(
-        client: LedgerClient, options: AutoRecoveryOptions, *, bookie_id: str, rng: random.Random
-    ) -> None:
-        assert bookie_id == VALUES["bookie_id"]
-        assert client.ledgers.root == VALUES["metadata_root"]
-        engine.healing = options
-        engine.is_healing.set()
-
     async def ready() -> None:
         engine.is_ready.set()  # the process does this once it is ready
 
@@ -274,7 +281,7 @@ def _recorded(engine: Engine, patch: pytest.MonkeyPatch) -> None:
             engine.listened.append((host, port))
             return await super().listen(host, port)
 
-    patch.setattr(service, "heal_for_ever", heal)
+    patch.setattr(service, "heal_for_ever", partial(_heal, engine))
     patch.setattr(process, "open_store", store)
     patch.setattr(process, "open_http", http)
     patch.setattr(process, "serve_http", serve_http)

@@ -5,7 +5,7 @@ bookies with auto-recovery, ledgers of three sizes with write quorum 3, and a st
 appended to. A bookie is killed with -9 and its directories are deleted; in the end every ledger
 must have three copies again, the stream must be whole, and no append may have failed.
 
-Cases: `disk`: one bookie; `two`: another one inside the delay; `returns`: the lost one comes back,
+Cases: `disk`: one bookie; `two`: another one inside the delay; `returns`: the lost one is back,
 with its disks, half way; `auditor`: the auditor is killed, too.
 """
 
