@@ -52,7 +52,7 @@ WORDS = {
     Health.UNKNOWN: "unknown: not everything could be asked",
     Health.UNAVAILABLE: "UNAVAILABLE: appends or reads can fail",
     Health.DANGER: "IN DANGER: entries have fewer copies than their ack quorum",
-    Health.LOSS: "LOSS: entries have no copy on any bookie of the cluster",
+    Health.LOSS: "LOSS: entries have no copy on any bookie, unless a lost bookie returns",
 }
 
 
@@ -168,7 +168,7 @@ def _of_copies(observed: Observed) -> list[Reason]:
     of = f"of {observed.ledgers_examined} examined"
     found = []
     for count, health, what in (
-        (copies.without_copy, Health.LOSS, "no copy on any bookie of the cluster"),
+        (copies.without_copy, Health.LOSS, "no copy, unless a lost bookie returns"),
         (copies.below_ack_quorum, Health.DANGER, "fewer copies up than their ack quorum"),
         (copies.below_write_quorum, Health.HEALING, "fewer copies up than their write quorum"),
     ):

@@ -132,7 +132,8 @@ def _plan_fragment(
         if lost is not None:
             holders = ", ".join(fragment.bookies)
             reason = f"no live copy of entries {lost[0]} to {lost[1]}; last holders {holders}"
-            found.holds.append(Hold(reason, fragment.bookies, is_loss=True))
+            may_return = any(one in bookies.awaited for one in fragment.bookies)
+            found.holds.append(Hold(reason, fragment.bookies, is_loss=not may_return))
             continue
         try:
             new = choose(fixed, replace(fragment, bookies=ensemble), index)

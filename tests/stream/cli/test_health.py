@@ -125,7 +125,7 @@ def test_a_whole_cluster_is_healthy_without_reasons() -> None:
         (
             {"copies": CopyCounts(without_copy=Count(1, 9))},
             Health.LOSS,
-            "1 ledger of 7 examined (9 B): no copy on any bookie of the cluster",
+            "1 ledger of 7 examined (9 B): no copy, unless a lost bookie returns",
         ),
         (
             {"healing": HealingHealth(auditor="b1", ledgers_marked=3, oldest_mark_ms=0)},

@@ -159,6 +159,9 @@ def test_reasons_name_entries_and_holders() -> None:
     (hold, _) = plan(metadata, bookies, {}, choose_from(bookies)).holds
     assert hold.reason == "no live copy of entries 5 to 9; last holders b2, b3"
     assert hold.bookies == ("b2", "b3")
+    assert hold.is_loss
+    waiting = Bookies(writable=["b0", "b1", "b4"], awaited=["b3"])
+    assert not any(one.is_loss for one in plan(metadata, waiting, {}, choose_from(waiting)).holds)
 
 
 def test_a_lack_at_a_writable_bookie_is_filled_and_at_a_full_one_moved() -> None:
