@@ -35,6 +35,12 @@ from tests.sim.model import Violation
 _LEDGER = re.compile(r"/ledgers(?:/[0-9]+)+/L[0-9]+\Z")
 _MARK = re.compile(r"/ledgers/underreplication/ledgers/.*/urL([0-9]+)\Z")
 _REPLICA = re.compile(rb'replica: "([^"]+)"')
+_NEWS = (
+    "/ledgers/available/",
+    "/ledgers/cookies/",
+    "/ledgers/underreplication/ledgers/",
+    DECOMMISSIONS,
+)
 _SAMPLE_S = 0.5
 _NOTICED_S = 6.0
 """So long after a change of the bookies an auditor must know of it, unless there is an outage."""
@@ -67,7 +73,7 @@ class Oracle:
         self.emptied: dict[str, None] = {}
         self.counts: dict[str, int] = {}
         self.news = 0
-        """Changes of which auto-recovery must take notice, of bookies and of decommissions."""
+        """Changes by others of which auto-recovery must take notice."""
         self._outages = 0
         self._disturbed_s = 0.0
         self._lost_s: dict[str, float] = {}
@@ -119,7 +125,7 @@ class Oracle:
         path = change.path
         node = self.cluster.metadata.node_of(session)
         is_healer = node in self.healers.names
-        self.news += path.startswith(("/ledgers/available/", "/ledgers/cookies/", DECOMMISSIONS))
+        self.news += not is_healer and path.startswith(_NEWS)
         if _LEDGER.match(path):
             ledger_id = int("".join(filter(str.isdigit, path)))
             self._ledger_changed(ledger_id, change, is_healer=is_healer)
