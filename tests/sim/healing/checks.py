@@ -239,7 +239,7 @@ class HealingChecks:
             await self.healers.kill_all()
             self.healers.options = replace(self.healers.options, entry_check_interval_s=0.0)
             self.healers.start_all()
-        await trio.sleep(REST_S)
+        await self._until_no_news()
         auditors = self.healers.auditors()
         if len(auditors) != 1:
             raise Violation(f"there must be one auditor, and there are {auditors}")
@@ -248,10 +248,16 @@ class HealingChecks:
             await trio.sleep(REST_S)
             if self.healers.calls == calls:
                 return
-            if self.oracle.news != news:  # clients record later what they know to be missing
-                await trio.sleep(REST_S)
-            else:
+            if self.oracle.news == news:
                 raise Violation(
                     f"auto-recovery made {self.healers.calls - calls} calls of the metadata store "
                     f"in {REST_S:g} s in which nothing happened"
                 )
+            await self._until_no_news()
+
+    async def _until_no_news(self) -> None:
+        """Clients record what they know to be missing up to a minute later."""
+        news = -1
+        while news != self.oracle.news:
+            news = self.oracle.news
+            await trio.sleep(REST_S)

@@ -121,6 +121,7 @@ def random_options(chance: random.Random, *, is_checking: bool) -> AutoRecoveryO
         lost_bookie_recovery_delay_s=choice((1.0, 4.0, 10.0)),
         open_ledger_grace_s=choice((0.5, 3.0, 8.0)),
         ledgers_at_once=choice((1, 4, 32)),
+        copy_bytes_per_s=choice((20_000, 64 << 20)),
         metadata_reads_per_s=choice((100.0, 2000.0)),
         entry_checks_per_s=choice((50.0, 1000.0)),
         ledger_check_interval_s=86_400.0,

@@ -12,19 +12,19 @@ from tests.sim.model import Violation
 
 # A seed that is known to find the bug; any of the first 40 should do.
 FINDING_SEEDS = {
-    "copied-before-closed": 0,
-    "copy-counted-twice": 0,
+    "copied-before-closed": 2,
+    "copy-counted-twice": 1,
     "deleted-ledger-replicated": 0,
     "last-fragment-replaced": 0,
     "mark-deleted-blindly": 0,
-    "moved-in-part": 0,
-    "named-before-copied": 0,
-    "stopped-copy-counts": 0,
+    "moved-in-part": 2,
+    "named-before-copied": 1,
+    "stopped-copy-counts": 12,
 }
 SEEDS = 40
 
 
-@pytest.mark.parametrize("seed", seeds(ci=(1, 4), night=40))
+@pytest.mark.parametrize("seed", seeds(ci=(1, 3), night=40))
 def test_what_lacks_copies_gets_them_and_nothing_is_lost(seed: int) -> None:
     outcome = run_seed(seed)
     assert outcome.counts["ledgers whole in the end"] > 0
