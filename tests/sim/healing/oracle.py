@@ -26,7 +26,7 @@ from ledger.core.metadata import LedgerMetadata, LedgerState
 from ledger.core.metadata_format import decode
 from ledger.core.quorum import write_set
 from ledger.errors import LedgerError
-from ledger.metastore.base import Change, Check, Create, Delete
+from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete
 from ledger.metastore.decommissions import PATH as DECOMMISSIONS
 from ledger.metastore.ledgers import CLIENT_TAG, client_path
 from tests.sim.healing.healers import Healers
@@ -130,6 +130,8 @@ class Oracle:
             ledger_id = int("".join(filter(str.isdigit, path)))
             self._ledger_changed(ledger_id, change, is_healer=is_healer)
         elif (match := _MARK.match(path)) is not None and isinstance(change, Delete):
+            if is_healer and change.version == ANY_VERSION:
+                self.violated(f"{path} was deleted although it may have changed")
             self._unmarked(int(match[1]), old or b"")
         elif path.startswith("/ledgers/cookies/") and isinstance(change, Delete) and is_healer:
             bookie = path.rpartition("/")[2]
