@@ -8,4 +8,5 @@
 - `copy_rate`: the bytes per second of all copies, and the bytes in flight of each bookie.
 - `plan`: which copies of a ledger are missing, and where they are to be made.
 - `rebalance`: which copies move from full bookies to empty ones.
+- `work_sharing`: what one of many workers may ask of the metadata store.
 """
