@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bookie.autorecovery_settings import AutoRecoverySettings
 from bookie.config_sections import (
-    AutoRecoverySettings,
     BackpressureSettings,
     DiskSettings,
     GarbageSettings,

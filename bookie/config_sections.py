@@ -8,15 +8,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bookie.core.compaction import CompactionOptions
 from bookie.core.over_replication import OverReplicationOptions
 from ledger.errors import InvalidArgument
 from ledger.runtime.config import setting
-
-if TYPE_CHECKING:
-    from ledger.autorecovery.options import AutoRecoveryOptions
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -328,69 +324,3 @@ class ReadSettings:
     def check(self) -> None:
         """Raises InvalidArgument if one of these settings is out of range."""
         check_minimums(ReadSettings, self, may_be_zero=("read_ahead_bytes", "index_cache_bytes"))
-
-
-@dataclass(frozen=True, kw_only=True)
-class AutoRecoverySettings:
-    """Settings of auto-recovery."""
-
-    autorecovery: bool = setting(
-        False,
-        unit="",
-        apache="autoRecoveryDaemonEnabled",
-        reason="Whether the bookie's process also finds and heals ledgers that lack copies;"
-        " `standalone` sets it. Otherwise `ledgerstream autorecovery run` does that.",
-    )
-    lost_bookie_recovery_delay_s: int = setting(
-        60,
-        unit="s",
-        apache="lostBookieRecoveryDelay",
-        reason="How long a single bookie that is down is waited for before its ledgers are copied;"
-        " `ledgerstream autorecovery delay` sets it for the whole cluster.",
-    )
-    open_ledger_grace_s: int = setting(
-        30,
-        unit="s",
-        apache="openLedgerRereplicationGracePeriod",
-        reason="How long an open ledger that lost a bookie is left to its writer before it is"
-        " recovered and closed. The ledger of a client that is known to be alive never is.",
-    )
-    autorecovery_copy_bytes_per_s_max: int = setting(
-        64 * MIB,
-        unit="bytes/s",
-        apache="replicationRateByBytes",
-        reason="Payload that this process copies per second; 0 is no limit.",
-    )
-    autorecovery_ledgers_at_once: int = setting(
-        16,
-        unit="ledgers",
-        apache="",
-        reason="How many ledgers this process heals at the same time.",
-    )
-    autorecovery_metadata_reads_per_s_max: int = setting(
-        2000,
-        unit="ledgers/s",
-        apache="",
-        reason="How many ledgers per second the auditor looks up in the metadata store.",
-    )
-
-    def check(self) -> None:
-        """Raises InvalidArgument if these settings are out of range."""
-        zero = (
-            "lost_bookie_recovery_delay_s",
-            "open_ledger_grace_s",
-            "autorecovery_copy_bytes_per_s_max",
-        )
-        check_minimums(AutoRecoverySettings, self, may_be_zero=zero)
-
-    def autorecovery_options(self) -> AutoRecoveryOptions:
-        """Returns the options of auto-recovery in this process."""
-        from ledger.autorecovery.options import AutoRecoveryOptions  # most processes need none
-
-        return AutoRecoveryOptions(
-            lost_bookie_recovery_delay_s=self.lost_bookie_recovery_delay_s,
-            open_ledger_grace_s=self.open_ledger_grace_s,
-            copy_bytes_per_s=self.autorecovery_copy_bytes_per_s_max,
-            ledgers_at_once=self.autorecovery_ledgers_at_once,
-            metadata_reads_per_s=self.autorecovery_metadata_reads_per_s_max,
-        )

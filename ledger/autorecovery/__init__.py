@@ -12,4 +12,5 @@
 - `rebalancing`: moves copies from full bookies to empty ones.
 - `service`: all of it in one process.
 - `worker`: heals marked ledgers.
+- `worker_share`: what one worker asks of the metadata store, among all of them.
 """

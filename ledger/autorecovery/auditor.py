@@ -38,6 +38,8 @@ from ledger.runtime.concurrency import map_bounded
 _log = logging.getLogger(__name__)
 
 _STEP = 64
+_MARK_OPERATIONS = 13
+"""What it costs ZooKeeper to make a mark, whose folders are missing."""
 _PUBLISH_S = 10.0
 _RETRY_S = 1.0
 _RECOUNT_S = 5.0
@@ -202,7 +204,8 @@ class Auditor:
             if trio.current_time() >= published_s + _PUBLISH_S:
                 published_s = trio.current_time()
                 await self._publish(audit, ended_ms=0)
-            await self._keep_pace(started_s, begin + len(step), audit.asks)
+            operations = begin + len(step) + _MARK_OPERATIONS * audit.marked
+            await self._keep_pace(started_s, operations, audit.asks)
         await self._publish(audit, ended_ms=self._client.now_ms())
         self.audits += 1
         self._naming = {bookie: found for bookie, found in audit.naming.items() if found}

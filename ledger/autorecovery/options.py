@@ -30,7 +30,11 @@ class AutoRecoveryOptions:
     """Bytes of entries that a worker copies per second; 0: no bound."""
 
     metadata_reads_per_s: float = 2000.0
-    """Metadata of ledgers that the auditor reads per second."""
+    """Metadata of ledgers that the auditor reads per second, less what it needs for its marks."""
+
+    metadata_operations_per_s: float = 4000.0
+    """Operations of the metadata store that all workers of the cluster together send per second; 0:
+    no bound. Each has an equal part, also while others have nothing to do."""
 
     entry_checks_per_s: float = 200.0
     """Bookies that the auditor asks per second which entries of a ledger they hold."""

@@ -19,6 +19,7 @@ from ledger.autorecovery.published import (
     publish_worker,
 )
 from ledger.autorecovery.worker import CopiesEntries, ReplicationWorker
+from ledger.autorecovery.worker_share import WorkerShare
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, MetadataUnavailable
 from ledger.metastore.election import AuditorElection
@@ -53,11 +54,14 @@ class AutoRecovery:
         self._bookie_id = bookie_id
         self.worker_id = f"{bookie_id}/{rng.getrandbits(32):08x}".replace("/", "-")
         self.view = ClusterView(client.store, client.bookies, client.underreplication, options)
+        self._election = AuditorElection(client.store, client.ledgers.root, rng)
+        self._share = WorkerShare(
+            client.underreplication, self._election, options, bookie_id=bookie_id, rng=rng
+        )
         self.worker = ReplicationWorker(
-            client, self.view, copier, options, worker_id=self.worker_id, rng=rng
+            client, self.view, copier, self._share, worker_id=self.worker_id, rng=rng
         )
         self.auditor = Auditor(client, self.view, options, auditor_id=bookie_id)
-        self._election = AuditorElection(client.store, client.ledgers.root, rng)
         self.is_auditor = False
         """Whether this process believes that it is the auditor."""
 
@@ -89,7 +93,7 @@ class AutoRecovery:
         at_s = trio.current_time()
         while True:
             await self.worker.wait_news()
-            await trio.sleep(REPORT_INTERVAL_S)
+            await trio.sleep(self._share.interval_s(REPORT_INTERVAL_S))
             now_s = trio.current_time()
             report = self._report_of(before, now_s - at_s)
             if replace(report, updated_ms=0, bytes_per_s=0) == replace(

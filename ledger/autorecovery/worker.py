@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -23,7 +22,7 @@ from ledger.autorecovery.cluster_view import ClusterView
 from ledger.autorecovery.copier import CopyReport
 from ledger.autorecovery.last_fragment import end_ledger
 from ledger.autorecovery.missing_entries import lacking_ranges
-from ledger.autorecovery.options import AutoRecoveryOptions
+from ledger.autorecovery.worker_share import FEED_OPERATIONS, HEAL_OPERATIONS, WorkerShare
 from ledger.client import LedgerClient
 from ledger.core.autorecovery.backlog import Backlog
 from ledger.core.autorecovery.bookies import BookieState
@@ -49,7 +48,6 @@ _log = logging.getLogger(__name__)
 _ROUNDS_MAX = 1000
 _RANGES_PER_COPY = 1000
 _READ_AT_ONCE = 32
-_FED_MAX = 2000
 _METADATA_RETRY_S = 1.0
 _OTHERS_RETRY_S = 5.0
 _TARGET_RETRY_S = 5.0
@@ -106,7 +104,7 @@ class ReplicationWorker:
         client: LedgerClient,
         view: ClusterView,
         copier: CopiesEntries,
-        options: AutoRecoveryOptions,
+        share: WorkerShare,
         *,
         worker_id: str,
         rng: random.Random,
@@ -114,7 +112,8 @@ class ReplicationWorker:
         self._client = client
         self._view = view
         self._copier = copier
-        self._options = options
+        self._options = share.options
+        self._share = share
         self._worker_id = worker_id
         self._rng = rng
         self._marks = client.underreplication
@@ -147,32 +146,28 @@ class ReplicationWorker:
     async def _feed(self) -> None:
         """Adds marked ledgers to the backlog. Without marks it waits for one, asking nothing."""
         while True:
+            await self._view.wait_enabled()
             try:
-                await self._wait_for_marks()
+                await self._share.wait_for_marks()
+                await self._share.wait_turn()
                 marked = await self._marks.list()
                 if not marked:
                     await self._marks.prune_empty()
                 missing = self.backlog.unknown(marked, trio.current_time())
                 missing = [one for one in missing if one not in self.in_progress]
-                room = max(0, _FED_MAX - len(self.backlog))
+                missing = await self._share.take(marked, missing)
+                room = max(0, self._share.queued_max - len(self.backlog))
                 await map_bounded(missing[:room], self._add, concurrent_max=_READ_AT_ONCE)
             except MetadataUnavailable:
                 await trio.sleep(_METADATA_RETRY_S)
                 continue
             self._idle.unpark(count=len(self.backlog))
             self._look = trio.Event()
-            with trio.move_on_after(self._options.scan_interval_s):
-                await self._look.wait()
-
-    async def _wait_for_marks(self) -> None:
-        await self._view.wait_enabled()
-        async with aclosing(self._marks.watch_any()) as changes:
-            async for is_any in changes:
-                if is_any:
-                    return
+            await self._share.rest(self._look)
 
     async def _add(self, ledger_id: int) -> None:
         try:
+            await self._share.pace(FEED_OPERATIONS)
             metadata, _ = await self._client.ledgers.read(ledger_id)
         except NoSuchLedger:
             self.backlog.add(ledger_id, 0)  # its mark is deleted
@@ -200,6 +195,7 @@ class ReplicationWorker:
     async def _try(self, ledger_id: int) -> None:
         now_s = trio.current_time
         try:
+            await self._share.pace(HEAL_OPERATIONS)
             await self._heal(ledger_id)
         except _Held as held:
             self.backlog.hold(ledger_id, held.holds, now_s())

@@ -31,6 +31,7 @@ async def run(
     copy_bytes_per_s: AtLeastZero = 64 * _MIB,
     ledgers_at_once: AtLeastOne = 16,
     metadata_reads_per_s: AtLeastOne = 2000,
+    metadata_operations_per_s: AtLeastZero = 4000,
     name: str | None = None,
     child: Annotated[bool, Parameter(show=False, negative="")] = False,
     cluster: ClusterOption = _CLUSTER,
@@ -46,14 +47,15 @@ async def run(
         Seconds that a single bookie that is down is waited for, unless the cluster has a delay of
         its own (`autorecovery delay`).
     open_ledger_grace_s
-        Seconds that an open ledger that lost a bookie is left to a writer that is not known to be
-        gone.
+        Seconds that an open ledger that lost a bookie is left to a writer that may be alive.
     copy_bytes_per_s
         Bytes of entries copied per second; 0: no limit.
     ledgers_at_once
         Number of ledgers healed at the same time.
     metadata_reads_per_s
         Number of ledgers that the auditor looks up per second.
+    metadata_operations_per_s
+        Operations of the metadata store that all processes together send per second; 0: no limit.
     name
         Name of this process for `autorecovery status`; default: its host and process id.
     """
@@ -72,6 +74,7 @@ async def run(
         copy_bytes_per_s=copy_bytes_per_s,
         ledgers_at_once=ledgers_at_once,
         metadata_reads_per_s=metadata_reads_per_s,
+        metadata_operations_per_s=metadata_operations_per_s,
     )
     identity = name or _default_name()
     async with LedgerClient.connect(cluster.uri) as client, trio.open_nursery() as nursery:

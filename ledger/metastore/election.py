@@ -150,6 +150,14 @@ class AuditorElection:
                 continue
         raise MetadataConflict(f"{self.path}: the lowest vote was gone {_READS_MAX} times")
 
+    async def place_of(self, bookie_id: str) -> tuple[int | None, int]:
+        """Returns the place of this process among the candidates, from 0 on, and how many there
+        are. The place is None, and one candidate more is counted, while it has no vote."""
+        votes = votes_in_order(await self._store.children(self.path))
+        candidate = self._candidates.get(bookie_id)
+        vote = None if candidate is None or candidate.vote is None else name_of(candidate.vote)
+        return (votes.index(vote), len(votes)) if vote in votes else (None, len(votes) + 1)
+
 
 class _Candidate:
     """One process in the election. It stands from `win` to `leave`, any number of times."""
@@ -164,6 +172,11 @@ class _Candidate:
         self._is_in_doubt = False
         """Whether there may be votes of this candidate besides `_vote`, now or later. It stays true
         after a create with an unknown outcome, which may be carried out after any search."""
+
+    @property
+    def vote(self) -> str | None:
+        """The path of its vote, if it has one."""
+        return self._vote
 
     async def win(self) -> str:
         """Returns the vote by which this candidate was elected."""

@@ -249,15 +249,18 @@ class UnderreplicationStore:
             return "unknown"
         return str(message.bookieId) or "unknown"
 
+    async def locked_ids(self) -> builtins.list[int]:
+        """Returns the ledgers that are being copied."""
+        names = await self._store.children(self._locks)
+        return [int(match[1]) for name in names if (match := _LOCK.match(name))]
+
     async def locked(self) -> dict[int, str]:
         """Returns the ledgers that are being copied, and by whom."""
         found = {}
-        for name in await self._store.children(self._locks):
-            match = _LOCK.match(name)
-            if match is not None:
-                owner = await self.lock_owner(int(match[1]))
-                if owner is not None:
-                    found[int(match[1])] = owner
+        for ledger_id in await self.locked_ids():
+            owner = await self.lock_owner(ledger_id)
+            if owner is not None:
+                found[ledger_id] = owner
         return found
 
     # Settings of the cluster.

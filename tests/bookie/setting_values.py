@@ -69,5 +69,6 @@ VALUES: dict[str, Any] = {
     "autorecovery_copy_bytes_per_s_max": 60_000_029,
     "autorecovery_ledgers_at_once": 17,
     "autorecovery_metadata_reads_per_s_max": 2003,
+    "autorecovery_metadata_operations_per_s_max": 4507,
 }
 """All settings except those that depend on the machine, which `test_settings_arrive` adds."""

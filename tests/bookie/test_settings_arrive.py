@@ -209,6 +209,7 @@ _PLACES: dict[str, Found] = {
     "autorecovery_copy_bytes_per_s_max": lambda e: _healing(e).copier_options().bytes_per_s,
     "autorecovery_ledgers_at_once": lambda e: _healing(e).ledgers_at_once,
     "autorecovery_metadata_reads_per_s_max": lambda e: _healing(e).metadata_reads_per_s,
+    "autorecovery_metadata_operations_per_s_max": lambda e: _healing(e).metadata_operations_per_s,
 }
 """Reads, for each setting, the value that takes effect."""
 
