@@ -17,13 +17,12 @@ from tests.interop.conftest import GetVm
 from tests.interop.our_bookies import wait_until_async
 from tests.interop.shell import Shell
 from tests.interop.timeouts import SESSION_TIMEOUT_MS
-from tests.interop.znodes import root_of, znodes, zookeeper_client
+from tests.interop.znodes import ELECTION, forget_vote, root_of, znodes, zookeeper_client
 from tests.tidy.checkout import ROOT
 
 pytestmark = pytest.mark.interop
 
 CANDIDATE = "tests.ledger.metastore.candidate"
-ELECTION = "underreplication/auditorelection"
 
 
 class OurCandidate:
@@ -40,15 +39,6 @@ class OurCandidate:
         """Kills the process with -9; returns when it has ended."""
         self._process.kill()
         self._process.wait()
-
-
-def forget_vote(uri: str, bookie_id: str) -> None:
-    """Deletes the vote of a killed process, as the end of its session would."""
-    of_it = f'bookieId: "{bookie_id}"\n'.encode()
-    with zookeeper_client(uri) as client:
-        for name, node in znodes(uri).items():
-            if name.startswith(f"{ELECTION}/V_") and node.data.startswith(of_it):
-                client.delete(f"{root_of(uri)}/{name}")
 
 
 @pytest.fixture

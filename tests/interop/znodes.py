@@ -12,6 +12,8 @@ from kazoo.exceptions import NoNodeError
 from ledger.metastore.zookeeper.address import parse_address
 from tests.interop.timeouts import PATIENCE_S, SESSION_TIMEOUT_MS
 
+ELECTION = "underreplication/auditorelection"
+
 
 @dataclass(frozen=True, slots=True)
 class Znode:
@@ -45,6 +47,15 @@ def forget_registration(uri: str, bookie_id: str) -> None:
                 client.delete(f"{root_of(uri)}/{path}")
             except NoNodeError:
                 continue
+
+
+def forget_vote(uri: str, bookie_id: str) -> None:
+    """Deletes the votes of a killed auditor or candidate, as the end of its session would."""
+    of_it = f'bookieId: "{bookie_id}"\n'.encode()
+    with zookeeper_client(uri) as client:
+        for name, node in znodes(uri).items():
+            if name.startswith(f"{ELECTION}/V_") and node.data.startswith(of_it):
+                client.delete(f"{root_of(uri)}/{name}")
 
 
 def znodes(uri: str) -> dict[str, Znode]:
