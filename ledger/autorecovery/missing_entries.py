@@ -25,7 +25,7 @@ from ledger.errors import (
     UnknownLedgerState,
     error_of_status,
 )
-from ledger.wire.messages import ListEntriesRequest, ListEntriesResponse, ReadRequest
+from ledger.wire.messages import ListEntriesResponse, ReadRequest
 
 RANGES_MAX = 1000
 _NOT_LISTED = (Status.BAD_REQUEST, Status.BAD_VERSION, Status.IO_ERROR)
@@ -41,11 +41,11 @@ async def lacking_ranges(
     repairs by itself, BookieUnavailable, OperationTimeout, and other LedgerErrors that say nothing
     about entries.
     """
-    answer = await client.pool.call(
-        bookie,
-        ListEntriesRequest(metadata.ledger_id),
-        timeout_s=client.options.read_timeout_s,
+    answer = await client.pool.list_entries(
+        bookie, metadata.ledger_id, timeout_s=client.options.read_timeout_s
     )
+    if answer is None:
+        return await _by_reading(client, metadata, bookie)
     what = f"the entries of ledger {metadata.ledger_id} at bookie {bookie}"
     if answer.status is Status.NO_SUCH_LEDGER:
         return list(islice(expected_ranges(metadata, bookie), RANGES_MAX))

@@ -4,7 +4,8 @@ Adds and reads go over v2, which is cheap. Requests that v2 cannot express (long
 LAC, force, info) or cannot tell apart (fencing, recovery) go over v3; by option all do. After a
 failure a bookie is not tried again during a back-off that grows, so that no caller spins on it.
 Whether a bookie supports batch reads is probed on a separate connection, because a bookie that
-does not closes it, and nothing else may be lost with it (docs/adr/0014).
+does not closes it, and nothing else may be lost with it (docs/adr/0014). Some of Apache's bookies
+never answer the request for their list of entries; a read that is sent after it finds that out.
 
 `ask_space` asks bookies for their disk space.
 """
@@ -38,6 +39,7 @@ from ledger.wire.messages import (
     BatchReadRequest,
     GetBookieInfoRequest,
     GetBookieInfoResponse,
+    ListEntriesRequest,
     ReadRequest,
     RequestBody,
     ResponseBody,
@@ -58,6 +60,8 @@ _NOT_UNDERSTOOD = (Status.BAD_REQUEST, Status.BAD_VERSION)
 _PROBES = 2
 """Connections that must be closed on a batch read before the bookie counts as too old: a bookie
 that is being stopped closes one."""
+_NO_ENTRY = 2**63 - 1
+"""No ledger has an entry with this id."""
 
 
 def version_for(body: RequestBody) -> int:
@@ -107,6 +111,8 @@ class BookiePool:
         self._knows_batches: dict[str, bool] = {}
         """What was probed, valid as long as the v2 connection lives: a bookie is restarted when
         its version changes."""
+        self._lists_nothing: set[str] = set()
+        """The bookies that were found not to list entries, as long as the v3 connection lives."""
         self._probes: dict[str, tuple[trio.Event, BookieConnection]] = {}
         self._nursery: trio.Nursery | None = None
         self._connections: dict[tuple[str, int], BookieConnection] = {}
@@ -157,6 +163,8 @@ class BookiePool:
                 del self._connections[key]
             if connection.version == 2:
                 self._knows_batches.pop(connection.bookie, None)
+            else:
+                self._lists_nothing.discard(connection.bookie)
         self._remember(connection, began_at)
 
     async def _run_probe(self, connection: BookieConnection) -> None:
@@ -195,6 +203,39 @@ class BookiePool:
         bookie refused to authenticate the client.
         """
         return await self._connection_for(bookie, body).call(body, timeout_s)
+
+    async def list_entries(
+        self, bookie: str, ledger_id: int, *, timeout_s: float
+    ) -> ResponseBody | None:
+        """Like `call` with a ListEntriesRequest; None if this bookie does not answer that, but
+        serves reads, like Apache's with DbLedgerStorage. That is found out in `timeout_s`, once."""
+        if bookie in self._lists_nothing:
+            return None
+        outcome, give_up = await self._ask_within(bookie, ListEntriesRequest(ledger_id), timeout_s)
+        if outcome is None:
+            probe = ReadRequest(ledger_id, _NO_ENTRY)
+            read, _ = await self._ask_within(bookie, probe, timeout_s)
+            if read is None or isinstance(read, LedgerError):
+                raise give_up()
+            self._lists_nothing.add(bookie)
+        elif isinstance(outcome, LedgerError):
+            raise outcome
+        return outcome
+
+    async def _ask_within(
+        self, bookie: str, body: RequestBody, timeout_s: float
+    ) -> tuple[Outcome | None, Callable[[], LedgerError]]:
+        """Returns the outcome of a request, None if there is none yet, and what `ask` returns."""
+        done, outcomes = trio.Event(), list[Outcome]()
+
+        def note(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            done.set()
+
+        give_up = self.ask(bookie, body, note)
+        with trio.move_on_after(timeout_s):
+            await done.wait()
+        return (outcomes[0] if outcomes else None), give_up
 
     async def read_batch(
         self, bookie: str, body: BatchReadRequest, *, timeout_s: float

@@ -4,7 +4,7 @@ The writer of such a ledger died, or lost it, and recorded nothing. A recovery i
 ack quorum. So each bookie that should hold entries is asked once, in the background: which ones.
 One that lacks entries is asked again after a pause, as the recovery's own adds may still be in
 flight; then it is recorded. So is one that says nothing for `idle_replacement_delay_s`. A bookie
-that does not know the request (some of Apache's) is left to the periodic checks.
+that does not answer the request (some of Apache's) is left to the periodic checks.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ledger.core.metadata import LedgerMetadata
 from ledger.errors import LedgerError, ProtocolError, Status
 from ledger.missed.copies import MissedCopies
 from ledger.options import ClientOptions
-from ledger.wire.messages import ListEntriesRequest, ListEntriesResponse, ResponseBody
+from ledger.wire.messages import ListEntriesResponse, ResponseBody
 
 LEDGERS_AT_ONCE = 64
 _PAUSE_S = 1.0
@@ -115,9 +115,10 @@ class RecoveredLedgers:
             self._ask_later(check)
 
     async def _ask_bookie(self, check: _Check, bookie: str) -> None:
-        request = ListEntriesRequest(check.metadata.ledger_id)
         try:
-            answer = await self._pool.call(bookie, request, timeout_s=self._options.read_timeout_s)
+            answer = await self._pool.list_entries(
+                bookie, check.metadata.ledger_id, timeout_s=self._options.read_timeout_s
+            )
             is_lacking = _is_lacking(check.metadata, bookie, answer)
         except ProtocolError:
             is_lacking = False  # it is no bookie of a kind that can be asked
@@ -151,9 +152,11 @@ class RecoveredLedgers:
             self._is_waiting = False
 
 
-def _is_lacking(metadata: LedgerMetadata, bookie: str, answer: ResponseBody) -> bool | None:
+def _is_lacking(metadata: LedgerMetadata, bookie: str, answer: ResponseBody | None) -> bool | None:
     """Whether the bookie lacks entries, by its answer; None if it has to be asked again, False also
     if it does not understand the question. Raises ProtocolError."""
+    if answer is None:
+        return False
     if answer.status in _UNPROVED:
         return None
     if isinstance(answer, ListEntriesResponse) and answer.status is Status.OK:

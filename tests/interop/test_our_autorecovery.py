@@ -6,6 +6,7 @@ live bookie lacks everything. The tests check the outcome.
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 
@@ -152,7 +153,8 @@ async def keep_writing(theirs: JavaClient, outcome: Outcome, ended: trio.Event) 
         outcome.busy_acked = BUSY_ENTRIES
         await theirs.call("close", handle=outcome.busy.handle)
     except JavaError as error:
-        assert error.name in ("LedgerFenced", "LedgerClosed"), error
+        if error.name not in ("LedgerFenced", "LedgerClosed"):
+            raise
         outcome.busy_acked = error.achieved.get("acked", outcome.busy_acked)
     ended.set()
 
@@ -165,9 +167,7 @@ async def ours(outcome: Outcome) -> AsyncIterator[LedgerClient]:
 
 @pytest.fixture
 async def theirs(outcome: Outcome, java_vm: GetVm, version: str) -> AsyncIterator[JavaClient]:
-    async with JavaClient.open(
-        java_vm(version), outcome.cluster.uri, waits_closed=False
-    ) as client:
+    async with JavaClient.open(java_vm(version), outcome.cluster.uri, waits_closed=False) as client:
         yield client
 
 
@@ -214,15 +214,12 @@ async def test_a_busy_writer_loses_nothing(
     metadata = await ours.ledger_metadata(outcome.busy.ledger_id)
     entries = metadata.last_entry_id + 1
     assert 0 < outcome.busy_acked <= entries
-    await check_healed(
-        ours, outcome.busy.ledger_id, entries, dead=[outcome.dead], recovered_from=0
-    )
+    await check_healed(ours, outcome.busy.ledger_id, entries, dead=[outcome.dead], recovered_from=0)
     await check_read_by_java(theirs, outcome.busy, entries)
 
 
 @result("whoisauditor names it, listunderreplicated is empty after the healing")
 async def test_apaches_shell_says_so(outcome: Outcome, ours: LedgerClient) -> None:
     assert "our-healer" in outcome.auditor
-    ids = await ours.list_ledgers()
-    assert ids
-    assert not [i for i in ids if str(i) in outcome.listed.split()]
+    assert await ours.list_ledgers()
+    assert re.search(r"ledger count\W+0\b", outcome.listed)

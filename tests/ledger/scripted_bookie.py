@@ -50,8 +50,19 @@ class Hangup(Exception):
     """Raised by a script to make the bookie close the connection."""
 
 
+class Silence(Exception):
+    """Raised by a script to make the bookie answer nothing to this request."""
+
+
 Script = Callable[[Request], ResponseBody | None]
-"""Returns a response, or None for that of an ordinary bookie; may raise Hangup."""
+"""Returns a response, or None for that of an ordinary bookie; may raise Hangup or Silence."""
+
+
+def answers_no_lists(request: Request) -> ResponseBody | None:
+    """Answers nothing to a request for a list of entries, as Apache's DbLedgerStorage does."""
+    if isinstance(request.body, ListEntriesRequest):
+        raise Silence
+    return None
 
 
 @dataclass
@@ -128,7 +139,10 @@ class ScriptedBookie:
                             if (held := self.hold(request)) is not None:
                                 await held.wait()
                             asked.append(request)
-                            body = self.answer(request)
+                            try:
+                                body = self.answer(request)
+                            except Silence:
+                                continue
                             response = Response(request.version, request.txn_id, body)
                             await stream.send_all(codec.encode_response(response))
                 except (Hangup, RemoteProtocolError, trio.BrokenResourceError):

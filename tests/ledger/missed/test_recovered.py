@@ -18,7 +18,7 @@ from ledger.wire.messages import (
     Request,
     ResponseBody,
 )
-from tests.ledger.scripted_bookie import ScriptedCluster, scripted_cluster
+from tests.ledger.scripted_bookie import ScriptedCluster, answers_no_lists, scripted_cluster
 from tests.ledger.writing.test_trailing_acks import marks_of, no_doubts
 
 COUNT = 30
@@ -116,6 +116,17 @@ async def test_a_bookie_that_cannot_list_its_entries_is_left_to_the_checks() -> 
         await recover(client, ledger_id)
         await no_doubts(client)
         assert questions(cluster) == 3
+        assert await marks_of(client) == {}
+
+
+async def test_a_bookie_that_answers_no_lists_is_left_to_the_checks() -> None:
+    async with scripted_cluster(3) as cluster, cluster.client(read_timeout_s=0.5) as client:
+        for bookie in cluster.bookies.values():
+            bookie.script = answers_no_lists
+        for ledger_id in await abandoned(client, ledgers=2):
+            await recover(client, ledger_id)
+            await no_doubts(client)
+            assert questions(cluster) == 3  # the second ledger asks nothing
         assert await marks_of(client) == {}
 
 
