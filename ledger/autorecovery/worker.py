@@ -240,8 +240,6 @@ class ReplicationWorker:
                     if await self._marks.unmark(mark):
                         self.statistics.ledgers_healed += 1
                     return
-                if not self._view.is_enabled:
-                    return  # it stays marked
 
     async def _heal_some(self, mark: Mark) -> bool:
         """Makes the copies that are possible now; returns whether nothing is left to do. Raises
