@@ -227,12 +227,15 @@ class AutoRecovery(JavaProgram):
     """Apache's auditor and replication worker in a process."""
 
     def __init__(self, version: str, directory: Path, zookeeper_uri: str, **settings: Any) -> None:
+        self.uri = zookeeper_uri
+        port = free_port()
+        self.bookie_id = f"127.0.0.1:{port}"
         super().__init__(
             version,
             directory,
             _AUTO_RECOVERY,
             {
-                **bookie_settings(directory, zookeeper_uri, free_port(), DB_LEDGER_STORAGE, {}),
+                **bookie_settings(directory, zookeeper_uri, port, DB_LEDGER_STORAGE, {}),
                 "lostBookieRecoveryDelay": 0,
                 "rwRereplicateBackoffMs": 500,
                 "openLedgerRereplicationGracePeriod": 1000,

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
 
 import trio
 
+from ledger.autorecovery.published import read_workers
 from ledger.client import LedgerClient
 from ledger.core.entry import Digest, DigestType
 from ledger.errors import NoSuchLedger
 from tests.interop.java_client import JavaClient, payload
+from tests.interop.our_bookies import OurBookies
 from tests.interop.replicas import read_replicas, replica_faults
 from tests.interop.timeouts import PATIENCE_S
+from tests.interop.znodes import root_of, znodes, zookeeper_client
 
 SIZE = 700
 """Bytes of an entry, payload(ledger id, entry id, SIZE)."""
@@ -69,11 +73,13 @@ async def closed_by_java(
     return ledger
 
 
-async def closed_by_us(ours: LedgerClient, count: int, *, write_quorum: int = 3) -> int:
+async def closed_by_us(
+    ours: LedgerClient, count: int, *, write_quorum: int = 3, size: int = SIZE
+) -> int:
     async with ours.create_ledger(
         ensemble_size=3, write_quorum=write_quorum, ack_quorum=2
     ) as writer:
-        await writer.append_many([payload(writer.ledger_id, i, SIZE) for i in range(count)])
+        await writer.append_many([payload(writer.ledger_id, i, size) for i in range(count)])
     return writer.ledger_id
 
 
@@ -99,7 +105,25 @@ async def wait_healed(ours: LedgerClient, *dead: str) -> None:
         while not await is_healed():  # noqa: ASYNC110
             await trio.sleep(0.1)
         return
-    raise AssertionError(f"not healed; marked are {await ours.underreplication.list()}")
+    marks = ours.underreplication
+    workers = await read_workers(ours.store)
+    raise AssertionError(
+        f"not healed: marked {await marks.list()}, locked {await marks.locked()}, {workers}"
+    )
+
+
+def start_from_scratch(bookies: OurBookies, count: int) -> None:
+    """Starts those of the first `count` bookies that do not run, those that were decommissioned
+    with empty directories; deletes all marks, votes and settings of auto-recovery."""
+    known = znodes(bookies.uri)
+    for number in range(count):
+        if number not in bookies.running and f"cookies/{bookies.bookie_id(number)}" not in known:
+            shutil.rmtree(bookies.directory / f"ours-{number}")
+    bookies.start_missing(count)
+    with zookeeper_client(bookies.uri) as zookeeper:
+        path = f"{root_of(bookies.uri)}/underreplication"
+        if zookeeper.exists(path):
+            zookeeper.delete(path, recursive=True)
 
 
 async def wait_unmarked(ours: LedgerClient, ledger_id: int) -> None:
@@ -116,6 +140,7 @@ async def check_healed(
     *,
     dead: Collection[str] = (),
     recovered_from: int | None = None,
+    size: int = SIZE,
 ) -> None:
     """Checks that a closed ledger has `entries` entries of `payload`, each on its whole write set,
     with the same bytes everywhere, and nothing on the `dead` bookies."""
@@ -131,7 +156,7 @@ async def check_healed(
     for each in replicas:
         body = next(one for one in each.by_bookie.values() if one is not None)
         entry = digest.decode_entry(ledger_id, each.entry_id, body)
-        assert entry.payload == payload(ledger_id, each.entry_id, SIZE)
+        assert entry.payload == payload(ledger_id, each.entry_id, size)
 
 
 async def check_read_by_java(theirs: JavaClient, ledger: JavaLedger, entries: int) -> None:

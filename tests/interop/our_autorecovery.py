@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.interop.timeouts import PATIENCE_S
-from tests.interop.znodes import forget_vote
+from tests.interop.znodes import forget_healer
 from tests.system.cluster import environment
 
 QUICK: dict[str, Any] = {"lost_bookie_recovery_delay_s": 0, "open_ledger_grace_s": 1}
@@ -52,11 +52,12 @@ class OurAutoRecovery:
             raise AssertionError(f"our auto-recovery did not start:\n{self.said()}")
 
     def kill(self) -> None:
-        """Kills the process with -9, and deletes its vote, as the end of its session would."""
+        """Kills the process with -9, and deletes its vote and locks, as the end of its session
+        would."""
         if self._process is not None:
             self._process.kill()
             self._reap()
-            forget_vote(self.uri, self.name)
+            forget_healer(self.uri, self.name)
 
     def stop(self) -> int:
         """Terminates the process; returns its exit code."""

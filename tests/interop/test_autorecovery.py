@@ -6,26 +6,35 @@ decommissions a bookie. The tests check the outcome.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field, replace
 
 import pytest
 import trio
 
+from ledger.autorecovery.copier import Copier, CopierOptions
 from ledger.client import LedgerClient
+from ledger.core.autorecovery.plan import with_moved_copy
 from ledger.core.entry import Digest, DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata
 from ledger.errors import LedgerClosed, LedgerError, LedgerFenced
 from ledger.writing.writer import LedgerWriter
 from tests.interop.apache_bookie import AutoRecovery
 from tests.interop.conftest import OUR_BOOKIES, GetVm
+from tests.interop.healing import start_from_scratch, wait_unmarked
 from tests.interop.java_client import JavaClient, JavaError, JavaVm, payload
+from tests.interop.our_autorecovery import QUICK, OurAutoRecovery
 from tests.interop.our_bookies import OurBookies, wait_until_async
-from tests.interop.replicas import read_replicas
+from tests.interop.replicas import read_replicas, replica_faults
 from tests.interop.shell import Shell
 from tests.interop.timeouts import PATIENCE_S
-from tests.interop.znodes import forget_registration, root_of, znodes, zookeeper_client
+from tests.interop.znodes import (
+    forget_healer,
+    forget_registration,
+    root_of,
+    znodes,
+    zookeeper_client,
+)
 
 pytestmark = pytest.mark.interop
 
@@ -58,6 +67,15 @@ class Outcome:
     hollow: int = -1
     """A ledger whose metadata has entries that no bookie has."""
 
+    missed: tuple[str, ...] = ()
+    """The bookies that our writer marked, after the only one that missed entries."""
+    missed_faults: list[str] = field(default_factory=lambda: ["not checked"])
+    holed: int = -1
+    """A marked ledger of which a bookie has only the first and the last entry."""
+    holed_at: str = ""
+    holes_after_apaches_check: list[int] = field(default_factory=list)
+    holes_after_ours: list[int] = field(default_factory=lambda: [-1])
+
     log_before: str = ""
     said_by_decommission: str = ""
     auditor: str = ""
@@ -70,20 +88,7 @@ def outcome(
     our_bookies: OurBookies,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Outcome]:
-    known = znodes(our_bookies.uri)
-    for number in range(
-        OUR_BOOKIES
-    ):  # the bookie that the last version decommissioned starts from scratch
-        if (
-            number not in our_bookies.running
-            and f"cookies/{our_bookies.bookie_id(number)}" not in known
-        ):
-            shutil.rmtree(our_bookies.directory / f"ours-{number}")
-    our_bookies.start_missing(OUR_BOOKIES)
-    with zookeeper_client(our_bookies.uri) as zookeeper:  # nodes of the last version's auditor
-        path = f"{root_of(our_bookies.uri)}/underreplication"
-        if zookeeper.exists(path):
-            zookeeper.delete(path, recursive=True)
+    start_from_scratch(our_bookies, OUR_BOOKIES)
     directory = tmp_path_factory.mktemp("autorecovery")
     auto_recovery = AutoRecovery(
         version, directory, our_bookies.uri, auditorReplicasCheckInterval=2
@@ -114,8 +119,15 @@ async def run_scenario(vm: JavaVm, bookies: OurBookies, auto_recovery: AutoRecov
         await idle.append_many([payload(idle.ledger_id, i, SIZE) for i in range(ENTRIES)])
         theirs_idle = await idle_writer_of_java(theirs, outcome)
         outcome.hollow = await hollow_ledger(ours, outcome)
+        missed = await ledger_that_a_bookie_missed(ours, bookies, outcome)
+        await make_holes(ours, outcome)
 
         auto_recovery.start()
+        await wait_unmarked(ours, missed)
+        await wait_unmarked(ours, outcome.holed)
+        outcome.missed_faults = await faults_of(ours, missed)
+        await ours.delete_ledger(missed)  # it needs all bookies, and one will die
+        outcome.holes_after_apaches_check = await holes(ours, outcome)
         await wait_until_async(
             lambda: REPLICAS_CHECK in znodes(bookies.uri),
             what="the auditor has compared what the bookies hold",
@@ -144,7 +156,79 @@ async def run_scenario(vm: JavaVm, bookies: OurBookies, auto_recovery: AutoRecov
             await theirs.call("append", handle=theirs_idle, data=b"still there?")
         except JavaError as error:
             outcome.idle_of_java_error = error.name
+        await check_entries_by_ours(ours, auto_recovery, outcome)
     return outcome
+
+
+async def ledger_that_a_bookie_missed(
+    ours: LedgerClient, bookies: OurBookies, outcome: Outcome
+) -> int:
+    """Returns a closed ledger of which a bookie that was down for a while lacks entries."""
+    writer = await ours.create_ledger(ensemble_size=4, write_quorum=3, ack_quorum=2)
+    away, ledger_id = writer.metadata.last_fragment.bookies[0], writer.ledger_id
+    await writer.append_many([payload(ledger_id, i, SIZE) for i in range(ENTRIES)])
+    bookies.kill(bookies.number_of(away))
+    await writer.append_many([payload(ledger_id, i, SIZE) for i in range(ENTRIES, 2 * ENTRIES)])
+    await writer.close()
+    await trio.to_thread.run_sync(bookies.start, bookies.number_of(away))
+    with trio.fail_after(PATIENCE_S):
+        while (mark := await ours.underreplication.read(ledger_id)) is None:  # noqa: ASYNC110
+            await trio.sleep(0.05)
+    outcome.missed = (away, *mark.replicas)
+    assert await faults_of(ours, ledger_id), "the bookie missed nothing"
+    return ledger_id
+
+
+async def faults_of(ours: LedgerClient, ledger_id: int) -> list[str]:
+    metadata = await ours.ledger_metadata(ledger_id)
+    replicas = await read_replicas(ours.pool, metadata)
+    return replica_faults(metadata, replicas, recovered_from=None, is_on_all=True)
+
+
+async def make_holes(ours: LedgerClient, outcome: Outcome) -> None:
+    """Makes a ledger of which a bookie lacks all but the ends, and marks it as a writer would."""
+    while True:
+        ledger_id = await closed_by_us(ours, 3)
+        outcome.closed[ledger_id] = ENTRIES
+        metadata = await ours.ledger_metadata(ledger_id)
+        (fragment,) = metadata.fragments
+        if outcome.dead in fragment.bookies:
+            break
+    (holed_at,) = {*await ours.bookies.available()} - {*fragment.bookies}
+    async with Copier(ours, CopierOptions()) as copier:
+        report = await copier.copy(metadata, holed_at, [(0, 0), (ENTRIES - 1, ENTRIES - 1)])
+    assert report.is_complete
+    replaced = next(one for one in fragment.bookies if one != outcome.dead)
+    await ours.ledgers.update(
+        ledger_id, lambda stored: with_moved_copy(stored, 0, replaced, holed_at) or stored
+    )
+    await ours.underreplication.mark(ledger_id, [holed_at])
+    outcome.holed, outcome.holed_at = ledger_id, holed_at
+
+
+async def holes(ours: LedgerClient, outcome: Outcome) -> list[int]:
+    """Returns the entries that the bookie lacks."""
+    replicas = await read_replicas(ours.pool, await ours.ledger_metadata(outcome.holed))
+    return [each.entry_id for each in replicas if each.by_bookie.get(outcome.holed_at) is None]
+
+
+async def check_entries_by_ours(ours: LedgerClient, theirs: AutoRecovery, outcome: Outcome) -> None:
+    """Replaces Apache's auto-recovery by ours, whose weekly check is due."""
+    await trio.to_thread.run_sync(theirs.kill)
+    uri = theirs.uri
+    await trio.to_thread.run_sync(forget_healer, uri, theirs.bookie_id)
+    with zookeeper_client(uri) as zookeeper:
+        zookeeper.delete(f"{root_of(uri)}/{REPLICAS_CHECK}")
+    healer = OurAutoRecovery(theirs.directory, uri, name="our-healer", **QUICK)
+    try:
+        await trio.to_thread.run_sync(healer.start)
+        await wait_until_async(
+            lambda: REPLICAS_CHECK in znodes(uri), what="our auditor has asked all bookies"
+        )
+        await wait_unmarked(ours, outcome.holed)
+    finally:
+        healer.kill()
+    outcome.holes_after_ours = await holes(ours, outcome)
 
 
 async def new_writer(ours: LedgerClient) -> LedgerWriter:
@@ -267,6 +351,22 @@ async def test_a_busy_writer_loses_nothing(outcome: Outcome, ours: LedgerClient)
     # An entry in flight at the end of the writer may be stored.
     assert metadata.last_entry_id in (outcome.busy_acked - 1, outcome.busy_acked)
     await check_whole(ours, outcome.busy, metadata.last_entry_id + 1, outcome.dead)
+
+
+@result("a mark of our writer: Apache's worker fills the bookie that was down")
+def test_what_a_bookie_missed_is_copied(outcome: Outcome) -> None:
+    away, *marked = outcome.missed
+    assert marked == [away]
+    assert outcome.missed_faults == []
+
+
+@result("holes between the ends of a fragment: not found by Apache's worker, but by our check")
+async def test_holes_are_found_by_our_check_of_entries(
+    outcome: Outcome, ours: LedgerClient
+) -> None:
+    assert outcome.holes_after_apaches_check == list(range(1, ENTRIES - 1))
+    assert outcome.holes_after_ours == []
+    await check_whole(ours, outcome.holed, ENTRIES, outcome.dead)
 
 
 @result("decommissionbookie, whoisauditor")

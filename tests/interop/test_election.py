@@ -17,7 +17,7 @@ from tests.interop.conftest import GetVm
 from tests.interop.our_bookies import wait_until_async
 from tests.interop.shell import Shell
 from tests.interop.timeouts import SESSION_TIMEOUT_MS
-from tests.interop.znodes import ELECTION, forget_vote, root_of, znodes, zookeeper_client
+from tests.interop.znodes import ELECTION, forget_healer, root_of, znodes, zookeeper_client
 from tests.tidy.checkout import ROOT
 
 pytestmark = pytest.mark.interop
@@ -90,7 +90,7 @@ async def test_each_auditor_that_is_killed_hands_over_to_the_next_vote(
 
     async def kill(candidate: AutoRecovery | OurCandidate, bookie_id: str) -> None:
         await trio.to_thread.run_sync(candidate.kill)
-        await trio.to_thread.run_sync(forget_vote, uri, bookie_id)
+        await trio.to_thread.run_sync(forget_healer, uri, bookie_id)
 
     async def wait_auditor(bookie_id: str, votes: int) -> None:
         """Waits until it is named by the election's node and by Apache's shell."""
@@ -108,14 +108,10 @@ async def test_each_auditor_that_is_killed_hands_over_to_the_next_vote(
     second.begin()
     await wait_votes(uri, 3)
     ours.append(OurCandidate(uri))
-    await wait_auditor(id_of(first), 4)
-    await kill(first, id_of(first))
+    await wait_auditor(first.bookie_id, 4)
+    await kill(first, first.bookie_id)
     await wait_auditor(ours[0].bookie_id, 3)
     await kill(ours[0], ours[0].bookie_id)
-    await wait_auditor(id_of(second), 2)
-    await kill(second, id_of(second))
+    await wait_auditor(second.bookie_id, 2)
+    await kill(second, second.bookie_id)
     await wait_auditor(ours[1].bookie_id, 1)
-
-
-def id_of(auto_recovery: AutoRecovery) -> str:
-    return f"127.0.0.1:{auto_recovery.settings['bookiePort']}"

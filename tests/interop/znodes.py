@@ -13,6 +13,7 @@ from ledger.metastore.zookeeper.address import parse_address
 from tests.interop.timeouts import PATIENCE_S, SESSION_TIMEOUT_MS
 
 ELECTION = "underreplication/auditorelection"
+LOCKS = "underreplication/locks/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,20 @@ def forget_registration(uri: str, bookie_id: str) -> None:
                 continue
 
 
-def forget_vote(uri: str, bookie_id: str) -> None:
-    """Deletes the votes of a killed auditor or candidate, as the end of its session would."""
-    of_it = f'bookieId: "{bookie_id}"\n'.encode()
+def forget_healer(uri: str, bookie_id: str, *, other: str | None = None) -> None:
+    """Deletes the votes and locks of a killed process of auto-recovery, as the end of its session
+    would. Apache's locks name its host: then all locks are deleted but those of the `other`."""
+    vote = f'bookieId: "{bookie_id}"\n'.encode()
+    lock = f'bookieId: "{other or bookie_id}-'.encode()
     with zookeeper_client(uri) as client:
         for name, node in znodes(uri).items():
-            if name.startswith(f"{ELECTION}/V_") and node.data.startswith(of_it):
-                client.delete(f"{root_of(uri)}/{name}")
+            is_vote = name.startswith(f"{ELECTION}/V_") and node.data.startswith(vote)
+            is_lock = name.startswith(LOCKS) and node.data.startswith(lock) is (other is None)
+            if is_vote or is_lock:
+                try:
+                    client.delete(f"{root_of(uri)}/{name}")
+                except NoNodeError:
+                    continue
 
 
 def znodes(uri: str) -> dict[str, Znode]:
