@@ -8,4 +8,5 @@
 - ledger_counts: counts the ledgers and fragments that name each bookie.
 - locations: records where bookies are.
 - rebalance: moves copies from full bookies to empty ones.
+- rename: gives a stopped bookie another id.
 """

@@ -21,6 +21,7 @@ from bookie.cli.directories import drop_directory, expand_storage
 from bookie.cli.inspect_commands import inspect
 from bookie.cli.locations import place
 from bookie.cli.rebalance import rebalance
+from bookie.cli.rename import rename
 from bookie.standalone import BOOKIES_MAX
 from ledger.cli.output import (
     CLUSTER_VARIABLE,
@@ -71,6 +72,13 @@ app.command(
     help_epilogue=examples("ledgerstream bookie replace 127.0.0.1:3181 127.0.0.1:3184 --watch"),
 )
 
+app.command(
+    rename,
+    name="rename",
+    help_epilogue=examples(
+        "ledgerstream bookie rename 10.0.0.7:3181 10.0.1.7:3181 --config bookie.toml --dry-run",
+    ),
+)
 app.command(
     expand_storage,
     name="expand-storage",

@@ -164,7 +164,8 @@ def _cure_of(found: Cookie, expected: Cookie, *, is_known: bool) -> str:
     if found != replace(expected, ledger_directories=has):
         return (
             "give it the directories and id it had, in the same order: which ledgers are in a "
-            "journal depends on their number. For other journals, run another bookie"
+            "journal depends on their number. For other journals, run another bookie; for another "
+            "id, or to complete that, `ledgerstream bookie rename OLD NEW --config CONFIG`"
         )
     if is_known:
         return (
@@ -210,8 +211,8 @@ async def _check_may_begin(
             disk,
             on_disk,
             f"but the cluster does not know bookie {bookie_id}: wrong cluster address, or its "
-            "cookie was deleted. Cure: check the address; to use the disk for a new bookie, empty "
-            "it",
+            "cookie was deleted. Cure: check the address; if a rename was interrupted, repeat "
+            "`ledgerstream bookie rename`; to use the disk for a new bookie, empty it",
         )
     elif missing and not (
         config.allow_empty_disk

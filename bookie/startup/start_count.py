@@ -29,6 +29,11 @@ _log = logging.getLogger(__name__)
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
+def start_count_path(bookie_id: str) -> str:
+    """Returns the path of the number of one bookie."""
+    return f"/ledgerstream/bookies/{bookie_id}"
+
+
 class StartCount:
     """The number of one bookie. Its methods raise OSError and MetadataUnavailable."""
 
@@ -38,7 +43,7 @@ class StartCount:
         self._config = config
         self._disk = disk
         self._store = store
-        self._path = f"/ledgerstream/bookies/{bookie_id}"
+        self._path = start_count_path(bookie_id)
         self._directories = list(
             dict.fromkeys((*config.journal_directories, *config.ledger_directories))
         )

@@ -20,15 +20,19 @@ from bookie.config import KIB, MIB, BookieConfig
 from bookie.data_integrity import LimboRepair
 from bookie.startup.change_directories import DirectoriesKept, DirectoryChange
 from bookie.startup.cookies import CookieMismatch
+from bookie.startup.rename import BookieRename
+from bookie.startup.rename_ledgers import RenameRefused
 from bookie.storage.bookie_storage import BookieStorage
-from bookie.testing.disk import CrashKind, DiskOptions, SimDisk
+from bookie.testing.disk import CrashKind, DiskOptions, MountedDisk, SimDisk
 from bookie.testing.metastore import MetadataOptions, SimMetadata
 from bookie.testing.network import NetworkOptions, SimNetwork
 from bookie.testing.process import SimProcess, leaves_of
 from bookie.testing.scheduler import Simulation, run_simulated
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
+from ledger.metastore.base import MetadataStore
 from ledger.metastore.ledgers import LedgerStore
+from ledger.metastore.underreplication import UnderreplicationStore
 from ledger.options import ClientOptions
 
 ResultT = TypeVar("ResultT")
@@ -48,7 +52,8 @@ class _Node:
     is_lost: bool = False
     """Its disk, or a part of it, is gone: it must not serve before that was dropped."""
     is_changing: bool = False
-    """A change of its list of directories was interrupted: it must not serve half-changed."""
+    """A change of its list of directories, or of its id, was interrupted: it must not serve
+    half-changed."""
 
 
 class SimCluster:
@@ -297,23 +302,33 @@ class SimCluster:
                 node.config = before
         return is_done
 
+    async def rename_bookie(self, bookie: str, port: int, **options: Any) -> bool:
+        """Has the operator of a bookie that is down give it another port, and so another id.
+        Returns whether that was done, as `drop_directories` does. Raises RenameRefused."""
+        node = self._nodes[bookie]
+        before = node.config
+        settings = dataclasses.replace(before, port=port)
+
+        async def rename(disk: MountedDisk, store: MetadataStore) -> None:
+            root = settings.ledgers_root
+            marks = UnderreplicationStore(store, root, self._clock_of(bookie))
+            ledgers = LedgerStore(store, root)
+            one = BookieRename(settings, disk, store, ledgers, marks, **options)
+            await one.run(before.id_of(before.port), settings.id_of(port))
+
+        is_done = await self._command(bookie, "rename", rename)
+        if is_done:
+            node.config = settings
+        return is_done
+
     async def _change(
         self, bookie: str, change: Callable[[DirectoryChange], Awaitable[object]]
     ) -> bool:
-        """Runs a command that changes the list of ledger directories, in the place of the bookie's
-        process. Raises DirectoriesKept."""
-        assert self._nursery is not None, "the cluster is not open"
+        """Runs a command that changes the list of ledger directories. Raises DirectoriesKept."""
         node = self._nodes[bookie]
-        assert not self.is_up(bookie), f"{bookie} is up"
-        self.restarts += 1
-        self.simulation.trace("change directories", bookie)
-        process = node.process = SimProcess(bookie, lambda: self._freeze(bookie))
-        rng = self.simulation.chance(f"run/{bookie}/{self.restarts}")
-        is_done, node.is_changing = False, True
+        rng = self.simulation.chance(f"run/{bookie}/{self.restarts + 1}")
 
-        async def body() -> None:
-            nonlocal is_done
-            disk, store = node.disk.mount(), self.metadata.connect(bookie)
+        async def run(disk: MountedDisk, store: MetadataStore) -> None:
             await change(
                 DirectoryChange(
                     node.config,
@@ -332,11 +347,34 @@ class SimCluster:
                     boot_id=f"boot {node.disk.power_losses}",
                 )
             )
+
+        return await self._command(bookie, "change directories", run)
+
+    async def _command(
+        self,
+        bookie: str,
+        name: str,
+        command: Callable[[MountedDisk, MetadataStore], Awaitable[object]],
+    ) -> bool:
+        """Runs a command in the place of the bookie's process; returns whether it ended. Raises
+        what the command raises if it refuses."""
+        assert self._nursery is not None, "the cluster is not open"
+        node = self._nodes[bookie]
+        assert not self.is_up(bookie), f"{bookie} is up"
+        self.restarts += 1
+        self.simulation.trace(name, bookie)
+        process = node.process = SimProcess(bookie, lambda: self._freeze(bookie))
+        is_done, node.is_changing = False, True
+
+        async def body() -> None:
+            nonlocal is_done
+            await command(node.disk.mount(), self.metadata.connect(bookie))
             is_done = True
 
         await process.run(body)
-        node.is_changing = not is_done and not isinstance(process.error, DirectoriesKept)
-        if isinstance(process.error, DirectoriesKept):
+        is_refused = isinstance(process.error, DirectoriesKept | RenameRefused)
+        node.is_changing = not is_done and not is_refused
+        if is_refused and process.error is not None:
             node.disk.crash(CrashKind.PROCESS_KILLED)
             raise process.error
         if process.error is not None:

@@ -47,6 +47,8 @@ class SimMetadata:
         self.options = options or MetadataOptions()
         self.chance = simulation.chance("metadata")
         self.tree = MemoryTree()
+        self.on_call: Callable[[str, str, str], None] | None = None
+        """Is called before each call takes effect: with node, kind and path."""
         self._sessions: dict[str, SimMetadataStore] = {}
         self._unreachable: dict[str, bool] = {}
 
@@ -178,6 +180,8 @@ class SimMetadataStore:
         metadata = self._metadata
         options, chance = metadata.options, metadata.chance
         await metadata.simulation.sleep(chance.uniform(0, options.delay_max_s))
+        if metadata.on_call is not None:
+            metadata.on_call(self.node, kind, path)
         self._check_alive()
         is_cut_off = metadata.is_unreachable(self.node)
         if is_cut_off or chance.random() < options.error_before_probability:

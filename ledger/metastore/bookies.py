@@ -55,7 +55,8 @@ class BookieInfo:
                 raise InvalidArgument(f"a bookie cannot listen on {host!r} port {port}")
 
 
-def _empty_start_path(bookie_id: str) -> str:
+def empty_start_path(bookie_id: str) -> str:
+    """Returns the path of the record that a bookie used its permission to start empty."""
     return f"/ledgerstream/empty-starts/{bookie_id}"
 
 
@@ -227,14 +228,14 @@ class BookieRegistry:
     async def is_empty_start_used(self, bookie_id: str, instance_id: str) -> bool:
         """Whether the bookie used its permission to start empty in the cluster `instance_id`."""
         try:
-            node = await self._store.get(_empty_start_path(bookie_id))
+            node = await self._store.get(empty_start_path(bookie_id))
         except NoSuchNode:
             return False
         return node.data == instance_id.encode()
 
     async def record_empty_start(self, bookie_id: str, instance_id: str) -> None:
         """Uses the permission up. Raises MetadataUnavailable."""
-        path, data = _empty_start_path(bookie_id), instance_id.encode()
+        path, data = empty_start_path(bookie_id), instance_id.encode()
         try:
             await self._store.create(path, data)
         except NodeExists:
@@ -243,7 +244,7 @@ class BookieRegistry:
     async def permit_empty_start(self, bookie_id: str) -> None:
         """Gives the permission back. Raises MetadataUnavailable."""
         try:
-            await self._store.delete(_empty_start_path(bookie_id))
+            await self._store.delete(empty_start_path(bookie_id))
         except NoSuchNode:
             pass
 

@@ -7,6 +7,7 @@ the node; fields that a later release added are kept.
 
 from __future__ import annotations
 
+import builtins
 import json
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
@@ -21,7 +22,7 @@ from ledger.errors import (
     NodeExists,
     NoSuchNode,
 )
-from ledger.metastore.base import Change, MetadataStore, Node, Put
+from ledger.metastore.base import Change, Create, Delete, MetadataStore, Node, Put
 from ledger.metastore.paths import check_bookie_id
 
 PATH: Final = "/ledgerstream/decommissions"
@@ -144,6 +145,28 @@ class Decommissions:
         except NoSuchNode:
             return False
         return True
+
+    async def renaming(self, old: str, new: str) -> builtins.list[Change]:
+        """Returns the changes that give the decommission of a bookie to its new id, and name that
+        as the replacement where the old one is. Raises MetadataCorrupt if its own is damaged."""
+        changes: builtins.list[Change] = []
+        for one in [await self.read(old), *await self.list()]:
+            if one is None:
+                continue
+            if one.bookie == old and not changes:
+                data = _encode(replace(one, bookie=new), await self._stored(one))
+                changes += [Delete(path_of(old), one.version), Create(path_of(new), data)]
+            elif one.bookie != old and one.replacement == old:
+                data = _encode(replace(one, replacement=new), await self._stored(one))
+                changes.append(Put(path_of(one.bookie), data, one.version))
+        return changes
+
+    async def _stored(self, one: Decommission) -> dict[str, Any]:
+        path = path_of(one.bookie)
+        try:
+            return _document(path, (await self._store.get(path)).data)
+        except NoSuchNode:
+            return {}  # it was cancelled: the version that was read will not be found
 
     async def watch(self, bookie: str) -> AsyncGenerator[Decommission | None, None]:
         """Yields the decommission now and after each change, None while there is none. Close it:

@@ -68,6 +68,17 @@ class BookieLocations:
         await self._update(removed)
         return was_there
 
+    async def rename(self, old: str, new: str) -> None:
+        """Gives the entry of a bookie to its new id, unless that has one. Raises what `place`
+        raises."""
+        check_bookie_id(new)
+
+        def changed(table: dict[str, Location]) -> dict[str, Location]:
+            kept = {one: location for one, location in table.items() if one != old}
+            return {new: table[old], **kept} if old in table else kept
+
+        await self._update(changed)
+
     async def known(self) -> Mapping[str, Location]:
         """Returns a table at most LOCATIONS_TRUSTED_S seconds old, the same object until it
         changes. Raises MetadataUnavailable."""
