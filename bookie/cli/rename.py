@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from ledger.cli.output import OutputOption, print_json, remark
+
+if TYPE_CHECKING:
+    from bookie.startup.rename import Renamed
 
 _OUTPUT = OutputOption()
 _SHOWN_EVERY_S = 10.0
@@ -45,6 +48,23 @@ async def rename(
         Change also ledgers that are being recovered, and open ones of programs that do not say
         whether they are alive, as Apache's clients: these can append no more.
     """
+    done = await _rename(old, new, config, is_dry=dry_run, includes_open=include_open)
+    facts = {"old": old, "new": new, "ledgers": done.ledgers, "was_renamed": done.was_renamed}
+    if done.was_renamed:
+        output.report(facts, f"the bookie is {new} already")
+    elif not dry_run:
+        text = f"bookie {old} is {new} now, in {done.ledgers:,} ledgers; start the bookie"
+        output.report(facts, text)
+    elif output.json:
+        print_json(facts)
+    else:
+        output.show(facts, title=f"bookie {old}")
+        remark("nothing was changed (--dry-run)")
+
+
+async def _rename(
+    old: str, new: str, config: Path, *, is_dry: bool, includes_open: bool
+) -> Renamed:
     from bookie.cli.check import settings_of
     from bookie.startup.rename import BookieRename
     from bookie.storage.disk.real_disk import RealDisk
@@ -64,27 +84,16 @@ async def rename(
     )
     layout = ClusterAddress.parse(settings.metadata_uri).layout
     async with opened as store:
-        done = await BookieRename(
+        change = BookieRename(
             settings,
             RealDisk(),
             store,
             LedgerStore(store, root, layout=layout),
             UnderreplicationStore(store, root, wall_clock_ms),
-            includes_open=include_open,
+            includes_open=includes_open,
             on_progress=_progress(),
-        ).run(old, new, is_dry=dry_run)
-    facts = {"old": old, "new": new, "ledgers": done.ledgers, "was_renamed": done.was_renamed}
-    if dry_run and not done.was_renamed:
-        if output.json:
-            print_json(facts)
-        else:
-            output.show(facts, title=f"bookie {old}")
-            remark("nothing was changed (--dry-run)")
-    elif done.was_renamed:
-        output.report(facts, f"the bookie is {new} already")
-    else:
-        text = f"bookie {old} is {new} now, in {done.ledgers:,} ledgers; start the bookie"
-        output.report(facts, text)
+        )
+        return await change.run(old, new, is_dry=is_dry)
 
 
 def _progress() -> Callable[[str, int, int], None]:

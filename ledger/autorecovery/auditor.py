@@ -1,8 +1,9 @@
 """Finds ledgers that lack copies, and marks them. One process of the cluster is the auditor.
 
 An audit is one pass over the metadata of all ledgers, paced in reads per second. It is due when a
-bookie was lost or is to be emptied, when an operator asks for it, and once a day; once a week it
-also asks the bookies which entries they hold, and begins to ask where the auditor before ended.
+bookie was lost or is to be emptied, when an operator asks for it, and once a day. It also grades
+how well each ledger keeps its placement; that is shown, and changes nothing. Once a week it also
+asks the bookies which entries they hold, and begins to ask where the auditor before ended.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from ledger.core.autorecovery.audit import CopyCounts, bytes_named, to_be_copied
 from ledger.core.autorecovery.bookies import BookieState
 from ledger.core.availability import fixed_part
 from ledger.core.metadata import LedgerMetadata
+from ledger.core.placement.grading import grade_ledger
+from ledger.core.placement.policies import Grade
+from ledger.core.placement.topology import Topology
 from ledger.errors import (
     LedgerError,
     MetadataConflict,
@@ -60,6 +64,8 @@ class _Pass:
     marked: int = 0
     unreadable: int = 0
     asks: int = 0
+    topology: Topology | None = None
+    grades: dict[Grade, int] = field(default_factory=lambda: dict.fromkeys(Grade, 0))
     naming: dict[str, dict[int, int]] = field(default_factory=dict)
     """Of each bookie to be emptied: the ledgers that name it, and about how many bytes."""
 
@@ -130,6 +136,7 @@ class Auditor:
                 self._is_loss |= is_loss
                 raise
             await marks.set_last_check(PeriodicCheck.ALL_LEDGERS)
+            await marks.set_last_check(PeriodicCheck.PLACEMENT)
             if checks_entries:
                 await marks.set_last_check(PeriodicCheck.REPLICAS)
             return
@@ -187,6 +194,7 @@ class Auditor:
 
     async def _audit(self, audit: _Pass) -> None:
         audit.naming = {bookie: {} for bookie in self._view.emptying}
+        audit.topology = await self._client.bookies.topology()
         ids = await self._client.list_ledgers()
         _log.info(
             "audit begins ledgers=%d checks_entries=%s", len(ids), audit.report.checks_entries
@@ -232,6 +240,8 @@ class Auditor:
             return
         bookies = self._view.bookies
         audit.counts.add(metadata, bookies)
+        if audit.topology is not None:
+            audit.grades[grade_ledger(metadata, audit.topology).grade] += 1
         for bookie, naming in audit.naming.items():
             if any(bookie in fragment.bookies for fragment in metadata.fragments):
                 naming[ledger_id] = bytes_named(metadata, bookie)
@@ -284,6 +294,9 @@ class Auditor:
             bytes_without_copy=counts.without_copy.bytes,
             ledgers_marked=audit.marked,
             bookies_lost=tuple(self._view.lost),
+            placement_strict=audit.grades[Grade.STRICT],
+            placement_soft=audit.grades[Grade.SOFT],
+            placement_fail=audit.grades[Grade.FAIL],
         )
         await publish_audit(self._client.store, audit.report)
 

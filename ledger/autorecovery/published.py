@@ -46,6 +46,13 @@ class AuditReport:
     """Ledgers that it marked, or found marked."""
     bookies_lost: tuple[str, ...] = ()
     """The bookies that were down for longer than the delay when it was published."""
+    placement_strict: int | None = None
+    """Ledgers that keep their placement in full; None if it was not graded, as by earlier
+    releases."""
+    placement_soft: int | None = None
+    """Ledgers that keep what is required, and less than what is wanted."""
+    placement_fail: int | None = None
+    """Ledgers that keep less than what is required."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -98,8 +98,11 @@ def _exit_code(damaged: list[str]) -> int:
 async def status(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT) -> int:
     """Show whether auto-recovery is enabled, who is the auditor, and which ledgers are copied.
 
-    `ledgerstream status` reports whether the data are in danger.
+    The newest audit counts how many ledgers keep their placement: strict, in full; soft, what is
+    required; fail, less. `ledgerstream status` reports whether the data are in danger.
     """
+    from ledger.autorecovery.published import read_audit
+
     damaged: list[str] = []
     async with _opened(cluster) as opened:
         marks = opened.marks
@@ -111,6 +114,14 @@ async def status(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = _O
             ),
             "marked_ledgers": len(await marks.list()),
         }
+        audit = await read_audit(opened.store)
+        if audit is not None:
+            facts |= {
+                "audit_ended": time_of(audit.ended_ms) if audit.ended_ms else None,
+                "placement_strict": audit.placement_strict,
+                "placement_soft": audit.placement_soft,
+                "placement_fail": audit.placement_fail,
+            }
         locks = [
             {"ledger_id": ledger_id, "locked_by": owner}
             for ledger_id, owner in sorted((await marks.locked()).items())

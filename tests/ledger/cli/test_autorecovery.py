@@ -13,7 +13,13 @@ from typing import Any
 
 import pytest
 
-from ledger.autorecovery.published import WorkerReport, publish_worker
+from ledger.autorecovery.published import (
+    AUDIT_PATH,
+    AuditReport,
+    WorkerReport,
+    publish_audit,
+    publish_worker,
+)
 from ledger.cli import autorecovery
 from ledger.cli.output import ClusterOption, OutputOption
 from ledger.errors import InvalidArgument, MetadataCorrupt, NoSuchCluster
@@ -104,6 +110,38 @@ async def test_the_status_shows_the_auditor_and_who_copies(
         }
         assert await autorecovery.status(cluster=metadata.cluster) == 0
         assert capsys.readouterr().out.splitlines()[-2:] == ["8\tb3", "9\tunknown"]
+
+
+async def test_the_status_shows_what_the_newest_audit_counted(
+    metadata: Metadata, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await publish_audit(
+        metadata.store,
+        AuditReport(
+            auditor="b2",
+            begun_ms=NOW_MS,
+            placement_strict=11,
+            placement_soft=3,
+            placement_fail=1,
+        ),
+    )
+    assert await autorecovery.status(cluster=metadata.cluster) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-4:] == [
+        "audit ended\t-",
+        "placement strict\t11",
+        "placement soft\t3",
+        "placement fail\t1",
+    ]
+    # The report of an earlier release has no such counts.
+    before = (
+        b'{"version": 1, "auditor": "b2", "begun_ms": 1, "ended_ms": 1700000000000, "ledgers": 5}'
+    )
+    await metadata.store.put(AUDIT_PATH, before)
+    assert await autorecovery.status(cluster=metadata.cluster, output=JSON) == 0
+    found = printed(capsys)
+    assert (found["placement_strict"], found["placement_fail"]) == (None, None)
+    assert found["audit_ended"] is not None
 
 
 async def test_a_damaged_node_is_named_and_the_rest_is_shown(
