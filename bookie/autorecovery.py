@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from bookie.config import BookieConfig
 from ledger.metastore.address import ClusterAddress
 from ledger.metastore.base import MetadataStore
 from ledger.runtime.network import Network
+
+if TYPE_CHECKING:
+    from ledger.autorecovery.service import AutoRecovery
 
 
 async def heal_ledgers(
@@ -19,8 +23,10 @@ async def heal_ledgers(
     network: Network,
     now_ms: Callable[[], int],
     rng: random.Random,
+    on_begin: Callable[[AutoRecovery], None] = lambda _service: None,
 ) -> None:
-    """Heals ledgers until cancelled, over the bookie's session. No error of it ends the bookie."""
+    """Heals ledgers until cancelled, over the bookie's session. No error of it ends the bookie.
+    `on_begin` gets the service, each time that it begins."""
     # They take memory that a bookie without auto-recovery does not need.
     from ledger.autorecovery.service import heal_for_ever
     from ledger.client import LedgerClient
@@ -33,4 +39,10 @@ async def heal_ledgers(
         root=config.ledgers_root,
         layout=ClusterAddress.parse(config.metadata_uri).layout,
     ) as client:
-        await heal_for_ever(client, config.autorecovery_options(), bookie_id=bookie_id, rng=rng)
+        await heal_for_ever(
+            client,
+            config.autorecovery_options(),
+            bookie_id=bookie_id,
+            rng=rng,
+            on_begin=on_begin,
+        )

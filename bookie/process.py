@@ -156,7 +156,8 @@ async def _serve(
                     boot_id=boot_id(),
                     index_stores=RocksStores(disk),
                 )
-                serving.start_soon(serve_http, listeners, Observer(bookie, disk))
+                observer = Observer(bookie, disk)
+                serving.start_soon(serve_http, listeners, observer)
                 bookie_id = await serving.start(_run_bookie, bookie, serving.cancel_scope)
                 stopped.append(bookie.stop)
                 serving.start_soon(give_memory_back_regularly)
@@ -166,6 +167,7 @@ async def _serve(
                         network=TcpNetwork(),
                         now_ms=_wall_ms,
                         rng=random.SystemRandom(),
+                        on_begin=observer.observe_healing,
                     )
                     serving.start_soon(heal, config, store, bookie_id)
                 gc.collect()

@@ -309,8 +309,15 @@ async def show_bookie(
         return
     for found in shown:
         journals, directories = found.pop("journals"), found.pop("ledger_directories")
+        healing = found.pop("autorecovery", None) or {}
+        audit = healing.pop("audit", None)
         output.show(found, title=f"bookie {found['bookie']}")
-        for title, several in (("journal", journals), ("ledger directory", directories)):
+        for title, several in (
+            ("journal", journals),
+            ("ledger directory", directories),
+            ("auto-recovery", [healing] if healing else []),
+            ("newest audit", [audit] if audit else []),
+        ):
             for one in several:
                 output.show(one, title=title)
     if bookie is None and not infos:

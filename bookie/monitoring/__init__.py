@@ -8,5 +8,6 @@
 - report: that state as JSON.
 - prometheus: metrics as text.
 - bookie_metrics: the metrics of the whole bookie.
+- healing_metrics: those of auto-recovery in its process.
 - directory_metrics: the metrics of each journal and ledger directory.
 """

@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from bookie.core.metrics import Distribution, Kind, Metric, Number, S
 from bookie.monitoring.bookie_metrics import BOOKIE, JOURNAL, PREFIX
 from bookie.monitoring.directory_metrics import DIRECTORY
+from bookie.monitoring.healing_metrics import HEALING
 from bookie.monitoring.snapshot import Observer, Snapshot
 from ledger.metastore.bookies import OUR_SOFTWARE
 
@@ -40,6 +41,7 @@ class BookieMetrics(Collector):
     def describe(self) -> Iterable[Family]:
         """Returns the names for the registry without collecting anything."""
         described = [(one.kind, one.name, one.help) for one in BOOKIE]
+        described += [(one.kind, one.name, one.help) for one in HEALING]
         described += [(one.kind, one.name, one.help) for one in JOURNAL]
         described += [(one.kind, one.name, one.help) for one in DIRECTORY]
         return [_FAMILY[kind](f"{PREFIX}{name}", text) for kind, name, text in described]
@@ -63,6 +65,8 @@ class BookieMetrics(Collector):
         about.add_metric((snapshot.bookie_id, OUR_SOFTWARE), 1)
         yield about
         yield from _families(BOOKIE, None, [snapshot])
+        healing = snapshot.healing
+        yield from _families(HEALING, None, [] if healing is None else [healing])
         yield from _families(JOURNAL, "journal", snapshot.journals)
         yield from _families(DIRECTORY, "directory", snapshot.directories)
 

@@ -6,6 +6,7 @@ docs/operations.md describes its keys. Numbers for graphs are metrics instead.
 from __future__ import annotations
 
 import platform
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 
 from bookie.config import BookieConfig
@@ -39,6 +40,7 @@ def report(snapshot: Snapshot, config: BookieConfig) -> dict[str, object]:
         "emptying": snapshot.is_emptying,
         "copies_unneeded": snapshot.copies_unneeded,
         "copies_removed": snapshot.over_replication.copies_removed,
+        "autorecovery": None if snapshot.healing is None else asdict(snapshot.healing),
         "version": software_version(),
         "python": platform.python_version(),
         "up_s": round(snapshot.started_s_ago, 1),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import TYPE_CHECKING
 
 import trio
 
@@ -21,6 +22,10 @@ from bookie.storage.disk.disk import Disk
 from bookie.storage.journal.metrics import JournalStatistics
 from bookie.storage.ledger_storage import LedgerStorage
 from bookie.storage.metrics import DirectoryStatistics
+
+if TYPE_CHECKING:
+    from ledger.autorecovery.published import HealingNow
+    from ledger.autorecovery.service import AutoRecovery
 
 _log = logging.getLogger(__name__)
 
@@ -82,6 +87,8 @@ class Snapshot:
     over_replication_passes: int
     copies_unneeded: int
     """Unneeded copies that were found and are still here."""
+    healing: HealingNow | None
+    """What auto-recovery does in the bookie's process, if it runs there."""
     server: ServerStatistics
     journals: tuple[JournalDirectory, ...]
     directories: tuple[LedgerDirectory, ...]
@@ -129,6 +136,11 @@ class Observer:
         self._disk = disk
         self._started_at = trio.current_time()
         self._counts: tuple[LedgerCount, ...] = ()
+        self._healing: AutoRecovery | None = None
+
+    def observe_healing(self, service: AutoRecovery) -> None:
+        """Includes auto-recovery, which has begun in the bookie's process."""
+        self._healing = service
 
     @property
     def is_ready(self) -> bool:
@@ -168,6 +180,7 @@ class Observer:
             over_replication=replace(bookie.over_replication.total),
             over_replication_passes=bookie.over_replication.passes,
             copies_unneeded=bookie.over_replication.unneeded,
+            healing=self._healing.now() if self._healing is not None else None,
             server=bookie.server.statistics(),
             journals=tuple(
                 JournalDirectory(space, journal.statistics())

@@ -99,6 +99,8 @@ class Auditor:
         self._emptying_since_s: dict[str, float] = {}
         self.audits = 0
         """Passes that were completed."""
+        self.report: AuditReport | None = None
+        """The newest report that was published."""
         view.on_change(self._bookies_changed)
         view.on_audit_wanted(self._audit_wanted)
 
@@ -299,6 +301,7 @@ class Auditor:
             placement_fail=audit.grades[Grade.FAIL],
         )
         await publish_audit(self._client.store, audit.report)
+        self.report = audit.report
 
     # Bookies that are to be emptied.
 

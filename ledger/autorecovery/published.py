@@ -74,6 +74,27 @@ class WorkerReport:
     have no copy, as far as is known."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HealingNow:
+    """What auto-recovery does in this process at this moment; it is read, not published. Counts are
+    since it began, also again after an error."""
+
+    is_auditor: bool
+    audits: int
+    """Passes over all ledgers that were completed."""
+    audit: AuditReport | None
+    """The newest audit of this process; None before its first and while it is not the auditor."""
+    ledgers_healed: int
+    entries_copied: int
+    bytes_copied: int
+    in_progress: int
+    backlog: int
+    held: int
+    """Ledgers that cannot be healed now."""
+    held_with_loss: int
+    """Those of them of which entries have no copy, as far as is known."""
+
+
 def _encode(report: Any) -> bytes:
     return json.dumps({"version": 1, **asdict(report)}).encode()
 

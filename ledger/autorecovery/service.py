@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+from collections.abc import Callable
 from dataclasses import replace
 
 import trio
@@ -15,6 +16,7 @@ from ledger.autorecovery.options import AutoRecoveryOptions
 from ledger.autorecovery.published import (
     HELD_MAX,
     REASON_CHARS_MAX,
+    HealingNow,
     WorkerReport,
     publish_worker,
 )
@@ -74,6 +76,22 @@ class AutoRecovery:
             nursery.start_soon(self._report)
             task_status.started()
             await trio.sleep_forever()
+
+    def now(self) -> HealingNow:
+        """Returns what is done at this moment, from plain numbers."""
+        worker, held = self.worker, self.worker.backlog.held
+        return HealingNow(
+            is_auditor=self.is_auditor,
+            audits=self.auditor.audits,
+            audit=self.auditor.report if self.is_auditor else None,
+            ledgers_healed=worker.statistics.ledgers_healed,
+            entries_copied=worker.statistics.entries_copied,
+            bytes_copied=worker.statistics.bytes_copied,
+            in_progress=len(worker.in_progress),
+            backlog=len(worker.backlog),
+            held=len(held),
+            held_with_loss=sum(one.is_loss for one in held),
+        )
 
     async def _audit(self) -> None:
         while True:
@@ -136,14 +154,20 @@ class AutoRecovery:
 
 
 async def heal_for_ever(
-    client: LedgerClient, options: AutoRecoveryOptions, *, bookie_id: str, rng: random.Random
+    client: LedgerClient,
+    options: AutoRecoveryOptions,
+    *,
+    bookie_id: str,
+    rng: random.Random,
+    on_begin: Callable[[AutoRecovery], None] = lambda _service: None,
 ) -> None:
     """Heals ledgers in a process of its own or beside a bookie, until cancelled. After an error it
-    logs it and begins again."""
+    logs it and begins again. `on_begin` gets the service each time."""
     while True:
         try:
             async with Copier(client, options.copier_options()) as copier:
                 service = AutoRecovery(client, options, copier=copier, bookie_id=bookie_id, rng=rng)
+                on_begin(service)
                 await service.run()
         except* LedgerError as group:
             _log.error("auto-recovery begins again name=%s cause=%r", bookie_id, group)

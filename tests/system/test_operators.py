@@ -46,6 +46,21 @@ def test_numbers_of_all_bookies_change(cluster: StandaloneCluster) -> None:
     assert after["write_cache_bytes"] > 0
 
 
+def test_one_of_the_bookies_is_the_auditor_and_shows_its_audit(cluster: StandaloneCluster) -> None:
+    cluster.run("append", "demo/audited", stdin=b"a\n")
+    cluster.run("autorecovery", "audit")
+    wait_for(lambda: totals(cluster)["audited_ledgers"] > 0)
+    found = totals(cluster)
+    assert found["is_auditor"] == 1
+    assert (found["ledgers_below_write_quorum"], found["ledgers_without_copy"]) == (0, 0)
+    shown = json.loads(cluster.run("bookie", "show", "--json"))
+    assert sorted(one["autorecovery"]["is_auditor"] for one in shown) == [False, False, True]
+    text = cluster.run("bookie", "show")
+    assert text.count(b"is auditor") == 3
+    status = json.loads(cluster.run("autorecovery", "status", "--json"))
+    assert status["placement_fail"] == 0
+
+
 def test_a_bookie_that_is_emptied_is_listed_as_such(cluster: StandaloneCluster) -> None:
     first = sorted(f"127.0.0.1:{port}" for port in cluster.ports())[0]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from bookie.core.metrics import Metric, S
 from bookie.monitoring.bookie_metrics import BOOKIE, JOURNAL, PREFIX
 from bookie.monitoring.directory_metrics import DIRECTORY
+from bookie.monitoring.healing_metrics import HEALING
 from tests.tidy.checkout import ROOT
 
 DOCUMENT = ROOT / "docs" / "metrics.md"
@@ -45,7 +46,15 @@ the standard `process_*` (memory, CPU, open files). Before the bookie serves the
 | is space reclaimed? | `entry_log_bytes` and `entry_log_live_bytes`, `reclaimed_by_*` |
 | is something damaged? | `entry_logs_missing`, `_set_aside`, `_stray`, `io_error` refused |
 | may acknowledged entries be missing? | `ledgers_in_limbo` |
+| do ledgers lack copies? | `ledgers_below_*`, `ledgers_without_copy`, `healing_held` |
 | what would a power failure lose? | `journal_unsynced_bytes` where `journal_sync_data` is 0 |
+"""
+_HEALING = """
+## Auto-recovery
+
+Exported by bookies with `autorecovery = true`. Counters begin at 0 when the process starts, or
+auto-recovery begins again after an error.
+
 """
 _JOURNAL = """
 ## Each journal
@@ -74,6 +83,7 @@ def document() -> str:
     """Returns the text of docs/metrics.md."""
     return (
         f"{_HEAD}\n## The bookie\n\n{_rows(BOOKIE)}"
+        f"{_HEALING}{_rows(HEALING)}"
         f"{_JOURNAL}{_rows(JOURNAL)}{_DIRECTORY}{_rows(DIRECTORY)}"
     )
 

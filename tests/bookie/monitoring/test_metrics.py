@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +20,15 @@ from bookie.config import BookieConfig
 from bookie.core.metrics import Kind
 from bookie.monitoring.bookie_metrics import BOOKIE, JOURNAL, PREFIX
 from bookie.monitoring.directory_metrics import DIRECTORY
+from bookie.monitoring.healing_metrics import HEALING
 from bookie.monitoring.prometheus import BookieMetrics
+from bookie.monitoring.report import report
 from bookie.monitoring.snapshot import LedgerCount, Observer, ServerStatus
 from bookie.storage.disk.real_disk import RealDisk
+from ledger.autorecovery.options import AutoRecoveryOptions
+from ledger.autorecovery.service import AutoRecovery, heal_for_ever
 from ledger.client import LedgerClient
+from ledger.core.autorecovery.plan import Hold
 from ledger.metastore.memory import MemoryStore, MemoryTree
 from ledger.wire.messages import ReadRequest, ReadResponse
 from tests.bookie.server.test_server import peer_of
@@ -120,6 +128,57 @@ async def test_checkpoints_and_caches_are_measured(tmp_path: Path) -> None:
     assert found["ledgers", "0"] == 1
 
 
+async def test_what_auto_recovery_does_is_read_from_the_service(tmp_path: Path) -> None:
+    async with real_cluster(tmp_path, 2) as cluster, cluster.client() as client:
+        observer = observer_of(cluster, 0)
+        metrics = BookieMetrics(observer, CollectorRegistry())
+        async with client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2) as writer:
+            await writer.append(b"an entry")
+
+        def named(found: Samples) -> Samples:
+            names = {f"{one.name}" for one in HEALING}
+            return {key: value for key, value in found.items() if key[0] in names}
+
+        assert named(await scraped(metrics)) == {}
+        services: list[AutoRecovery] = []
+
+        def observe(service: AutoRecovery) -> None:
+            services.append(service)
+            observer.observe_healing(service)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(
+                partial(
+                    heal_for_ever,
+                    client,
+                    AutoRecoveryOptions(),
+                    bookie_id="here",
+                    rng=random.Random(1),
+                    on_begin=observe,
+                )
+            )
+            with trio.fail_after(30):
+                while not services or not services[0].auditor.audits:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            found = named(await scraped(metrics))
+            assert len(found) == len(HEALING)
+            assert found["is_auditor",] == found["audits_total",] == found["audited_ledgers",] == 1
+            assert found["audited_bytes",] == len(b"an entry")
+            assert found["ledgers_healed_total",] == found["healing_held",] == 0
+            # Its state is read on request, and so is what was counted for it.
+            worker = services[0].worker
+            worker.statistics.ledgers_healed = 3
+            worker.statistics.bytes_copied = 4000
+            holds = [Hold("entries 1 to 3: no copy is left", is_loss=True)]
+            worker.backlog.hold(7, holds, trio.current_time())
+            found = named(await scraped(metrics))
+            assert (found["ledgers_healed_total",], found["healed_bytes_total",]) == (3, 4000)
+            assert (found["healing_held",], found["healing_held_with_loss",]) == (1, 1)
+            shown = report(await observer.snapshot(), cluster.bookies[0].config)
+            assert shown["autorecovery"] == asdict(services[0].now())
+            nursery.cancel_scope.cancel()
+
+
 async def test_refusals_are_counted_by_status(tmp_path: Path) -> None:
     async with measured(tmp_path) as (cluster, _, metrics), peer_of(cluster) as peer:
         for _ in range(3):
@@ -180,6 +239,7 @@ def test_names_follow_prometheus() -> None:
     described = [(one.name, one.kind, one.help, one.labels) for one in BOOKIE]
     described += [(one.name, one.kind, one.help, one.labels) for one in JOURNAL]
     described += [(one.name, one.kind, one.help, one.labels) for one in DIRECTORY]
+    described += [(one.name, one.kind, one.help, one.labels) for one in HEALING]
     names = [name for name, *_ in described]
     assert len(set(names)) == len(names)
     for name, kind, text, _ in described:
