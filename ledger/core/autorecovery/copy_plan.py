@@ -101,7 +101,7 @@ class CopyPlan:
         self._gone: dict[str, BadCopy] = {}
         """Bookies that give nothing of this ledger."""
         self._runs: dict[object, CopyFailure] = {}
-        self._failures: list[CopyFailure] = []
+        self._failures: list[tuple[object, CopyFailure]] = []
 
     @property
     def is_done(self) -> bool:
@@ -225,7 +225,7 @@ class CopyPlan:
             self._runs[key] = _joined(run, last, last - first + 1)
             return last
         if run is not None and len(self._failures) < FAILURES_MAX:
-            self._failures.append(run)
+            self._failures.append((key, run))
         is_doubt = any(copy.state in DOUBTFUL for copy in copies.values())
         self._runs[key] = CopyFailure(first, last, last - first + 1, is_doubt, _reason(copies))
         return last
@@ -233,13 +233,15 @@ class CopyPlan:
     def failures(self) -> tuple[CopyFailure, ...]:
         """Returns the entries that were given up, in order, up to FAILURES_MAX runs of them."""
         joined: list[CopyFailure] = []
-        last_of: dict[str, int] = {}
-        for one in sorted([*self._failures, *self._runs.values()], key=lambda r: r.first_entry):
-            at = last_of.get(one.reason, -1)
+        last_of: dict[object, int] = {}
+        runs = [*self._failures, *self._runs.items()]
+        # Reads end in any order, so that neighbours may have been given up one after the other.
+        for key, one in sorted(runs, key=lambda run: run[1].first_entry):
+            at = last_of.get(key, -1)
             if at >= 0 and 0 < one.first_entry - joined[at].last_entry <= self._step:
                 joined[at] = _joined(joined[at], one.last_entry, one.entries)
             else:
-                last_of[one.reason] = len(joined)
+                last_of[key] = len(joined)
                 joined.append(one)
         return tuple(joined[:FAILURES_MAX])
 

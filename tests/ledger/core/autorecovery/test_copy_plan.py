@@ -212,6 +212,18 @@ def test_the_list_of_failures_is_bounded_and_the_rest_is_counted() -> None:
     assert plan.failures()[0].reason == "corrupt on b0 (entry 0)"
 
 
+def test_entries_that_are_given_up_in_any_order_are_one_run() -> None:
+    plan = CopyPlan(metadata_of(10, (1, 1, 1), {0: ["b0"]}), "b1", [(0, 9)])
+    for _ in range(10):
+        assert plan.next_read(lambda sources: sources[0], 1) is not None
+    for entry_id in (0, 2, 1, 9, 8, 3, 4, 7, 5, 6):
+        plan.bad("b0", entry_id, BadCopy(CopyState.CORRUPT, f"entry {entry_id}"))
+        assert plan.next_read(lambda sources: sources[0], 1) is None
+    (failure,) = plan.failures()
+    assert (failure.first_entry, failure.last_entry, failure.entries) == (0, 9, 10)
+    assert failure.reason == "corrupt on b0 (entry 0)"
+
+
 def test_the_sources_of_an_entry_are_asked_for_once_in_each_fragment_and_stripe() -> None:
     metadata = metadata_of(100, (3, 2, 1), {0: ("b0", "b1", "b2"), 50: ("b0", "b1", "b3")})
     asked: list[int] = []
