@@ -12,6 +12,8 @@ from ledger.core.autorecovery.plan import Hold
 from ledger.core.metadata import LedgerMetadata
 
 _log = logging.getLogger(__name__)
+_WRITER_PAUSE_S = 2.0
+"""Busy writers are gone at once, idle ones after a while."""
 _LEFT = "it is open: its last fragment is left to its writer for a while"
 
 
@@ -41,7 +43,8 @@ async def end_ledger(
     if await ledgers.is_writer_alive(metadata):
         if is_unsafe:
             what = "which is alive, replaces the bookie by itself"
-            holds.append(Hold(f"it is open, and its writer, {what}"))
+            reason = f"it is open, and its writer, {what}"
+            holds.append(Hold(reason, first_pause_s=_WRITER_PAUSE_S))
         return False  # the writer records what the end lacks when it leaves it
     if not is_unsafe and not await ledgers.is_writer_gone(metadata):
         return False

@@ -20,7 +20,7 @@ from ledger.autorecovery.published import (
     WorkerReport,
     publish_worker,
 )
-from ledger.autorecovery.worker import CopiesEntries, ReplicationWorker
+from ledger.autorecovery.worker import IN_OTHER_HANDS, CopiesEntries, ReplicationWorker
 from ledger.autorecovery.worker_share import WorkerShare
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, MetadataUnavailable
@@ -128,7 +128,8 @@ class AutoRecovery:
         worker, now_s = self.worker, trio.current_time()
         statistics, now_ms = worker.statistics, self._client.now_ms()
         held = sorted(
-            worker.backlog.held, key=lambda one: (not one.is_loss, one.since_s, one.ledger_id)
+            (one for one in worker.backlog.held if one.reason != IN_OTHER_HANDS),
+            key=lambda one: (not one.is_loss, one.since_s, one.ledger_id),
         )
         copied = statistics.bytes_copied - before.bytes_copied
         return WorkerReport(

@@ -50,6 +50,8 @@ _RANGES_PER_COPY = 1000
 _READ_AT_ONCE = 32
 _METADATA_RETRY_S = 1.0
 _OTHERS_RETRY_S = 5.0
+IN_OTHER_HANDS = "another worker copies it"
+"""Not published: that worker says what holds the ledger up, if anything does."""
 _TARGET_RETRY_S = 5.0
 
 
@@ -226,13 +228,15 @@ class ReplicationWorker:
     # One ledger.
 
     async def _heal(self, ledger_id: int) -> None:
+        # Before the lock: a ledger that another worker has healed meanwhile costs one look. What a
+        # bookie lacks is asked for later, so a client that marks it in between is not missed.
+        mark = await self._marks.read(ledger_id)
+        if mark is None:
+            await self._marks.prune(ledger_id)
+            return
         async with self._marks.lock(ledger_id, self._worker_id) as is_locked:
             if not is_locked:
-                raise _Held(Hold("another worker copies it", retry_s=_OTHERS_RETRY_S))
-            mark = await self._marks.read(ledger_id)
-            if mark is None:
-                await self._marks.prune(ledger_id)
-                return
+                raise _Held(Hold(IN_OTHER_HANDS, retry_s=_OTHERS_RETRY_S))
             for _ in range(_ROUNDS_MAX):
                 if not self._view.is_enabled:
                     return  # the mark stays for the time when it is enabled again

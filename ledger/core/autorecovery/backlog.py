@@ -4,7 +4,8 @@ Ledgers with the fewest copies left come first; among those with equally many ea
 order of its own, so that workers seldom meet at one ledger. A ledger that cannot be healed is
 *held* with its reason, and blocks nobody: it is tried again when a bookie that the reason names
 comes or goes, when any bookie does if the reason is that there are too few, and after a pause that
-doubles from half a minute to an hour, because a reason may pass unseen.
+doubles from half a minute, or less if the reason says so, to an hour, because a reason may pass
+unseen.
 """
 
 from __future__ import annotations
@@ -94,7 +95,10 @@ class Backlog:
         reason = "; ".join(dict.fromkeys(hold.reason for hold in holds))
         is_same = before is not None and before.reason == reason
         tries = before.tries + 1 if before is not None and is_same else 1
-        pause_s = min(PAUSE_S_MIN * 2.0 ** min(tries - 1, 20), PAUSE_S_MAX)
+        first_s = min(
+            [PAUSE_S_MIN, *(one.first_pause_s for one in holds if one.first_pause_s is not None)]
+        )
+        pause_s = min(first_s * 2.0 ** min(tries - 1, 20), PAUSE_S_MAX)
         pause_s = min([pause_s, *(hold.retry_s for hold in holds if hold.retry_s is not None)])
         if len(self._held) >= HELD_MAX:
             self._held.pop(next(iter(self._held)))  # it is tried again sooner

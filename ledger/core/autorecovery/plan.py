@@ -52,13 +52,15 @@ class Hold:
     """A copy that cannot be made now, and why.
 
     The reason may change with the state of one of `bookies`, with that of any bookie if it
-    `is_of_cluster`, and with time; after `retry_s` seconds at the latest, if that is known.
+    `is_of_cluster`, and with time; after `retry_s` seconds at the latest, if that is known. One
+    that should pass soon, and unseen, is looked at after `first_pause_s`, which doubles.
     """
 
     reason: str
     bookies: tuple[str, ...] = ()
     is_of_cluster: bool = False
     retry_s: float | None = None
+    first_pause_s: float | None = None
     is_loss: bool = False
     """No bookie that is up has a copy, and those that had one are lost or deny it."""
 

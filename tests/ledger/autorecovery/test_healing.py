@@ -12,7 +12,9 @@ import trio
 from bookie.testing import SimCluster, simulate
 from ledger.autorecovery.copier import Copier
 from ledger.autorecovery.options import AutoRecoveryOptions
+from ledger.autorecovery.published import read_workers
 from ledger.autorecovery.service import AutoRecovery
+from ledger.autorecovery.worker import IN_OTHER_HANDS
 from ledger.client import LedgerClient
 from ledger.core.copies import LedgerReport
 from ledger.errors import NoSuchLedger
@@ -380,3 +382,20 @@ def test_a_bookie_is_emptied_and_leaves() -> None:
                 assert is_whole(await verify_ledger(client, ledger_id))
 
     simulate(scenario, 10, bookies=5)
+
+
+def test_a_ledger_that_another_worker_copies_is_not_published_as_held() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with cluster.client() as client, healing(cluster) as service:
+            ledger_id = await written(client)
+            (lost, *_) = (await client.ledger_metadata(ledger_id)).fragments[0].bookies
+            async with client.underreplication.lock(ledger_id, "another") as is_locked:
+                assert is_locked
+                await cluster.kill_bookie(lost.partition(":")[0])
+                await until_found(service)
+                await trio.sleep(3)  # it reports once per second
+                assert [one.reason for one in service.worker.backlog.held] == [IN_OTHER_HANDS]
+                assert not any(one.held for one in await read_workers(client.store))
+            await until_no_marks(client)
+
+    simulate(scenario, 11, bookies=5)

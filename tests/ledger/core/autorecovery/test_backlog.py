@@ -57,6 +57,17 @@ def test_a_held_ledger_waits_longer_each_time_and_no_longer_than_an_hour() -> No
     assert backlog.next_retry_s() == now_s + 2
 
 
+def test_a_reason_that_should_pass_soon_is_looked_at_sooner_and_then_less_and_less() -> None:
+    backlog, now_s, pauses = Backlog(), 0.0, []
+    for _ in range(20):
+        backlog.hold(7, [Hold("it rains"), Hold("a shower", first_pause_s=2)], now_s)
+        (held,) = backlog.held
+        pauses.append(held.retry_at_s - now_s)
+        now_s = held.retry_at_s
+    assert pauses[:4] == [2, 4, 8, 16]
+    assert max(pauses) == PAUSE_S_MAX
+
+
 def test_a_change_of_what_the_reason_depends_on_makes_it_due() -> None:
     backlog = Backlog()
     backlog.hold(1, [Hold("no live copy", ("b1", "b2"))], 0)
