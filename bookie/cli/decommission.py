@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -210,13 +210,15 @@ async def _watch(
 
     moved_s, left_before = trio.current_time(), -1
     now = None
+    looks = DecommissionWatch(client, bookie, named).progress()
     with _bar(bookie) as show:
-        async for now in DecommissionWatch(client, bookie, named).progress():
-            show(now)
-            if now.ledgers_left != left_before:
-                moved_s, left_before = trio.current_time(), now.ledgers_left
-            if now.is_held and trio.current_time() > moved_s + patience_s:
-                break
+        async with aclosing(looks):
+            async for now in looks:
+                show(now)
+                if now.ledgers_left != left_before:
+                    moved_s, left_before = trio.current_time(), now.ledgers_left
+                if now.is_held and trio.current_time() > moved_s + patience_s:
+                    break
     assert now is not None, "at least one look was taken"
     reasons = list(now.reasons)
     if output.json:

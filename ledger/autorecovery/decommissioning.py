@@ -5,7 +5,7 @@ Auto-recovery does the work, in whatever processes it runs; here it is begun and
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 import trio
@@ -181,9 +181,9 @@ class DecommissionWatch:
         self._decommissions = Decommissions(client.store)
         self._total = len(named.ledgers), named.bytes
 
-    async def progress(self) -> AsyncIterator[DecommissionProgress]:
+    async def progress(self) -> AsyncGenerator[DecommissionProgress, None]:
         """Yields how far it has come, about once per second, until the bookie is emptied or the
-        decommission is cancelled. Raises MetadataUnavailable."""
+        decommission is cancelled. Close it with `aclosing`. Raises MetadataUnavailable."""
         while True:
             found = await self._decommissions.read(self._bookie)
             state = "cancelled" if found is None else found.state
