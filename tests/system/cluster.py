@@ -85,6 +85,7 @@ class StandaloneCluster:
             self._arguments += ["--bookies", str(bookies)]
         self._variables = dict(variables or {})
         self._process: subprocess.Popen[str] | None = None
+        self._bookies: dict[Path, subprocess.Popen[bytes]] = {}
         self.uri = ""
         self.said = directory.with_name(f"{directory.name}.stderr")
 
@@ -108,6 +109,35 @@ class StandaloneCluster:
         words = self._process.stdout.readline().split()
         assert words[:1] == ["ready"], f"not ready: {self.said.read_text()}\n{self.logs()}"
         self.uri = words[1]
+
+    def start_bookie(self, settings: Path) -> int:
+        """Starts a bookie that the supervisor does not know, or leaves alone since it ended
+        (`--no-restart`); returns its process id once it is ready. It ends with the cluster."""
+        with settings.with_name("bookie.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "stream.cli", "bookie", "run", "--config", settings],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment(),
+            )
+        self._bookies[settings] = process
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith(b"ready "), f"not ready: {settings}\n{self.logs()}"
+        return process.pid
+
+    def end_bookies(self) -> None:
+        """Ends the bookies that `start_bookie` started."""
+        for process in self._bookies.values():
+            process.terminate()
+        for process in self._bookies.values():
+            with process:
+                process.wait(PATIENCE_S)
+        self._bookies.clear()
+
+    def settings_of(self, number: int) -> Path:
+        return self.directory / f"bookie-{number}" / "bookie.toml"
 
     def logs(self) -> str:
         return "\n".join(path.read_text() for path in self.directory.glob("bookie-*/bookie.log"))
@@ -135,6 +165,7 @@ class StandaloneCluster:
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """Sends a signal and returns the exit code."""
+        self.end_bookies()
         process = self.process
         if process.poll() is None:
             process.send_signal(number)

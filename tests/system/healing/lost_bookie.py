@@ -3,9 +3,10 @@
 `python -m tests.system.healing.lost_bookie --ledgers 50000 --case disk`. Real processes: five
 bookies with auto-recovery, ledgers of three sizes with write quorum 3, and a stream that is
 appended to. A bookie is killed with -9 and its directories are deleted; in the end every ledger
-must have three copies again, the stream must be whole, and no append may have failed.
+must have three copies again, each bookie must hold all entries that the metadata names it for, the
+stream must be whole, and no append may have failed.
 
-Cases: `disk`: one bookie; `two`: another one inside the delay; `returns`: the lost one is back,
+Cases: `disk`: one bookie; `two`: another one inside the delay; `returns`: the lost one returns,
 with its disks, half way; `auditor`: the auditor is killed, too.
 """
 
@@ -21,76 +22,89 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import trio
 
+from ledger.autorecovery.published import WorkerReport, read_audit, read_workers
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
+from ledger.metastore.election import AuditorElection
 from stream import Namespace
-from tests.system.cluster import StandaloneCluster
+from tests.system.healing.clusters import (
+    bookie_of,
+    copies_lacking,
+    new_cluster,
+    status_of,
+    until,
+)
+from tests.system.healing.measuring import Appends, CpuMeter, MetadataCount, metadata_count
 
 BOOKIES = 5
 CASES = ("disk", "two", "returns", "auditor")
 _SIZES = ((5, 0.9), (100, 0.09), (1000, 0.01))
 """Entries of 1 KiB of a ledger, and the share of such ledgers."""
-_ENTRY = b"e" * 1024
+_ENTRY_BYTES = 1024
 _WRITERS = 48
 _DELAY_S = 20
 _PACE_S = 0.01
 _PATIENCE_S = 1800.0
-_TICKS = os.sysconf("SC_CLK_TCK")
-
-
-@dataclass
-class Appends:
-    """Latencies of appends to a stream, in seconds, by phase."""
-
-    latencies: dict[str, list[float]] = field(default_factory=dict)
-    phase: str = "before"
-    failures: list[str] = field(default_factory=list)
-
-    def quantile_ms(self, phase: str, share: float) -> float:
-        found = sorted(self.latencies.get(phase, [0.0]))
-        return round(found[int(share * (len(found) - 1))] * 1000, 1)
-
-
-def cpu_s(pid: int) -> float:
-    """Returns the CPU seconds of a process; 0 if it is gone."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0.0
-    fields = stat[stat.rindex(")") + 2 :].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS
+_IN_PEACE_S = 10.0
 
 
 class Loss:
-    """One run."""
+    """One run.
 
-    def __init__(self, directory: Path, *, ledgers: int, metadata: str | None, seed: int) -> None:
-        options = () if metadata is None else ("--metadata", metadata)
-        self.cluster = StandaloneCluster(directory / "c", BOOKIES, ("--no-restart", *options))
+    Args:
+        delay_s: how long a single lost bookie is waited for.
+        in_peace_s: how long the load is measured before the loss.
+        settings: of all bookies.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        ledgers: int,
+        metadata: str | None = None,
+        seed: int = 1,
+        delay_s: int = _DELAY_S,
+        in_peace_s: float = _IN_PEACE_S,
+        **settings: Any,
+    ) -> None:
+        self.cluster = new_cluster(
+            directory / "c",
+            BOOKIES,
+            "--no-restart",
+            metadata=metadata,
+            lost_bookie_recovery_delay_s=delay_s,
+            **settings,
+        )
         self.chance = random.Random(seed)
         self.ledgers = ledgers
         self.appends = Appends()
-        self.figures: dict[str, Any] = {"ledgers": ledgers}
+        self.figures: dict[str, Any] = {"ledgers": ledgers, "metadata": metadata or "sqlite"}
+        self._delay_s, self._in_peace_s = delay_s, in_peace_s
+        self._cpu_share_before = 0.0
         self._is_stopping = False
 
     async def run(self, case: str) -> dict[str, Any]:
         await trio.to_thread.run_sync(self.cluster.start)
         try:
-            await trio.to_thread.run_sync(self.cluster.run, "autorecovery", "delay", str(_DELAY_S))
             async with LedgerClient.connect(self.cluster.uri) as client:
                 await self._write(client)
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._append)
-                    await trio.sleep(10)
-                    await self._lose(case)
+                    await nursery.start(self._append)
+                    meter, begun_s = self._cpu(), time.monotonic()
+                    await trio.sleep(self._in_peace_s)
+                    self._cpu_share_before = meter.seconds() / (time.monotonic() - begun_s)
+                    await self._lose(client, case)
                     self._is_stopping = True
+                lacking = await copies_lacking(client)
+                assert not lacking, f"{len(lacking)} copies: {lacking[:3]}"
             self._judge()
         finally:
             self.cluster.end()
@@ -106,14 +120,14 @@ class Loss:
             for _ in waiting:
                 entries = self.chance.choices(counts, weights)[0]
                 async with client.create_ledger() as writer:
-                    await writer.append_many([_ENTRY] * entries)
+                    await writer.append_many([b"e" * _ENTRY_BYTES] * entries)
 
         async with trio.open_nursery() as nursery:
             for _ in range(_WRITERS):
                 nursery.start_soon(write_some)
         self.figures["write_s"] = round(time.monotonic() - begun_s, 1)
 
-    async def _append(self) -> None:
+    async def _append(self, task_status: trio.TaskStatus[None]) -> None:
         async with (
             Namespace.connect(self.cluster.uri, "demo", create=True) as namespace,
             namespace.writer("load", create=True) as writer,
@@ -124,8 +138,9 @@ class Loss:
                     await writer.append(b"x" * 500)
                 except LedgerError as error:
                     self.appends.failures.append(str(error))
-                latencies = self.appends.latencies.setdefault(self.appends.phase, [])
-                latencies.append(time.monotonic() - begun_s)
+                self.appends.add(time.monotonic() - begun_s)
+                if len(self.appends.latencies["before"]) == 1:
+                    task_status.started()  # the stream exists, and imports are done
                 await trio.sleep(_PACE_S)
 
     def _kill(self, number: int, *, with_disks: bool = True) -> None:
@@ -134,71 +149,105 @@ class Loss:
             for name in ("journal", "ledgers"):
                 shutil.rmtree(self.cluster.directory / f"bookie-{number}" / name)
 
-    def _status(self) -> dict[str, Any]:
-        done = self.cluster.try_run("status", "--json", "--ledgers-max", str(10**9))
-        found: dict[str, Any] = json.loads(done.stdout)
-        return found | {"exit_code": done.returncode}
-
-    async def _lose(self, case: str) -> None:
+    async def _lose(self, client: LedgerClient, case: str) -> None:
+        metadata_before = metadata_count(self.cluster.directory)
         self.appends.phase = "waiting"
-        with_disks = case != "returns"
-        self._kill(2, with_disks=with_disks)
+        lost, also = await self._chosen(client, case)
+        self._kill(lost, with_disks=case != "returns")
         killed_s = time.monotonic()
         if case == "two":
-            await trio.sleep(_DELAY_S / 2)
-            self._kill(4)
-        if case == "auditor":
-            await trio.sleep(_DELAY_S)
-            auditor = self._status()["auditor"]
-            self._kill(1 + self.cluster.ports().index(int(auditor.rpartition(":")[2])))
-        await self._until(lambda status: status["ledgers_marked"] > 0, 0.5)
+            await trio.sleep(self._delay_s / 2)
+        if case in ("two", "auditor"):
+            self._kill(also)
+        await until(partial(self._is_healing, client), patience_s=_PATIENCE_S)
         self.appends.phase = "healing"
-        begun_s, cpu_before = time.monotonic(), self._cpu()
+        meter, begun_s = self._cpu(), time.monotonic()
         if case == "returns":
-            await self._until(lambda s: s["ledgers_below_write_quorum"] < self.ledgers / 4, 1)
-            await trio.to_thread.run_sync(self._start_again, 2)
-        lowest = await self._until(
-            lambda s: not s["ledgers_marked"] and not s["ledgers_below_write_quorum"], 2
-        )
-        healed_s = time.monotonic()
+            await until(partial(self._is_half_way, client), patience_s=_PATIENCE_S)
+            settings = self.cluster.settings_of(lost)
+            await trio.to_thread.run_sync(self.cluster.start_bookie, settings)
+        await self._wait_unmarked(client)
+        healed_s, metadata = time.monotonic(), metadata_count(self.cluster.directory)
+        cpu = meter.seconds() - self._cpu_share_before * (healed_s - begun_s)
+        status = await self._wait_healed(client)
         self.figures |= {
             "case": case,
             "seconds_from_loss": round(healed_s - killed_s, 1),
             "seconds_healing": round(healed_s - begun_s, 1),
-            "cpu_s_of_bookies": round(self._cpu() - cpu_before, 1),
-            "status": lowest["verdict"],
+            "status": status["verdict"],
+            "exit_code": status["exit_code"],
         }
-
-    def _start_again(self, number: int) -> None:
-        """Starts a bookie of the cluster whose supervisor leaves it alone."""
-        import subprocess
-
-        from tests.system.cluster import environment
-
-        settings = self.cluster.directory / f"bookie-{number}" / "bookie.toml"
-        process = subprocess.Popen(
-            [sys.executable, "-m", "stream.cli", "bookie", "run", "--config", str(settings)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env=environment(),
+        self._record(
+            await read_workers(client.store),
+            cpu,
+            metadata.since(metadata_before),
+            healed_s - begun_s,
         )
-        assert process.stdout is not None
-        assert process.stdout.readline().startswith(b"ready")
-        self._again = process
 
-    async def _until(self, condition: Callable[[dict[str, Any]], bool], pause_s: float) -> Any:
-        deadline_s = time.monotonic() + _PATIENCE_S
-        while True:
-            status = await trio.to_thread.run_sync(self._status)
-            assert status["exit_code"] < 5, f"loss was reported: {status['reasons']}"
-            if condition(status):
-                return status
-            assert time.monotonic() < deadline_s, f"not in {_PATIENCE_S:g} s: {status['reasons']}"
-            await trio.sleep(pause_s)
+    async def _chosen(self, client: LedgerClient, case: str) -> tuple[int, int]:
+        """Returns the numbers of the bookie that is lost, and of another one that may be; that is
+        the auditor's if this `case` wants it."""
+        auditor = await AuditorElection(client.store, client.ledgers.root).auditor()
+        numbers = [*range(1, BOOKIES + 1)]
+        numbers.sort(key=lambda n: bookie_of(self.cluster, n) == auditor)
+        assert auditor == bookie_of(self.cluster, numbers[-1])
+        return numbers[0], numbers[-1] if case == "auditor" else numbers[1]
 
-    def _cpu(self) -> float:
-        pids = [int(path.read_text()) for path in self.cluster.directory.rglob("*.pid")]
-        return sum(map(cpu_s, pids))
+    async def _is_healing(self, client: LedgerClient) -> bool:
+        """Whether an audit has found a bookie lost: the stream's open ledger is marked before."""
+        audit, marked = await read_audit(client.store), await client.underreplication.list()
+        return len(marked) > BOOKIES or (audit is not None and bool(audit.bookies_lost))
+
+    async def _is_half_way(self, client: LedgerClient) -> bool:
+        return await self._healed(client) >= self.ledgers * 3 / BOOKIES / 2
+
+    async def _healed(self, client: LedgerClient) -> int:
+        return sum(one.ledgers_healed for one in await read_workers(client.store))
+
+    async def _wait_unmarked(self, client: LedgerClient) -> None:
+        """Returns once there are no marks. Nothing is polled: that takes CPU and time of the
+        metadata store, which the appends would show."""
+        with trio.fail_after(_PATIENCE_S):
+            async with aclosing(client.underreplication.watch_any()) as changes:
+                async for is_any in changes:
+                    if not is_any:
+                        return
+
+    async def _wait_healed(self, client: LedgerClient) -> dict[str, Any]:
+        """Returns what `status` says once no ledger lacks copies."""
+        found: dict[str, Any] = {}
+
+        async def is_healed() -> bool:
+            await self._wait_unmarked(client)
+            found.update(await trio.to_thread.run_sync(status_of, self.cluster))
+            assert found["exit_code"] < 5, f"loss was reported: {found['reasons']}"
+            return not found["ledgers_marked"] and not found["ledgers_below_write_quorum"]
+
+        await until(is_healed, patience_s=_PATIENCE_S, poll_s=2, what=lambda: found["reasons"])
+        return found
+
+    def _cpu(self) -> CpuMeter:
+        return CpuMeter(int(path.read_text()) for path in self.cluster.directory.rglob("*.pid"))
+
+    def _record(
+        self, workers: list[WorkerReport], cpu: float, metadata: MetadataCount, seconds: float
+    ) -> None:
+        copied = sum(one.bytes_copied for one in workers)
+        entries = sum(one.entries_copied for one in workers)
+        healed = sum(one.ledgers_healed for one in workers)
+        assert copied > 0 < healed, "nothing was copied"
+        self.figures |= {
+            "mb_copied": round(copied / 1e6, 1),
+            "entries_copied": entries,
+            "ledgers_healed": healed,
+            "mb_per_s_and_worker": round(copied / 1e6 / seconds / len(workers), 3),
+            "cpu_s_beyond_load": round(cpu, 1),
+            "cpu_ms_per_mb": round(cpu * 1e3 / (copied / 1e6), 1),
+            "cpu_us_per_entry": round(cpu * 1e6 / entries, 1),
+            "metadata_changes_per_ledger": round(metadata.changes / healed, 2),
+        }
+        if metadata.requests is not None:
+            self.figures["metadata_requests_per_ledger"] = round(metadata.requests / healed, 2)
 
     def _judge(self) -> None:
         assert not self.appends.failures, self.appends.failures[:3]
@@ -211,15 +260,13 @@ class Loss:
             "append_ms_p99_before": self.appends.quantile_ms("before", 0.99),
             "append_ms_p99_healing": self.appends.quantile_ms("healing", 0.99),
             "append_ms_max": round(max(map(max, lists)) * 1000),
+            "load_average": round(os.getloadavg()[0], 1),
         }
 
 
-def lose(
-    directory: Path, case: str, *, ledgers: int, metadata: str | None = None, seed: int = 1
-) -> dict[str, Any]:
-    """Runs one case, and returns its figures."""
-    loss = Loss(directory, ledgers=ledgers, metadata=metadata, seed=seed)
-    return trio.run(loss.run, case)
+def lose(directory: Path, case: str, *, ledgers: int, **more: Any) -> dict[str, Any]:
+    """Runs one case, and returns its figures. `more`: as of `Loss`."""
+    return trio.run(Loss(directory, ledgers=ledgers, **more).run, case)
 
 
 def main() -> int:
