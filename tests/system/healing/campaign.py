@@ -2,9 +2,9 @@
 
 `python -m tests.system.healing.campaign --faults 200 --seed 7`. Bookies of a standalone cluster are
 killed with -9, paused for 0.2 to 40 s, and their links are cut or stalled by a proxy: one, two or
-all of them; meanwhile writers append, are killed, and take over from each other. One minute after
-the last fault `stream verify` must find every stream whole, `status` must say so, and every record
-that was acknowledged must be readable, in order.
+all of them; meanwhile writers append, are killed, and take over from each other. Within a minute
+after the last fault `stream verify` must find every stream whole, `status` must say so, and every
+record that was acknowledged must be readable, in order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import argparse
 import collections
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
@@ -24,39 +23,40 @@ from pathlib import Path
 
 import trio
 
-from tests.system.cluster import StandaloneCluster, environment
+from tests.system.cluster import environment
+from tests.system.healing.clusters import new_cluster
 from tests.system.healing.proxy import LinkProxy
 
 STREAMS = 4
 _INNER_HOST, _OUTER_HOST = "127.0.0.2", "127.0.0.1"
 _PAUSE_MEAN_S = 2.0
 _FAULT_S_MAX = 40.0
-_SETTLE_S = 60.0
+SETTLE_S = 60.0
+_POLL_S = 1.0
 
 
 class World:
     """The cluster, its proxies and its writers."""
 
-    def __init__(self, directory: Path, bookies: int, seed: int) -> None:
+    def __init__(
+        self, directory: Path, bookies: int, seed: int, fault_s_max: float = _FAULT_S_MAX
+    ) -> None:
         self.chance = random.Random(seed)
-        self.cluster = StandaloneCluster(directory / "cluster", bookies, ())
+        # Bookies advertise the addresses of the proxies.
+        self.cluster = new_cluster(
+            directory / "cluster", bookies, host=_INNER_HOST, advertised_host=_OUTER_HOST
+        )
+        self._fault_s_max = fault_s_max
         self.bookies = range(1, bookies + 1)
-        self.proxies: dict[int, LinkProxy] = {}
+        self.proxies = {
+            number: LinkProxy((_OUTER_HOST, port), (_INNER_HOST, port))
+            for number, port in enumerate(self.cluster.ports(), 1)
+        }
         self.counts: collections.Counter[str] = collections.Counter()
         self._directory = directory
         self._writers: dict[int, subprocess.Popen[bytes]] = {}
         self._incarnations = 0
         self._paused: dict[int, None] = {}
-
-    def prepare(self) -> None:
-        """Makes the cluster, and has its bookies advertise the addresses of the proxies."""
-        self.cluster.start()
-        self.cluster.end()
-        for number, port in enumerate(self.cluster.ports(), 1):
-            settings = self.cluster.directory / f"bookie-{number}" / "bookie.toml"
-            text = re.sub(r"(?m)^host = .*$", f'host = "{_INNER_HOST}"', settings.read_text())
-            settings.write_text(text + f'advertised_host = "{_OUTER_HOST}"\n')
-            self.proxies[number] = LinkProxy((_OUTER_HOST, port), (_INNER_HOST, port))
 
     def stream(self, number: int) -> str:
         return f"demo/s{number}"
@@ -112,7 +112,7 @@ class World:
         return self.chance.sample(list(self.bookies), count)
 
     def _seconds(self) -> float:
-        return min(_FAULT_S_MAX, 0.2 + self.chance.expovariate(0.15))
+        return min(self._fault_s_max, 0.2 + self.chance.expovariate(0.15))
 
     async def _kill(self) -> None:
         for number in self._some():
@@ -178,7 +178,23 @@ def _text(done: subprocess.CompletedProcess[bytes]) -> str:
     return (done.stdout + done.stderr).decode(errors="replace")[:2000]
 
 
-async def _run(world: World, faults: int, settle_s: float) -> list[str]:
+async def _judge_settled(world: World, settle_s: float) -> list[str]:
+    """Returns what is not as it must be once the cluster is healthy, or after `settle_s`."""
+    deadline_s = trio.current_time() + settle_s
+    while trio.current_time() < deadline_s:
+        status = await trio.to_thread.run_sync(world.cluster.try_run, "status")
+        if status.returncode == 0:
+            break
+        await trio.sleep(_POLL_S)
+    world.stop_writers()
+    while True:
+        problems = await trio.to_thread.run_sync(world.judge)
+        if not problems or trio.current_time() >= deadline_s:
+            return problems
+        await trio.sleep(_POLL_S)
+
+
+async def _run(world: World, faults: int, settle_s: float, pause_mean_s: float) -> list[str]:
     async with trio.open_nursery() as proxies:
         for proxy in world.proxies.values():
             await proxies.start(proxy.run)
@@ -191,14 +207,12 @@ async def _run(world: World, faults: int, settle_s: float) -> list[str]:
                 world.start_writer(number)
             async with trio.open_nursery() as nursery:
                 for done in range(faults):
-                    await trio.sleep(world.chance.expovariate(1 / _PAUSE_MEAN_S))
+                    await trio.sleep(world.chance.expovariate(1 / pause_mean_s))
                     nursery.start_soon(world.one_fault)
                     if done % 20 == 19:
                         print(f"{done + 1} faults: {dict(world.counts)}", flush=True)
-            print(f"calm; {settle_s:g} s", flush=True)
-            await trio.sleep(settle_s)
-            world.stop_writers()
-            return await trio.to_thread.run_sync(world.judge)
+            print(f"calm; up to {settle_s:g} s", flush=True)
+            return await _judge_settled(world, settle_s)
         finally:
             world.stop_writers()
             world.cluster.end()
@@ -206,12 +220,19 @@ async def _run(world: World, faults: int, settle_s: float) -> list[str]:
 
 
 def campaign(
-    directory: Path, *, bookies: int, faults: int, seed: int, settle_s: float
+    directory: Path,
+    *,
+    faults: int,
+    seed: int,
+    bookies: int = 5,
+    settle_s: float = SETTLE_S,
+    pause_mean_s: float = _PAUSE_MEAN_S,
+    fault_s_max: float = _FAULT_S_MAX,
 ) -> list[str]:
-    """Returns what was not as it must be after the faults."""
-    world = World(directory, bookies, seed)
-    world.prepare()
-    return trio.run(_run, world, faults, settle_s)
+    """Returns what was not as it must be after the faults. `pause_mean_s`: between two faults.
+    `fault_s_max`: how long a pause or a fault of a link lasts at most."""
+    world = World(directory, bookies, seed, fault_s_max)
+    return trio.run(_run, world, faults, settle_s, pause_mean_s)
 
 
 def main() -> int:
@@ -219,7 +240,7 @@ def main() -> int:
     parser.add_argument("--faults", type=int, default=200)
     parser.add_argument("--bookies", type=int, default=5)
     parser.add_argument("--seed", type=int, default=random.randrange(10**6))
-    parser.add_argument("--settle-s", type=float, default=_SETTLE_S)
+    parser.add_argument("--settle-s", type=float, default=SETTLE_S)
     given = parser.parse_args()
     print(f"seed {given.seed}", flush=True)
     with tempfile.TemporaryDirectory() as directory:
