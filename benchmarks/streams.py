@@ -76,6 +76,10 @@ class CountedStore:
         self.calls["next_id"] += 1
         return await self._store.next_id(path, beyond=beyond)
 
+    async def create_numbered(self, prefix: str, data: bytes) -> str:
+        self.calls["create_numbered"] += 1
+        return await self._store.create_numbered(prefix, data)
+
     async def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
         self.watches += 1
         self.calls["watch"] += 1

@@ -87,17 +87,15 @@ class Cluster:
         size = self.settings.rack_bookies
         return self.names[number * size : (number + 1) * size]
 
-    def candidates(self, without: Sequence[str] = (), unknown: Sequence[str] = ()) -> Candidates:
-        """Returns the bookies that may be chosen, with their weights if ensembles are weighted.
-        `unknown`: those of which nobody knows where they are."""
+    def candidates(self, without: Sequence[str] = ()) -> Candidates:
+        """Returns the bookies that may be chosen, with their weights if ensembles are weighted."""
         barred = dict.fromkeys(without)
         places = {name: place for name, place in self.places.items() if name not in barred}
         weights = None
         if self.weighted:
             free = {name: self.capacity[name] - self.used[name] for name in places}
             weights = weights_of(places, free)
-        others = {name: place for name, place in self.places.items() if name not in unknown}
-        return Candidates(places, others=others, weights=weights)
+        return Candidates(places, others=self.places, weights=weights)
 
     # Ledgers.
 

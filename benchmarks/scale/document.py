@@ -143,20 +143,20 @@ def _bandwidth(results: Results) -> Iterator[str]:
         rows,
     )  # fmt: skip
     yield ""
-    local = results.run("one bookie", s.copy_bytes_per_s)
-    spread = results.run("one bookie", s.copy_bytes_per_s, "anywhere")
+    spread = results.run("one bookie", s.copy_bytes_per_s)
+    local = results.run("one bookie", s.copy_bytes_per_s, "same rack")
     yield (
         "The rate is that of each worker (`copy_bytes_per_s`), one in each bookie. A bookie "
         f"reads and writes at most {s.bookie_bytes_per_s // MIB} MiB/s of copies."
     )
     yield ""
     yield (
-        "A policy of racks replaces a bookie by another of its rack where that is as good. So the "
-        f"copies of one lost bookie were made at {local.targets} bookies, the busiest of which "
-        f"wrote {local.copies_skew:.0f} times the mean of all; if they are made in any rack "
-        f"instead, at {spread.targets:,} bookies, and the busiest wrote {spread.copies_skew:.1f} "
-        f"times the mean. All copies were there after {duration(local.whole_s)} and "
-        f"{duration(spread.whole_s)}."
+        f"The copies of one lost bookie were made at {spread.targets:,} bookies, the busiest of "
+        f"which wrote {spread.copies_skew:.1f} times the mean of all. If they were made in its "
+        "rack, as writers of a policy of racks replace a bookie, it would be "
+        f"{local.targets} bookies, and the busiest would write {local.copies_skew:.0f} times the "
+        f"mean. All copies were there after {duration(spread.whole_s)}, and would be after "
+        f"{duration(local.whole_s)}."
     )
     yield ""
     yield "![Operations of the metadata store, time to heal, and chance of loss](scale.svg)"

@@ -105,8 +105,8 @@ class Healing:
         lost: the bookies that are gone, all at once.
         emptying: the bookie that is decommissioned instead.
         known: what the pass will conclude, if it was computed before.
-        is_local: a copy is made in the rack of the lost one where that is as good, as the policies
-            have it. Otherwise anywhere.
+        is_local: a copy is made in the rack of the lost one where that is as good, as writers
+            replace bookies. Auto-recovery makes it anywhere.
     """
 
     def __init__(
@@ -117,9 +117,8 @@ class Healing:
         *,
         emptying: str | None = None,
         known: Audit | None = None,
-        is_local: bool = True,
+        is_local: bool = False,
     ) -> None:
-        self._is_local = is_local
         self.cluster, self._settings, self._rng = cluster, cluster.settings, rng
         self._lost = tuple(lost) if emptying is None else (emptying,)
         self._emptying = emptying
@@ -129,7 +128,7 @@ class Healing:
         workers = len(cluster.names) - len(lost)
         self.scene = Scene(
             cluster, Events(), meter, bookies_without(cluster, (), ()), cluster.candidates(),
-            workers, Marks(workers), is_over=lambda: self._is_over,
+            workers, Marks(workers), is_local, is_over=lambda: self._is_over,
         )  # fmt: skip
         self.report = Report(
             lost=len(self._lost), copies_lost=0,
@@ -201,9 +200,7 @@ class Healing:
             scene.bookies = bookies_without(cluster, self._lost, ())
         else:
             scene.bookies = bookies_emptying(cluster, self._emptying)
-        scene.candidates = cluster.candidates(
-            without=self._lost, unknown=() if self._is_local else self._lost
-        )
+        scene.candidates = cluster.candidates(without=self._lost)
         known = self._known or audit(cluster, scene.bookies)
         self.report.begun_s = scene.events.now_s
         self.report.copies_lost = len(known.concerned)

@@ -183,7 +183,7 @@ def heal(
     ]
     if (loss, placement) == ("one bookie", "racks"):
         rate = settings.copy_bytes_per_s
-        runs.append(_heal_once(cluster, loss, "anywhere", rate, lost, None, known, settings))
+        runs.append(_heal_once(cluster, loss, "same rack", rate, lost, None, known, settings))
     return runs
 
 
@@ -195,7 +195,7 @@ def _heal_once(
     copy.settings = settings.with_copy_rate(rate)
     rng = random.Random(f"{settings.seed} {loss} {placement} {rate}")
     healing = Healing(
-        copy, lost, rng, emptying=emptying, known=known, is_local=placement != "anywhere"
+        copy, lost, rng, emptying=emptying, known=known, is_local=placement == "same rack"
     )
     return run_of(healing.run(), loss, placement, rate)
 

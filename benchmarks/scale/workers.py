@@ -177,6 +177,8 @@ class Scene:
     candidates: Candidates
     workers: int
     marks: Marks
+    is_local: bool = False
+    """Copies are made in the rack of the lost one where that is as good."""
     healed: Healed = field(default_factory=Healed)
     is_over: Callable[[], bool] = lambda: False
     reads: dict[str, SharedRate] = field(default_factory=dict)
@@ -322,7 +324,7 @@ class Worker:
     def _choose(self, metadata: LedgerMetadata, fragment: Fragment, index: int) -> str:
         chosen = self._scene.cluster.policy.replace(
             fragment.bookies, (index,), metadata.write_quorum, metadata.ack_quorum,
-            self._scene.candidates, (), self._rng,
+            self._scene.candidates, (), self._rng, prefers_same_rack=self._scene.is_local,
         )  # fmt: skip
         return chosen[index]
 

@@ -316,6 +316,7 @@ class ReplicationWorker:
                 self._view.candidates,
                 tuple(bookies.emptying),
                 self._rng,
+                prefers_same_rack=False,  # the copies of one bookie are made by all others
             )[index]
         except NotEnoughBookies:
             if len(bookies.writable) >= metadata.ensemble_size:

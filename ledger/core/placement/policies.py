@@ -233,9 +233,11 @@ class PlacementPolicy:
         candidates: Candidates,
         excluded: Collection[str],
         rng: RandomChoice,
+        *,
+        prefers_same_rack: bool = True,
     ) -> tuple[str, ...]:
         """Returns `ensemble` with other bookies at `indices`; the replaced ones are not chosen
-        again. A bookie of the same rack is chosen where that is as good.
+        again. With `prefers_same_rack` a bookie of the same rack is chosen where that is as good.
 
         With `enforce`, no write set may break the rule that did not break it before. Raises
         NotEnoughBookies if not all of them can be replaced, InvalidArgument for an index out of
@@ -255,7 +257,8 @@ class PlacementPolicy:
             raise _not_enough(len(slots), candidates, barred)
         if spread.usable(pool) < len(slots):
             raise self._broken(rule, size, candidates, barred)
-        spread.fill(slots, [pool], {i: candidates.place(ensemble[i]).location for i in slots})
+        near = {i: candidates.place(ensemble[i]).location for i in slots}
+        spread.fill(slots, [pool], near if prefers_same_rack else {})
         spread.improve(slots, pool)
         if rule.is_hard and spread.violations() > before:
             raise self._broken(rule, size, candidates, barred)
