@@ -153,9 +153,10 @@ class BookieRename:
         after = await self._registry.read_cookie(self._new)
         instance_id = await self._registry.instance_id()
         on_disk = [await self._cookie_on_disk(each, instance_id) for each in self._directories]
-        if before is None:
-            if after is not None and set(on_disk) == {after[0]}:
-                return None
+        if before is None and after is not None and set(on_disk) == {after[0]}:
+            return None
+        self._has_begun = await self._read_record()
+        if before is None and not self._has_begun:
             raise RenameRefused(
                 f"the cluster at {self._config.metadata_uri} does not know bookie {self._old}. "
                 "Cure: `ledgerstream bookie list` shows those that it knows; a bookie that never "
@@ -166,8 +167,8 @@ class BookieRename:
                 f"the cluster knows a bookie {self._new} already. Cure: give this one another id; "
                 f"if {self._new} is gone, decommission it first"
             )
-        cookie, _ = before
-        self._has_begun = await self._read_record()
+        # A decommission that has found no ledger of the old id any more has deleted its cookie.
+        cookie = before[0] if before else replace(on_disk[0], bookie_id=self._old)
         fitting = {cookie, replace(cookie, bookie_id=self._new)} if self._has_begun else {cookie}
         for directory, found in zip(self._directories, on_disk, strict=True):
             if found not in fitting:
@@ -256,14 +257,14 @@ class BookieRename:
         await self._check_registered()
         for _ in range(_TRIES_MAX):
             found = await self._registry.read_cookie(self._old)
-            if found is None or found[0] != cookie:
+            if found is not None and found[0] != cookie:
                 raise RenameRefused(
                     f"the cookie of bookie {self._old} was changed meanwhile. Cure: end what "
                     "changes it, and repeat the command"
                 )
             new_cookie = encode_cookie(replace(cookie, bookie_id=self._new))
             changes: list[Change] = [
-                Delete(self._registry.cookie_path(self._old), found[1]),
+                *([Delete(self._registry.cookie_path(self._old), found[1])] if found else []),
                 Create(self._registry.cookie_path(self._new), new_cookie),
                 *await self._moved(start_count_path),
                 *await self._moved(empty_start_path),

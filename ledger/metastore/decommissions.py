@@ -147,14 +147,18 @@ class Decommissions:
         return True
 
     async def renaming(self, old: str, new: str) -> builtins.list[Change]:
-        """Returns the changes that give the decommission of a bookie to its new id, and name that
-        as the replacement where the old one is. Raises MetadataCorrupt if its own is damaged."""
+        """Returns the changes that give the decommission of a bookie to its new id, whose ledgers
+        are yet to be counted, and name that as the replacement where the old one is. Raises
+        MetadataCorrupt if its own is damaged."""
         changes: builtins.list[Change] = []
         for one in [await self.read(old), *await self.list()]:
             if one is None:
                 continue
             if one.bookie == old and not changes:
-                data = _encode(replace(one, bookie=new), await self._stored(one))
+                moved = replace(
+                    one, bookie=new, state="draining", ledgers_left=None, bytes_left=None
+                )
+                data = _encode(moved, await self._stored(one))
                 changes += [Delete(path_of(old), one.version), Create(path_of(new), data)]
             elif one.bookie != old and one.replacement == old:
                 data = _encode(replace(one, replacement=new), await self._stored(one))

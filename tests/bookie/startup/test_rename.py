@@ -17,6 +17,7 @@ from bookie.startup.rename_ledgers import RenameRefused
 from bookie.testing import SimCluster, Simulation, run_simulated
 from ledger.core.metadata import LedgerMetadata, LedgerState
 from ledger.errors import LedgerFenced, MetadataCorrupt
+from ledger.metastore.base import Delete
 from ledger.metastore.bookies import BookieInfo, BookieRegistry
 from ledger.metastore.decommissions import Decommission, Decommissions
 from ledger.metastore.ledgers import CLIENT_TAG, LedgerStore
@@ -216,6 +217,37 @@ def test_a_rename_may_be_repeated_and_moves_what_belongs_to_the_bookie() -> None
             assert await client.bookies.is_empty_start_used(NEW, "an instance")
             assert not await client.bookies.is_empty_start_used(OLD, "an instance")
             await Decommissions(client.store).cancel(NEW)
+        await check_renamed(cluster, written)
+
+    simulate(body)
+
+
+def test_a_decommission_that_finds_the_old_id_nowhere_does_not_end_the_rename() -> None:
+    async def body(cluster: SimCluster) -> None:
+        written = await prepare(cluster)
+        async with cluster.client() as client:
+            decommissions = Decommissions(client.store)
+            await decommissions.begin(Decommission(bookie=OLD, begun_ms=1))
+            found = await decommissions.read(OLD)
+            assert found is not None
+            leaving = [Delete(client.bookies.cookie_path(OLD))]
+            store = cluster.metadata
+
+            def look(node: str, kind: str, _path: str) -> None:
+                if (node, kind) == (NAME, "transaction"):
+                    store.on_call = None
+                    cluster.kill_bookie_now(NAME)
+
+            store.on_call = look
+            assert not await cluster.rename_bookie(NAME, PORT)
+            await decommissions.update(
+                dataclasses.replace(found, state="emptied", ledgers_left=0), also=leaving
+            )
+            await end_rename(cluster)
+            moved = await decommissions.read(NEW)
+            assert moved is not None
+            assert (moved.state, moved.ledgers_left) == ("draining", None)
+            assert await decommissions.cancel(NEW)
         await check_renamed(cluster, written)
 
     simulate(body)
