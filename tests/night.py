@@ -37,6 +37,7 @@ _LINES_KEPT = 40
 _COUNTS = re.compile(
     r"^(?:=+ )?\d+ (?:passed|failed|error|skipped|deselected).* in [\d.]+s.*$"
     r"|^\d+ (?:crash points|continuations)$|^.*\bkills\b.*$|^.*\bseeds\b.*$"
+    r"|^seed \d+$|^\d+ faults: .*$|^ \"\w+\": .*$"
 )
 _FAILURES = re.compile(r"^(?:FAILED|ERROR) .*$")
 
@@ -74,6 +75,11 @@ def steps(seeds: int, kills: int) -> list[Step]:
         ),
         Step("simulator", ("tests.sim", *drawn)),
         Step("simulator-healing", ("tests.sim", "--scenario", "healing", *drawn)),
+        Step("healing-faults", ("tests.system.healing.campaign", "--faults", "200")),
+        *(
+            Step(f"healing-{case}", ("tests.system.healing.lost_bookie", "--case", case))
+            for case in ("disk", "two", "returns", "auditor")
+        ),
         Step("interop", (*_PYTEST, "-m", "interop")),
         Step("spark", (*_PYTEST, "-m", "spark")),
         Step("spark-kills", ("tests.spark.kills.killing", "--kills", str(kills))),
