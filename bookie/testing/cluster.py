@@ -537,6 +537,8 @@ def random_config(name: str, chance: random.Random) -> BookieConfig:
         compaction_joins_small_logs=choice((False, True)),
         read_cache_bytes=choice((64 * KIB, MIB)) * directories,
         read_ahead_bytes=choice((0, 1000, 32 * KIB)),
+        over_replicated_interval_ms=choice((2000, 20_000, 86_400_000)),
+        over_replicated_age_ms_min=choice((0, 3000)),
     )
 
 
