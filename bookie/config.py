@@ -67,8 +67,8 @@ class BookieConfig(
         metadata=_required(
             unit="paths",
             apache="ledgerDirectories",
-            reason="Entry logs and index are stored here; written at checkpoints. Up to 64, of"
-            " which a ledger uses one. Others are added behind them by `ledgerstream bookie"
+            reason="Entry logs and index are stored here, up to 64, of which a ledger uses one;"
+            " written at checkpoints. Others are added behind them by `ledgerstream bookie"
             " expand-storage`, and lost ones dropped by `ledgerstream bookie drop-directory`.",
         )
     )
