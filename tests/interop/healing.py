@@ -141,22 +141,27 @@ async def check_healed(
     dead: Collection[str] = (),
     recovered_from: int | None = None,
     size: int = SIZE,
+    are_lacs_changed: bool = False,
 ) -> None:
     """Checks that a closed ledger has `entries` entries of `payload`, each on its whole write set,
-    with the same bytes everywhere, and nothing on the `dead` bookies."""
+    with the same bytes everywhere, and nothing on the `dead` bookies. `are_lacs_changed`: Apache's
+    workers may have copied it, who write the last entry into the LAC field of each copy."""
     metadata = await ours.ledger_metadata(ledger_id)
     assert metadata.is_closed
     assert metadata.last_entry_id == entries - 1
     assert (await named_bookies(ours, ledger_id)).isdisjoint(dead)
     replicas = await read_replicas(ours.pool, metadata)
-    assert replica_faults(
-        metadata, replicas, recovered_from=recovered_from, is_on_all=True
-    ) == []  # fmt: skip
+    if not are_lacs_changed:
+        faults = replica_faults(metadata, replicas, recovered_from=recovered_from, is_on_all=True)
+        assert faults == []
     digest = Digest(metadata.digest_type or DigestType.CRC32C, metadata.password)
     for each in replicas:
-        body = next(one for one in each.by_bookie.values() if one is not None)
-        entry = digest.decode_entry(ledger_id, each.entry_id, body)
-        assert entry.payload == payload(ledger_id, each.entry_id, size)
+        assert len(each.by_bookie) == metadata.write_quorum
+        for bookie, body in each.by_bookie.items():
+            assert body is not None, f"entry {each.entry_id} of {ledger_id} is not on {bookie}"
+            entry = digest.decode_entry(ledger_id, each.entry_id, body)
+            assert entry.payload == payload(ledger_id, each.entry_id, size)
+            assert entry.length == (each.entry_id + 1) * size
 
 
 async def check_read_by_java(theirs: JavaClient, ledger: JavaLedger, entries: int) -> None:

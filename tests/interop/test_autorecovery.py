@@ -25,7 +25,7 @@ from tests.interop.healing import start_from_scratch, wait_unmarked
 from tests.interop.java_client import JavaClient, JavaError, JavaVm, payload
 from tests.interop.our_autorecovery import QUICK, OurAutoRecovery
 from tests.interop.our_bookies import OurBookies, wait_until_async
-from tests.interop.replicas import read_replicas, replica_faults
+from tests.interop.replicas import read_replicas
 from tests.interop.shell import Shell
 from tests.interop.timeouts import PATIENCE_S
 from tests.interop.znodes import (
@@ -69,12 +69,12 @@ class Outcome:
 
     missed: tuple[str, ...] = ()
     """The bookies that our writer marked, after the only one that missed entries."""
-    missed_faults: list[str] = field(default_factory=lambda: ["not checked"])
+    missed_still: list[tuple[int, str]] = field(default_factory=lambda: [(-1, "not checked")])
     holed: int = -1
     """A marked ledger of which a bookie has only the first and the last entry."""
     holed_at: str = ""
-    holes_after_apaches_check: list[int] = field(default_factory=list)
-    holes_after_ours: list[int] = field(default_factory=lambda: [-1])
+    holes_after_apaches_check: list[tuple[int, str]] = field(default_factory=list)
+    holes_after_ours: list[tuple[int, str]] = field(default_factory=lambda: [(-1, "not checked")])
 
     log_before: str = ""
     said_by_decommission: str = ""
@@ -109,6 +109,7 @@ async def run_scenario(vm: JavaVm, bookies: OurBookies, auto_recovery: AutoRecov
     ):
         for ledger_id in await ours.list_ledgers():
             await ours.delete_ledger(ledger_id)
+        missed, missed_by = await ledger_that_a_bookie_missed(ours, bookies)
         idle, busy = await new_writer(ours), await new_writer(ours)
         shared = set(idle.metadata.last_fragment.bookies) & {*busy.metadata.last_fragment.bookies}
         outcome = Outcome(dead=min(shared), idle=idle.ledger_id, busy=busy.ledger_id)
@@ -119,15 +120,15 @@ async def run_scenario(vm: JavaVm, bookies: OurBookies, auto_recovery: AutoRecov
         await idle.append_many([payload(idle.ledger_id, i, SIZE) for i in range(ENTRIES)])
         theirs_idle = await idle_writer_of_java(theirs, outcome)
         outcome.hollow = await hollow_ledger(ours, outcome)
-        missed = await ledger_that_a_bookie_missed(ours, bookies, outcome)
         await make_holes(ours, outcome)
 
         auto_recovery.start()
         await wait_unmarked(ours, missed)
         await wait_unmarked(ours, outcome.holed)
-        outcome.missed_faults = await faults_of(ours, missed)
-        await ours.delete_ledger(missed)  # it needs all bookies, and one will die
-        outcome.holes_after_apaches_check = await holes(ours, outcome)
+        outcome.missed = missed_by
+        outcome.missed_still = await missing_copies(ours, missed)
+        await ours.delete_ledger(missed)
+        outcome.holes_after_apaches_check = await missing_copies(ours, outcome.holed)
         await wait_until_async(
             lambda: REPLICAS_CHECK in znodes(bookies.uri),
             what="the auditor has compared what the bookies hold",
@@ -161,28 +162,36 @@ async def run_scenario(vm: JavaVm, bookies: OurBookies, auto_recovery: AutoRecov
 
 
 async def ledger_that_a_bookie_missed(
-    ours: LedgerClient, bookies: OurBookies, outcome: Outcome
-) -> int:
-    """Returns a closed ledger of which a bookie that was down for a while lacks entries."""
-    writer = await ours.create_ledger(ensemble_size=4, write_quorum=3, ack_quorum=2)
-    away, ledger_id = writer.metadata.last_fragment.bookies[0], writer.ledger_id
+    ours: LedgerClient, bookies: OurBookies
+) -> tuple[int, tuple[str, ...]]:
+    """Returns a closed ledger of which a bookie that was down for a while lacks entries, and the
+    bookie and those that its writer has marked. Meanwhile there is no bookie to replace it."""
+    writer = await new_writer(ours)
+    ledger_id, ensemble = writer.ledger_id, writer.metadata.last_fragment.bookies
     await writer.append_many([payload(ledger_id, i, SIZE) for i in range(ENTRIES)])
-    bookies.kill(bookies.number_of(away))
+    (spare,) = {*await ours.bookies.available()} - {*ensemble}
+    numbers = [bookies.number_of(one) for one in (spare, ensemble[0])]
+    for number in numbers:
+        bookies.kill(number)
     await writer.append_many([payload(ledger_id, i, SIZE) for i in range(ENTRIES, 2 * ENTRIES)])
     await writer.close()
-    await trio.to_thread.run_sync(bookies.start, bookies.number_of(away))
+    await trio.to_thread.run_sync(bookies.start, *numbers)
     with trio.fail_after(PATIENCE_S):
         while (mark := await ours.underreplication.read(ledger_id)) is None:  # noqa: ASYNC110
             await trio.sleep(0.05)
-    outcome.missed = (away, *mark.replicas)
-    assert await faults_of(ours, ledger_id), "the bookie missed nothing"
-    return ledger_id
+    assert await missing_copies(ours, ledger_id), "the bookie missed nothing"
+    return ledger_id, (ensemble[0], *mark.replicas)
 
 
-async def faults_of(ours: LedgerClient, ledger_id: int) -> list[str]:
-    metadata = await ours.ledger_metadata(ledger_id)
-    replicas = await read_replicas(ours.pool, metadata)
-    return replica_faults(metadata, replicas, recovered_from=None, is_on_all=True)
+async def missing_copies(ours: LedgerClient, ledger_id: int) -> list[tuple[int, str]]:
+    """Returns the entries of a closed ledger that a bookie of their write set lacks, and it."""
+    replicas = await read_replicas(ours.pool, await ours.ledger_metadata(ledger_id))
+    return [
+        (each.entry_id, bookie)
+        for each in replicas
+        for bookie, body in each.by_bookie.items()
+        if body is None
+    ]
 
 
 async def make_holes(ours: LedgerClient, outcome: Outcome) -> None:
@@ -206,12 +215,6 @@ async def make_holes(ours: LedgerClient, outcome: Outcome) -> None:
     outcome.holed, outcome.holed_at = ledger_id, holed_at
 
 
-async def holes(ours: LedgerClient, outcome: Outcome) -> list[int]:
-    """Returns the entries that the bookie lacks."""
-    replicas = await read_replicas(ours.pool, await ours.ledger_metadata(outcome.holed))
-    return [each.entry_id for each in replicas if each.by_bookie.get(outcome.holed_at) is None]
-
-
 async def check_entries_by_ours(ours: LedgerClient, theirs: AutoRecovery, outcome: Outcome) -> None:
     """Replaces Apache's auto-recovery by ours, whose weekly check is due."""
     await trio.to_thread.run_sync(theirs.kill)
@@ -228,7 +231,7 @@ async def check_entries_by_ours(ours: LedgerClient, theirs: AutoRecovery, outcom
         await wait_unmarked(ours, outcome.holed)
     finally:
         healer.kill()
-    outcome.holes_after_ours = await holes(ours, outcome)
+    outcome.holes_after_ours = await missing_copies(ours, outcome.holed)
 
 
 async def new_writer(ours: LedgerClient) -> LedgerWriter:
@@ -357,14 +360,15 @@ async def test_a_busy_writer_loses_nothing(outcome: Outcome, ours: LedgerClient)
 def test_what_a_bookie_missed_is_copied(outcome: Outcome) -> None:
     away, *marked = outcome.missed
     assert marked == [away]
-    assert outcome.missed_faults == []
+    assert outcome.missed_still == []
 
 
 @result("holes between the ends of a fragment: not found by Apache's worker, but by our check")
 async def test_holes_are_found_by_our_check_of_entries(
     outcome: Outcome, ours: LedgerClient
 ) -> None:
-    assert outcome.holes_after_apaches_check == list(range(1, ENTRIES - 1))
+    holes = [(entry_id, outcome.holed_at) for entry_id in range(1, ENTRIES - 1)]
+    assert outcome.holes_after_apaches_check == holes
     assert outcome.holes_after_ours == []
     await check_whole(ours, outcome.holed, ENTRIES, outcome.dead)
 
