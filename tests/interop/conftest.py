@@ -36,9 +36,12 @@ OUR_BOOKIES = 4
 LONGEST_FIRST = (
     "test_takeover.py",
     "test_autorecovery.py",
+    "test_autorecovery_shell.py",
     "test_our_client_apache_bookies.py",
     "test_mixed.py",
     "test_java_client_bookie_failures.py",
+    "test_mixed_autorecovery.py",
+    "test_our_autorecovery.py",
     "test_broker.py",
     "test_java_client_tools.py",
     "test_shell.py",

@@ -145,7 +145,7 @@ async def check_healed(
 ) -> None:
     """Checks that a closed ledger has `entries` entries of `payload`, each on its whole write set,
     with the same bytes everywhere, and nothing on the `dead` bookies. `are_lacs_changed`: Apache's
-    workers may have copied it, who write the last entry into the LAC field of each copy."""
+    workers may have copied it; they put the last entry into the LAC field of each copy."""
     metadata = await ours.ledger_metadata(ledger_id)
     assert metadata.is_closed
     assert metadata.last_entry_id == entries - 1

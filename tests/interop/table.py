@@ -26,6 +26,7 @@ _AREAS = (
     "wire",
     "bookkeeper shell",
     "auto-recovery",
+    "our auto-recovery",
 )
 """Areas in the order of the table; others follow."""
 

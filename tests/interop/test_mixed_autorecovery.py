@@ -1,7 +1,7 @@
 """Apache's auto-recovery and ours in one cluster, with bookies of both kinds.
 
-One scenario runs once per version: bookies are lost one after the other, and whoever is the auditor
-is killed. The tests check the outcome.
+One scenario runs once per version: bookies are lost one after the other, and each time the
+auditor is killed. The tests check the outcome.
 """
 
 from __future__ import annotations
