@@ -21,6 +21,7 @@ from tests.sim.bookies.test_renaming import (
 )
 
 LEDGERS = 12
+DELAY_S = 20.0
 
 
 @pytest.mark.parametrize("seed", range(scaled(ci=8, night=200)))
@@ -30,12 +31,14 @@ def test_all_copies_are_there_whoever_was_first(seed: int) -> None:
             async with cluster.client("writer") as client:
                 ids = [(await write(client)).ledger_id for _ in range(LEDGERS)]
             ids += (await prepare(cluster))[:-1]
-            options = AutoRecoveryOptions(lost_bookie_recovery_delay_s=0)
+            options = AutoRecoveryOptions(
+                lost_bookie_recovery_delay_s=DELAY_S, copy_bytes_per_s=10_000, ledgers_at_once=2
+            )
             async with cluster.client() as client, healing(cluster, options=options):
                 before = [await client.ledgers.read(ledger_id) for ledger_id in ids]
-                await simulation.sleep(simulation.chance("begin").uniform(0, 1.0))
+                await simulation.sleep(simulation.chance("begin").uniform(DELAY_S - 2, DELAY_S + 4))
                 faults = cluster.metadata.options
-                faults.error_before_probability = faults.error_after_probability = 0.02
+                faults.error_before_probability = faults.error_after_probability = 0.003
                 while not await cluster.rename_bookie(NAME, PORT):
                     await simulation.sleep(1)
                 faults.error_before_probability = faults.error_after_probability = 0.0
