@@ -176,6 +176,7 @@ class Loss:
             "seconds_healing": round(healed_s - begun_s, 1),
             "status": status["verdict"],
             "exit_code": status["exit_code"],
+            "reasons": [one["reason"] for one in status["reasons"]],
         }
         self._record(
             await read_workers(client.store),
@@ -221,7 +222,8 @@ class Loss:
             await self._wait_unmarked(client)
             found.update(await trio.to_thread.run_sync(status_of, self.cluster))
             assert found["exit_code"] < 5, f"loss was reported: {found['reasons']}"
-            return not found["ledgers_marked"] and not found["ledgers_below_write_quorum"]
+            is_doubt = found["exit_code"] not in (0, 3)
+            return not (is_doubt or found["ledgers_marked"] or found["ledgers_below_write_quorum"])
 
         await until(is_healed, patience_s=_PATIENCE_S, poll_s=2, what=lambda: found["reasons"])
         return found
