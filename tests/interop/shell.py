@@ -36,3 +36,10 @@ def numbers(output: str, *names: str) -> list[int]:
     """Returns values printed as `name=<number>` or `name: <number>`; releases use other names."""
     found = re.findall(rf"\b(?:{'|'.join(names)})(?:=|: )(-?\d+)", output)
     return [int(number) for number in found]
+
+
+def marked_count(output: str) -> int:
+    """Returns the number of ledgers that listunderreplicated counted."""
+    found = re.search(r"ledger count(?:: | \{count=)(\d+)\b", output)
+    assert found is not None, output
+    return int(found[1])

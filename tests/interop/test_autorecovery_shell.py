@@ -29,7 +29,7 @@ from tests.interop.healing import (
 from tests.interop.java_client import JavaClient, JavaVm
 from tests.interop.our_autorecovery import QUICK, OurAutoRecovery
 from tests.interop.our_bookies import OurBookies
-from tests.interop.shell import Shell
+from tests.interop.shell import Shell, marked_count
 from tests.interop.timeouts import PATIENCE_S
 from tests.interop.znodes import forget_registration, znodes
 
@@ -225,7 +225,7 @@ def listed_replicas(said: str) -> dict[int, tuple[str, ...]]:
             found[latest] = ()
         elif replica := re.search(r"[mM]issingReplica(?: : |=)([^ },]+)", line):
             found[latest] += (replica[1],)
-    assert re.search(rf"ledger count(?:: | \{{count=){len(found)}\b", said), said
+    assert marked_count(said) == len(found)
     return found
 
 
