@@ -21,7 +21,7 @@ from ledger.errors import LedgerClosed, LedgerError, LedgerFenced
 from ledger.writing.writer import LedgerWriter
 from tests.interop.apache_bookie import AutoRecovery
 from tests.interop.conftest import OUR_BOOKIES, GetVm
-from tests.interop.healing import start_from_scratch, wait_unmarked
+from tests.interop.healing import named_bookies, start_from_scratch, wait_unmarked
 from tests.interop.java_client import JavaClient, JavaError, JavaVm, payload
 from tests.interop.our_autorecovery import QUICK, OurAutoRecovery
 from tests.interop.our_bookies import OurBookies, wait_until_async
@@ -70,6 +70,7 @@ class Outcome:
     missed: tuple[str, ...] = ()
     """The bookies that our writer marked, after the only one that missed entries."""
     missed_still: list[tuple[int, str]] = field(default_factory=lambda: [(-1, "not checked")])
+    missed_holders: set[str] = field(default_factory=set)
     holed: int = -1
     """A marked ledger of which a bookie has only the first and the last entry."""
     holed_at: str = ""
@@ -127,6 +128,7 @@ async def run_scenario(vm: JavaVm, bookies: OurBookies, auto_recovery: AutoRecov
         await wait_unmarked(ours, outcome.holed)
         outcome.missed = missed_by
         outcome.missed_still = await missing_copies(ours, missed)
+        outcome.missed_holders = await named_bookies(ours, missed)
         await ours.delete_ledger(missed)
         outcome.holes_after_apaches_check = await missing_copies(ours, outcome.holed)
         await wait_until_async(
@@ -356,11 +358,12 @@ async def test_a_busy_writer_loses_nothing(outcome: Outcome, ours: LedgerClient)
     await check_whole(ours, outcome.busy, metadata.last_entry_id + 1, outcome.dead)
 
 
-@result("a mark of our writer: Apache's worker fills the bookie that was down")
+@result("a mark of our writer: Apache's worker copies what the bookie missed to another one")
 def test_what_a_bookie_missed_is_copied(outcome: Outcome) -> None:
     away, *marked = outcome.missed
     assert marked == [away]
     assert outcome.missed_still == []
+    assert away not in outcome.missed_holders
 
 
 @result("holes between the ends of a fragment: not found by Apache's worker, but by our check")
