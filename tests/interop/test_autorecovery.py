@@ -146,9 +146,8 @@ async def run_scenario(vm: JavaVm, bookies: OurBookies, auto_recovery: AutoRecov
         await trio.to_thread.run_sync(forget_registration, bookies.uri, outcome.dead)
         # Returns when no ledger needs the bookie any more, after 30 s or more.
         with trio.fail_after(PATIENCE_S):
-            outcome.said_by_decommission = await shell.run(
-                "decommissionbookie", "-bookieid", outcome.dead
-            )
+            command = "decommissionbookie", "-bookieid", outcome.dead
+            outcome.said_by_decommission = await shell.run(*command)
         stop.set()
         try:
             await idle.append(payload(idle.ledger_id, ENTRIES, SIZE))

@@ -31,7 +31,6 @@ LONG_FILES = {
 FILE_LINES_WALL = 700
 SMALL_LINES = 60
 SMALL_MODULES = {
-    "ledger/autorecovery/last_fragment.py": "when a writer is fenced, apart from the copying",
     "bookie/autorecovery.py": "what a bookie's process may run beside the bookie",
     "connectors/spark/core/idle_polling.py": "a decision, apart from its reader",
     "bookie/testing/volumes.py": "what a disk is made of; the disk that uses it is long already",

@@ -25,7 +25,7 @@ DELAY_S = 20.0
 
 
 @pytest.mark.parametrize("seed", range(scaled(ci=8, night=200)))
-def test_all_copies_are_there_whoever_was_first(seed: int) -> None:
+def test_all_copies_are_there_in_either_order(seed: int) -> None:
     async def main(simulation: Simulation) -> tuple[int, int]:
         async with SimCluster(simulation, bookies=5) as cluster:
             async with cluster.client("writer") as client:
