@@ -124,13 +124,8 @@ async def run_scenario(vm: JavaVm, bookies: OurBookies, auto_recovery: AutoRecov
         await make_holes(ours, outcome)
 
         auto_recovery.start()
-        await wait_unmarked(ours, missed)
-        await wait_unmarked(ours, outcome.holed)
         outcome.missed = missed_by
-        outcome.missed_still = await missing_copies(ours, missed)
-        outcome.missed_holders = await named_bookies(ours, missed)
-        await ours.delete_ledger(missed)
-        outcome.holes_after_apaches_check = await missing_copies(ours, outcome.holed)
+        await see_marks_acted_on(ours, outcome, missed)
         await wait_until_async(
             lambda: REPLICAS_CHECK in znodes(bookies.uri),
             what="the auditor has compared what the bookies hold",
@@ -214,6 +209,15 @@ async def make_holes(ours: LedgerClient, outcome: Outcome) -> None:
     )
     await ours.underreplication.mark(ledger_id, [holed_at])
     outcome.holed, outcome.holed_at = ledger_id, holed_at
+
+
+async def see_marks_acted_on(ours: LedgerClient, outcome: Outcome, missed: int) -> None:
+    await wait_unmarked(ours, missed)
+    await wait_unmarked(ours, outcome.holed)
+    outcome.missed_still = await missing_copies(ours, missed)
+    outcome.missed_holders = await named_bookies(ours, missed)
+    await ours.delete_ledger(missed)
+    outcome.holes_after_apaches_check = await missing_copies(ours, outcome.holed)
 
 
 async def check_entries_by_ours(ours: LedgerClient, theirs: AutoRecovery, outcome: Outcome) -> None:
