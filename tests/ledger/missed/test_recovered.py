@@ -70,7 +70,8 @@ async def test_a_bookie_that_has_everything_is_asked_once() -> None:
         assert (client.missed.doubts, questions(cluster)) == (0, 4)
 
 
-@pytest.mark.parametrize("lost", [{7}, set(range(COUNT)), {0}, {COUNT - 1}])
+# Without the last entry, by which a recovery begins, a bookie may get all entries again.
+@pytest.mark.parametrize("lost", [{7}, set(range(COUNT - 1)), {0}, {COUNT - 1}])
 async def test_a_bookie_that_lacks_entries_is_marked(lost: set[int]) -> None:
     async with scripted_cluster(3) as cluster, cluster.client() as client:
         [ledger_id] = await abandoned(client)
