@@ -231,6 +231,7 @@ async def _heal(
     *,
     bookie_id: str,
     rng: random.Random,
+    on_begin: object,
 ) -> None:
     assert bookie_id == VALUES["bookie_id"]
     assert client.ledgers.root == VALUES["metadata_root"]
@@ -303,7 +304,7 @@ async def _look(config: BookieConfig, engine: Engine) -> dict[str, object]:
             shutil.rmtree(directory, ignore_errors=True)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(process._serve, config, False)
-            with trio.fail_after(30):
+            with trio.fail_after(120):
                 await engine.is_ready.wait()
                 await engine.has_looked.wait()
                 await engine.is_healing.wait()
