@@ -201,6 +201,11 @@ class PoolDouble(BookiePool):
         answer = await self.call(bookie, body, timeout_s=timeout_s)
         return None if self.bookies[bookie].trouble.no_batches else answer
 
+    async def list_entries(
+        self, bookie: str, ledger_id: int, *, timeout_s: float
+    ) -> ResponseBody | None:
+        return await self.call(bookie, ListEntriesRequest(ledger_id), timeout_s=timeout_s)
+
     def knows_batches(self, bookie: str) -> bool:
         double = self.bookies[bookie]
         is_asked = any(isinstance(call, BatchReadRequest) for call in double.calls)
