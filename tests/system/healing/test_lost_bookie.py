@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet  # has no public name
 
 from tests.conftest import skip_without_zookeeper
 from tests.effort import scaled
@@ -18,10 +20,17 @@ _SLOW_BYTES_PER_S = 200_000
 """So that a bookie can return while its ledgers are being copied."""
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize(
-    "metadata", ["sqlite", pytest.param("zookeeper", marks=[pytest.mark.zookeeper])]
-)
+def _worlds() -> Iterator[ParameterSet]:
+    """Yields each case with each store of the metadata; a change tries two of them in ZooKeeper."""
+    for case in CASES:
+        yield pytest.param(case, "sqlite")
+        marks = [pytest.mark.zookeeper]
+        if case not in ("disk", "auditor"):
+            marks.append(pytest.mark.slow)
+        yield pytest.param(case, "zookeeper", marks=marks)
+
+
+@pytest.mark.parametrize(("case", "metadata"), list(_worlds()))
 def test_all_copies_are_there_again(tmp_path: Path, case: str, metadata: str) -> None:
     if metadata == "zookeeper":
         skip_without_zookeeper()
