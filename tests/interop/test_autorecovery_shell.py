@@ -15,6 +15,7 @@ import trio
 
 from ledger.autorecovery.published import read_audit
 from ledger.client import LedgerClient
+from ledger.metastore.election import AuditorElection
 from tests.interop.conftest import OUR_BOOKIES, GetVm
 from tests.interop.healing import (
     JavaLedger,
@@ -106,6 +107,7 @@ async def run_scenario(
             await ours.delete_ledger(ledger_id)
         outcome = await with_ledgers(ours, theirs)
         await trio.to_thread.run_sync(slow.start)
+        await until(lambda: is_elected(ours), "an auditor is elected")
         outcome.auditors.append(await shell.run("whoisauditor"))
         await lose_a_bookie(shell, ours, bookies, outcome)
         await look_and_disable(shell, ours, outcome)
@@ -135,6 +137,11 @@ async def run_scenario(
         outcome.auditors.append(await shell.run("whoisauditor"))
         outcome.listed_at_the_end = await shell.run("listunderreplicated")
     return outcome
+
+
+async def is_elected(ours: LedgerClient) -> bool:
+    election = AuditorElection(ours.store, ours.ledgers.root, ours.rng)
+    return await election.auditor() is not None
 
 
 async def with_ledgers(ours: LedgerClient, theirs: JavaClient) -> Outcome:
