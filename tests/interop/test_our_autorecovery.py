@@ -152,7 +152,8 @@ async def keep_writing(theirs: JavaClient, outcome: Outcome, ended: trio.Event) 
         outcome.busy_acked = BUSY_ENTRIES
         await theirs.call("close", handle=outcome.busy.handle)
     except JavaError as error:
-        if error.name not in ("LedgerFenced", "LedgerClosed"):
+        # Apache's writer also gives up where it sees no bookie to replace the dead one by.
+        if error.name not in ("LedgerFenced", "LedgerClosed", "NotEnoughBookies"):
             raise
         outcome.busy_acked = error.achieved.get("acked", outcome.busy_acked)
     ended.set()
