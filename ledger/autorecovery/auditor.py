@@ -94,7 +94,6 @@ class Auditor:
         self._wanted = trio.Event()
         self._is_loss = True
         """Whether a pass from the beginning is due."""
-        self._audited: dict[str, BookieState] = {}
         self._naming: dict[str, dict[int, int]] = {}
         self._emptying_since_s: dict[str, float] = {}
         self.audits = 0
