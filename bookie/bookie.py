@@ -50,6 +50,7 @@ from ledger.metastore.address import ClusterAddress
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import OUR_SOFTWARE, SOFTWARE_PROPERTY, BookieInfo, BookieRegistry
 from ledger.metastore.ledgers import LedgerStore
+from ledger.metastore.listed_ledgers import ListedLedgers
 from ledger.metastore.locations import LOCATION_PROPERTY
 from ledger.metastore.registration import TAKEOVER_TIMEOUT_S, Registration
 from ledger.metastore.restores import Restore, RestoreLog, is_protected
@@ -454,16 +455,18 @@ class Bookie:
         after an error the ledger counts as existing."""
 
         restores: Sequence[Restore] = ()
+        listed = ListedLedgers(self.store, self.ledgers)
 
         async def is_deleted(ledger_id: int) -> bool:
-            if await self.ledgers.exists(ledger_id) or is_protected(restores, ledger_id):
+            if await listed.exists(ledger_id) or is_protected(restores, ledger_id):
                 return False
             # A metadata store that was emptied or replaced must not lead to emptied disks.
             await self._check_cluster()
             return True
 
         async def collect(compaction: CompactionKind, *, is_forced: bool = False) -> None:
-            nonlocal restores
+            nonlocal restores, listed
+            listed = ListedLedgers(self.store, self.ledgers)
             await self.disk_monitor.make_room_for_garbage()
             restores = await self._restores.read()
             rounds = await storage.collect_garbage(

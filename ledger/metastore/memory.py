@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import trio
 
@@ -265,7 +265,7 @@ class MemoryStore:
         self._is_closed = False
         self._bound: tuple[str, bytes] | None = None
 
-    async def __aenter__(self) -> MemoryStore:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(
