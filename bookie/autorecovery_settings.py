@@ -50,18 +50,19 @@ class AutoRecoverySettings:
         reason="How many ledgers this process heals at the same time.",
     )
     autorecovery_metadata_reads_per_s_max: int = setting(
-        2000,
+        1000,
         unit="ledgers/s",
         apache="",
         reason="How many ledgers per second the auditor looks up in the metadata store, less what"
         " it needs to mark those that lack copies.",
     )
     autorecovery_metadata_operations_per_s_max: int = setting(
-        4000,
+        800,
         unit="operations/s",
         apache="",
         reason="How many operations of the metadata store all processes of the cluster together"
-        " send per second to heal ledgers, each an equal part of them; 0 is no limit.",
+        " send per second to heal ledgers, each an equal part of them: a ledger takes ten. The"
+        " default leaves the processors to users on small machines; 0 is no limit.",
     )
 
     def check(self) -> None:

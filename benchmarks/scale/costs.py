@@ -1,8 +1,6 @@
 """What each step asks of the metadata store, in operations of `MetadataStore`, and a meter of them.
 
-Where one operation is several requests to ZooKeeper, the further ones are counted too: a mark is
-made in folders of its own, and to find out which are missing takes as many requests as there are
-folders. The tests count the operations of the real stores.
+The tests count the operations of the real stores.
 """
 
 from __future__ import annotations
@@ -31,11 +29,8 @@ class Cost:
 
 
 READ_LEDGER = Cost(reads=1)
-MARK = Cost(reads=2, writes=1)
-"""Looks for a mark, makes it, and looks whether the ledger was deleted meanwhile."""
-MARK_FOLDERS = Cost(reads=9, writes=1)
-"""In ZooKeeper, as the folder of a mark is always missing: the create that fails, a look at the
-cluster's node, a sync, and a look at each of the seven nodes above."""
+MARK = Cost(writes=1)
+"""A transaction that checks that the ledger exists, and makes the mark with its folder."""
 LIST_MARKS = Cost(reads=3)
 """And one list for each folder of the third level."""
 LIST_LOCKS = Cost(reads=1)
@@ -50,6 +45,7 @@ STORE_OPEN = Cost(reads=1, writes=1)
 LOOK_AGAIN = Cost(reads=1)
 WRITER_ALIVE = Cost(reads=1)
 UNMARK = Cost(writes=1)
+"""A transaction, with the folder of the mark."""
 PRUNE = Cost(reads=1, writes=1)
 """The last folder above a mark that is not empty, in ZooKeeper with a look at why."""
 PRUNED_FOLDER = Cost(writes=1)

@@ -226,8 +226,7 @@ class Healing:
                 self._is_audited = True
                 self.report.audited_s = scene.events.now_s
                 return
-            marks = costs.MARK + costs.MARK_FOLDERS
-            cost = marks * (following - at)
+            cost = costs.MARK * (following - at)
             scene.meter.count("auditor", scene.events.now_s, cost, self._audit_per_s)
             scene.events.after(
                 cost.total / self._audit_per_s, lambda: self._step(concerned, following, end)

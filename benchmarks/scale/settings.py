@@ -41,7 +41,10 @@ class ScaleSettings:
     """What a worker copies per second; each bookie runs one worker."""
     bookie_bytes_per_s: int = 128 * MIB
     """What a bookie can read for copies per second, and as much can it write for them."""
-    options: AutoRecoveryOptions = field(default_factory=AutoRecoveryOptions)
+    options: AutoRecoveryOptions = field(
+        default_factory=lambda: AutoRecoveryOptions(metadata_reads_per_s=2000.0)
+    )
+    """Here and below, the metadata store of a large cluster bears more than the defaults ask."""
     operations_per_s: float = 4000.0
     """Requests to the metadata store that all workers together send per second."""
     add_timeout_s: float = ClientOptions().add_timeout_s

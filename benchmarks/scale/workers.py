@@ -137,10 +137,10 @@ class Marks:
     def remove(self, ledger_id: int) -> Cost:
         """Removes a mark, and returns what that costs with the folders above it."""
         del self.since_s[ledger_id]
-        cost = costs.UNMARK + costs.PRUNED_FOLDER
+        cost = costs.UNMARK
         self.folders[ledger_id >> 16] -= 1
         if self.folders[ledger_id >> 16]:
-            return cost + costs.PRUNE
+            return cost
         del self.folders[ledger_id >> 16]
         cost += costs.PRUNED_FOLDER
         return cost + costs.PRUNE if self.folders else cost + costs.PRUNED_FOLDER * 2

@@ -41,9 +41,9 @@ from ledger.runtime.concurrency import map_bounded
 
 _log = logging.getLogger(__name__)
 
-_STEP = 64
-_MARK_OPERATIONS = 13
-"""What it costs ZooKeeper to make a mark, whose folders are missing."""
+_STEP = 16
+_MARK_OPERATIONS = 3
+"""The changes of the transaction that makes a mark."""
 _PUBLISH_S = 10.0
 _RETRY_S = 1.0
 _RECOUNT_S = 5.0
@@ -253,18 +253,20 @@ class Auditor:
             await self._mark(audit, ledger_id, missing)
 
     async def _mark(self, audit: _Pass, ledger_id: int, missing: Sequence[str]) -> None:
+        path = await self._client.ledgers.path(ledger_id)
         try:
-            await self._marks.mark(ledger_id, missing)
+            is_new = await self._marks.mark(ledger_id, missing, while_exists=path)
         except MetadataCorrupt as error:
             _log.error("ledger not marked ledger=%d cause=%s", ledger_id, error)
             return
+        except NoSuchNode:
+            return  # it was deleted in between
         audit.marked += 1
-        try:
-            await self._client.ledgers.read(ledger_id)
-        except NoSuchLedger:  # deleted in between: it leaves no trace
-            mark = await self._marks.read(ledger_id)
-            if mark is not None:
-                await self._marks.unmark(mark)
+        if is_new or await self._client.ledgers.exists(ledger_id):
+            return
+        mark = await self._marks.read(ledger_id)
+        if mark is not None:
+            await self._marks.unmark(mark)  # the ledger was deleted: it leaves no trace
 
     async def _lacking(self, audit: _Pass, metadata: LedgerMetadata) -> list[str]:
         """Returns the live bookies that lack entries, as far as they answer."""

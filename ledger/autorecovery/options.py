@@ -29,10 +29,10 @@ class AutoRecoveryOptions:
     copy_bytes_per_s: int = 64 * 1024 * 1024
     """Bytes of entries that a worker copies per second; 0: no bound."""
 
-    metadata_reads_per_s: float = 2000.0
+    metadata_reads_per_s: float = 1000.0
     """Metadata of ledgers that the auditor reads per second, less what it needs for its marks."""
 
-    metadata_operations_per_s: float = 4000.0
+    metadata_operations_per_s: float = 800.0
     """Operations of the metadata store that all workers of the cluster together send per second; 0:
     no bound. Each has an equal part, also while others have nothing to do."""
 

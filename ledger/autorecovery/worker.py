@@ -152,20 +152,20 @@ class ReplicationWorker:
             try:
                 await self._share.wait_for_marks()
                 await self._share.wait_turn()
+                self._look = trio.Event()
                 marked = await self._marks.list()
                 if not marked:
                     await self._marks.prune_empty()
                 missing = self.backlog.unknown(marked, trio.current_time())
                 missing = [one for one in missing if one not in self.in_progress]
-                missing = await self._share.take(marked, missing)
+                missing = await self._share.take(marked, missing, is_idle=not self.backlog)
                 room = max(0, self._share.queued_max - len(self.backlog))
                 await map_bounded(missing[:room], self._add, concurrent_max=_READ_AT_ONCE)
             except MetadataUnavailable:
                 await trio.sleep(_METADATA_RETRY_S)
                 continue
             self._idle.unpark(count=len(self.backlog))
-            self._look = trio.Event()
-            await self._share.rest(self._look)
+            await self._share.rest(self._look, len(marked))
 
     async def _add(self, ledger_id: int) -> None:
         try:
@@ -241,7 +241,7 @@ class ReplicationWorker:
                 if not self._view.is_enabled:
                     return  # the mark stays for the time when it is enabled again
                 if await self._heal_some(mark):
-                    if await self._marks.unmark(mark):
+                    if await self._marks.unmark(mark, are_more_marked=len(self.in_progress) > 1):
                         self.statistics.ledgers_healed += 1
                     return
 

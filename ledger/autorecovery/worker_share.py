@@ -1,8 +1,9 @@
 """What one worker asks of the metadata store, among all workers of the cluster.
 
-The workers are the candidates for the auditor. A few of them each look at every mark at once; of
-many each takes the marks that it owns, and none that is locked, looks more seldom, and sends its
-part of the requests that all together may send (`core.autorecovery.work_sharing`).
+The workers are the candidates for the auditor. Each takes the marks that it owns; one of a few that
+has none left takes those of others, too. One of many takes none that is locked, and looks more
+seldom. Each sends its part of the requests that all together may send
+(`core.autorecovery.work_sharing`).
 """
 
 from __future__ import annotations
@@ -22,10 +23,11 @@ from ledger.metastore.underreplication import UnderreplicationStore
 
 FEED_OPERATIONS: Final = 1
 """To read the metadata of a marked ledger."""
-HEAL_OPERATIONS: Final = 16
-"""To lock, read, change and unmark a ledger, and to remove the folders of its mark."""
+HEAL_OPERATIONS: Final = 10
+"""To lock, read, change, unmark and unlock a ledger; a read takes two requests to ZooKeeper."""
 _COUNTED_S = 60.0
 """How often the workers of the cluster are counted, while there are marks."""
+_MARKS_PER_LOOK = 1000
 _QUEUED_MAX = 2000
 _QUEUED_PER_SLOT = 4
 """What one of many workers has queued, others cannot begin."""
@@ -90,20 +92,24 @@ class WorkerShare:
             look_s = self.interval_s(self.options.scan_interval_s)
             await trio.sleep(look_s * (0.5 + self._rng.random()))
 
-    async def take(self, marked: Sequence[int], missing: Sequence[int]) -> list[int]:
+    async def take(
+        self, marked: Sequence[int], missing: Sequence[int], *, is_idle: bool
+    ) -> list[int]:
         """Returns which of the `missing` ledgers the worker takes after it listed the `marked`
-        ones. Raises MetadataUnavailable."""
+        ones. `is_idle`: it has nothing else to do. Raises MetadataUnavailable."""
         if not self.are_many:
-            return list(missing)
+            slots = self.options.ledgers_at_once if is_idle else 0
+            return self._shares.take(missing, self.workers, self._own, self._rng, idle_slots=slots)
         locked = dict.fromkeys(await self._marks.locked_ids())
         free = [one for one in missing if one not in locked]
         await self.pace(len({one >> 16 for one in marked}) + 5)  # that many lists
         return self._shares.take(free, self.workers, self._own, self._rng)
 
-    async def rest(self, wanted: trio.Event) -> None:
-        """Waits until the next look, or until it is `wanted`."""
+    async def rest(self, wanted: trio.Event, marked: int) -> None:
+        """Waits until the next look, or until it is `wanted`. The longer the list of the `marked`
+        ledgers, the more it costs, and the less a new one changes about what is next."""
         if not self.are_many:
-            with trio.move_on_after(self.options.scan_interval_s):
+            with trio.move_on_after(self.options.scan_interval_s * (1 + marked / _MARKS_PER_LOOK)):
                 await wanted.wait()
 
     async def pace(self, operations: int) -> None:

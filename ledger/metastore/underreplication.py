@@ -14,7 +14,7 @@ from __future__ import annotations
 import builtins
 import enum
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -29,7 +29,8 @@ from ledger.errors import (
     NodeExists,
     NoSuchNode,
 )
-from ledger.metastore.base import MetadataStore
+from ledger.metastore.base import ANY_VERSION, Check, Create, Delete, MetadataStore
+from ledger.metastore.paths import parent_of
 from ledger.metastore.underreplication_nodes import (
     LAYOUT_TYPE,
     LAYOUT_VERSION,
@@ -99,27 +100,40 @@ class UnderreplicationStore:
 
     # Marks.
 
-    async def mark(self, ledger_id: int, replicas: Collection[str]) -> None:
-        """Notes that the copies of `replicas` are missing. What was noted before stays; a worker
-        that copies the ledger now cannot unmark it by what it knew before.
+    async def mark(
+        self, ledger_id: int, replicas: Collection[str], *, while_exists: str | None = None
+    ) -> bool:
+        """Notes that the copies of `replicas` are missing; returns whether the mark is new. What
+        was noted before stays; a worker that copies the ledger now cannot unmark it by what it
+        knew before.
 
-        Raises MetadataCorrupt if the ledger has a mark that cannot be read, or the tree another
-        layout.
+        Raises NoSuchNode if the mark would be new and there is no node `while_exists`;
+        MetadataCorrupt for a mark that cannot be read, or a tree of another layout.
         """
         await self._check_layout()
         wanted = tuple(dict.fromkeys(replicas))
+        made = Create(self._path(ledger_id), encode_mark(wanted, self._now_ms()))
+        checks = [Check(while_exists, ANY_VERSION)] if while_exists is not None else []
+        try:
+            # Most ledgers have no mark: one request, with the folder that is this ledger's alone.
+            await self._store.transaction([*checks, Create(parent_of(made.path), b""), made])
+        except NodeExists:
+            await self._mark_again(ledger_id, wanted, made)
+            return False
+        return True
+
+    async def _mark_again(self, ledger_id: int, wanted: Sequence[str], made: Create) -> None:
         for _ in range(_TRIES_MAX):
             present = await self.read(ledger_id)
             try:
                 if present is None:
-                    data = encode_mark(wanted, self._now_ms())
-                    await self._store.create(self._path(ledger_id), data)
+                    await self._store.create(made.path, made.data)
                     return
                 added = [one for one in wanted if one not in present.replicas]
                 # The worker that holds the lock may have asked a bookie before it missed these.
                 if added or await self.lock_owner(ledger_id) is not None:
                     data = encode_mark((*present.replicas, *added), self._now_ms())
-                    await self._store.put(self._path(ledger_id), data, present.version)
+                    await self._store.put(made.path, data, present.version)
             except (NodeExists, NoSuchNode, MetadataConflict):
                 continue
             return
@@ -138,16 +152,24 @@ class UnderreplicationStore:
         created_ms = message.ctime if message.HasField("ctime") else node.created_ms
         return Mark(ledger_id, tuple(message.replica), created_ms, node.version)
 
-    async def unmark(self, mark: Mark) -> bool:
-        """Deletes a mark that did not change since it was read; returns whether it is gone."""
+    async def unmark(self, mark: Mark, *, are_more_marked: bool = False) -> bool:
+        """Deletes a mark that did not change since it was read; returns whether it is gone.
+
+        Args:
+            are_more_marked: the folders above are in use, as far as is known, and are not tried.
+        """
         path = self._path(mark.ledger_id)
+        folder = parent_of(path)
         try:
-            await self._store.delete(path, mark.version)
+            await self._store.transaction([Delete(path, mark.version), Delete(folder)])
+            if not are_more_marked:
+                await self._prune(folder)
         except MetadataConflict:
             return False
         except NoSuchNode:
-            pass
-        await self._prune(path)
+            await self._prune(path)
+        except InvalidArgument:  # there is something else in the folder
+            await self._store.delete(path, mark.version)
         return True
 
     async def prune(self, ledger_id: int) -> None:
@@ -192,7 +214,7 @@ class UnderreplicationStore:
 
     async def _prune(self, path: str) -> None:
         """Deletes the empty folders above a mark. They may be in use again, which is no error."""
-        while (path := path.rpartition("/")[0]) != self._ledgers:
+        while (path := parent_of(path)) != self._ledgers:
             try:
                 await self._store.delete(path)
             except (InvalidArgument, NoSuchNode, MetadataConflict):

@@ -36,7 +36,7 @@ FINISH_S = 1.0
 class Marks(Protocol):
     """Where marks are recorded: `ledger.metastore.underreplication`."""
 
-    async def mark(self, ledger_id: int, replicas: Collection[str]) -> None: ...
+    async def mark(self, ledger_id: int, replicas: Collection[str]) -> object: ...
 
 
 class Doubt(Protocol):

@@ -2,21 +2,23 @@
 
 Each worker sees the same marks. If each read every mark and tried every lock, a thousand workers
 would ask a thousand times for each ledger. So each mark has an *owner* among the workers; others
-take it only when it has waited for long, because its owner may be gone or busy. The more workers
-there are, the more seldom each looks; and each has a share of the requests that all workers
-together may send.
+take it only when it has waited for long, because its owner may be gone or busy, or, if the workers
+are few, when they have nothing else to do. The more workers there are, the more seldom each looks;
+and each has a share of the requests that all workers together may send.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 LOOKS_PER_S_MAX = 50.0
 """How often all workers of the cluster together list the marks, or publish what they do."""
 FEW_WORKERS = 5
-"""Up to this many workers each take every mark: they meet seldom, and nothing waits."""
+"""Up to this many workers take also marks of others, as soon as they have none of their own."""
+OTHERS_PER_LOOK = 2
+"""So many marks of others one of few workers takes at each look: an owner may be stuck."""
 PATIENCE_LOOKS = 3
 """After this many looks at a mark that is not healed, others than its owner take it."""
 _GOLDEN = 2_654_435_761
@@ -48,7 +50,13 @@ class Shares:
         """How often each mark was seen."""
 
     def take(
-        self, marked: Collection[int], workers: int, own: int | None, rng: RandomNumbers
+        self,
+        marked: Sequence[int],
+        workers: int,
+        own: int | None,
+        rng: RandomNumbers,
+        *,
+        idle_slots: int = 0,
     ) -> list[int]:
         """Returns the marked ledgers that the worker takes at this look.
 
@@ -56,13 +64,27 @@ class Shares:
             marked: those that nobody has locked.
             own: the place of the worker among `workers`; None if it is none of them, so that it
                 owns nothing.
+            idle_slots: how many ledgers it heals at once, if it has nothing to do.
         """
         if workers <= FEW_WORKERS:
-            return list(marked)
+            return _taken_by_one_of_few(marked, workers, own, rng, idle_slots)
         self._looks = {one: self._looks.get(one, 0) + 1 for one in marked}
         old = [one for one, looks in self._looks.items() if looks > PATIENCE_LOOKS]
         owned = [one for one in marked if owner_of(one, workers) == own]
         return list(dict.fromkeys([*owned, *some_of(old, workers, rng)]))
+
+
+def _taken_by_one_of_few(
+    marked: Sequence[int], workers: int, own: int | None, rng: RandomNumbers, idle_slots: int
+) -> list[int]:
+    owned = [one for one in marked if workers > 0 and owner_of(one, workers) == own]
+    others_max = OTHERS_PER_LOOK if owned or not idle_slots else idle_slots
+    if len(marked) - len(owned) <= others_max:
+        return list(marked)
+    taken = dict.fromkeys(owned)
+    while len(taken) < len(owned) + others_max:
+        taken[marked[int(rng.random() * len(marked))]] = None
+    return list(taken)
 
 
 def some_of(old: Iterable[int], workers: int, rng: RandomNumbers) -> list[int]:

@@ -78,8 +78,7 @@ async def test_marks_and_locks_cost_what_is_counted() -> None:
     async with store:
         await ledgers.read(7)
         assert store.taken() == costs.READ_LEDGER
-        await marks.mark(8, NAMES[:1])
-        await ledgers.read(8)
+        await marks.mark(8, NAMES[:1], while_exists=await ledgers.path(8))
         assert store.taken() == costs.MARK
         assert await marks.list() == [7, 8, 1 << 16]
         assert store.taken() == costs.LIST_MARKS + Cost(reads=2), "two folders"
@@ -101,16 +100,16 @@ async def test_removing_a_mark_costs_what_is_counted() -> None:
     async with store:
         await marks.mark(8, NAMES[:1])
         store.taken()
-        for ledger_id, expected in (
+        for ledger_id, are_more, expected in (
+            (8, True, costs.UNMARK),
             # In ZooKeeper the folder that is not empty is looked at: one read more.
-            (8, costs.UNMARK + costs.PRUNED_FOLDER + Cost(writes=1)),
-            (7, costs.UNMARK + costs.PRUNED_FOLDER * 2 + Cost(writes=1)),
-            (1 << 16, costs.UNMARK + costs.PRUNED_FOLDER * 4),
+            (7, False, costs.UNMARK + costs.PRUNED_FOLDER + Cost(writes=1)),
+            (1 << 16, False, costs.UNMARK + costs.PRUNED_FOLDER * 3),
         ):
             mark = await marks.read(ledger_id)
             assert mark is not None
             store.taken()
-            assert await marks.unmark(mark)
+            assert await marks.unmark(mark, are_more_marked=are_more)
             assert store.taken() == expected
         assert Cost(reads=1, writes=1) == costs.PRUNE
 

@@ -10,6 +10,7 @@ import pytest
 from ledger.core.autorecovery.work_sharing import (
     FEW_WORKERS,
     LOOKS_PER_S_MAX,
+    OTHERS_PER_LOOK,
     PATIENCE_LOOKS,
     OperationPace,
     Shares,
@@ -26,10 +27,28 @@ def test_all_workers_together_look_no_more_often_than_the_bound(workers: int) ->
     assert found == 2.0 or workers > 2.0 * LOOKS_PER_S_MAX
 
 
-def test_few_workers_take_every_mark() -> None:
-    for workers in (0, 1, 3, FEW_WORKERS):
-        for own in (0, None):
-            assert Shares().take(range(100), workers, own, random.Random(1)) == [*range(100)]
+@pytest.mark.parametrize("workers", [1, 2, FEW_WORKERS])
+def test_one_of_few_workers_takes_its_own_marks_and_a_little_of_the_rest(workers: int) -> None:
+    chance, marks = random.Random(workers), [*range(1000)]
+    for own in range(workers):
+        for idle_slots in (0, 16):
+            taken = Shares().take(marks, workers, own, chance, idle_slots=idle_slots)
+            assert len(taken) == len(set(taken))
+            owned = [one for one in marks if owner_of(one, workers) == own]
+            assert taken[: len(owned)] == owned
+            assert len(taken) == min(len(owned) + OTHERS_PER_LOOK, len(marks))
+
+
+def test_one_of_few_workers_that_has_nothing_to_do_takes_marks_of_others() -> None:
+    chance, workers = random.Random(3), 4
+    others = [one for one in range(1000) if owner_of(one, workers) != 2]
+    taken = Shares().take(others, workers, 2, chance, idle_slots=16)
+    assert len(set(taken)) == 16
+    assert {*taken} <= {*others}
+    assert Shares().take(others[:9], workers, 2, chance, idle_slots=16) == others[:9]
+    assert len(Shares().take(others, workers, 2, chance)) == OTHERS_PER_LOOK
+    for no_candidate in (workers, 0):
+        assert len(Shares().take(others, no_candidate, None, chance, idle_slots=16)) == 16
 
 
 @pytest.mark.parametrize("workers", [6, 7, 50, 1000])
