@@ -11,7 +11,7 @@ unseen.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ledger.core.autorecovery.plan import Hold
@@ -39,6 +39,8 @@ class Held:
     retry_at_s: float
     is_loss: bool
     """Entries of it have no copy, as far as is known."""
+    since_s_of: Mapping[str, float]
+    """When each of the present reasons was first met."""
 
 
 class Backlog:
@@ -92,7 +94,9 @@ class Backlog:
         """Records why a ledger could not be healed now."""
         assert holds, "a ledger is held for a reason"
         before = self._held.pop(ledger_id, None)
-        reason = "; ".join(dict.fromkeys(hold.reason for hold in holds))
+        reasons = dict.fromkeys(hold.reason for hold in holds)
+        reason = "; ".join(reasons)
+        known_s = before.since_s_of if before is not None else {}
         is_same = before is not None and before.reason == reason
         tries = before.tries + 1 if before is not None and is_same else 1
         first_s = min(
@@ -111,13 +115,14 @@ class Backlog:
             tries=tries,
             retry_at_s=now_s + pause_s,
             is_loss=any(hold.is_loss for hold in holds),
+            since_s_of={one: known_s.get(one, now_s) for one in reasons},
         )
 
     def held_since_s(self, ledger_id: int, reason: str) -> float | None:
-        """Returns since when a ledger is held for this reason, or for several with it among
-        them; None if it is not."""
+        """Returns since when a ledger is held for this reason, whatever else holds it up; None if
+        it is not."""
         held = self._held.get(ledger_id)
-        return held.since_s if held is not None and reason in held.reason else None
+        return held.since_s_of.get(reason) if held is not None else None
 
     def healed(self, ledger_id: int) -> None:
         """Forgets why a ledger could not be healed."""

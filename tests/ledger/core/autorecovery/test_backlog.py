@@ -82,8 +82,21 @@ def test_a_change_of_what_the_reason_depends_on_makes_it_due() -> None:
     backlog.healed(1)
     assert backlog.unknown([1, 3], 1) == [1], "it is marked again"
     assert [held.ledger_id for held in backlog.held] == [3], "ledger 2 is not marked any more"
-    assert backlog.held_since_s(3, "writer lives") == 0
+    assert backlog.held_since_s(3, "its writer lives") == 0
     assert backlog.held_since_s(3, "too few") is None
+
+
+def test_how_long_one_reason_holds_does_not_depend_on_the_others() -> None:
+    backlog = Backlog()
+    left, other = Hold("left to its writer"), "b2 does not answer for {} s"
+    backlog.hold(1, [left, Hold(other.format(0.5))], 0)
+    backlog.hold(1, [Hold(other.format(0.7)), left], 10)
+    assert backlog.held_since_s(1, "left to its writer") == 0
+    assert backlog.held_since_s(1, other.format(0.7)) == 10
+    backlog.hold(1, [Hold(other.format(0.7))], 20)
+    assert backlog.held_since_s(1, "left to its writer") is None
+    backlog.hold(1, [left], 30)
+    assert backlog.held_since_s(1, "left to its writer") == 30
 
 
 def test_the_number_of_held_ledgers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
