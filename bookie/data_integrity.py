@@ -52,6 +52,9 @@ _LEDGERS_AT_ONCE = 64
 _FAILURES_MAX = 64
 """A round leaves a ledger after this number of entries that no bookie returned."""
 _FETCHED_TO_MAX = 100_000
+_READ_AGAIN_S = 0.2
+_FRUITLESS_MAX = 10
+"""After this number of times without one answer the metadata store counts as unavailable."""
 
 
 async def put_in_limbo(storage: BookieStorage, ledgers: LedgerStore, bookie_id: str) -> int:
@@ -114,9 +117,11 @@ async def _read_all(
     ledgers: LedgerStore, ledger_ids: Sequence[int]
 ) -> dict[int, LedgerMetadata | None]:
     """Returns the metadata of those ledgers that exist, or None where it cannot be read. Reads
-    many at a time, because each takes a round trip and their number has no limit."""
+    many at a time, because each takes a round trip and their number has no limit. What failed is
+    read again alone: a store that loses one request of a thousand must not make the bookie begin
+    with the first ledger again, for ever."""
     found: dict[int, LedgerMetadata | None] = {}
-    failed: list[MetadataUnavailable] = []
+    failed: dict[int, MetadataUnavailable] = {}
 
     async def read(ledger_id: int) -> None:
         try:
@@ -126,14 +131,21 @@ async def _read_all(
         except MetadataCorrupt:
             found[ledger_id] = None  # it may have entries here
         except MetadataUnavailable as error:
-            failed.append(error)
+            failed[ledger_id] = error
 
-    async with trio.open_nursery() as nursery:
-        for ledger_id in ledger_ids:
-            nursery.start_soon(read, ledger_id)
-    if failed:
-        raise failed[0]
-    return found
+    left, fruitless = list(ledger_ids), 0
+    while True:
+        async with trio.open_nursery() as nursery:
+            for ledger_id in left:
+                nursery.start_soon(read, ledger_id)
+        if not failed:
+            return found
+        fruitless = 0 if len(failed) < len(left) else fruitless + 1
+        if fruitless == _FRUITLESS_MAX:
+            raise next(iter(failed.values()))
+        left = list(failed)
+        failed.clear()
+        await trio.sleep(_READ_AGAIN_S)
 
 
 def _settle(
