@@ -120,7 +120,10 @@ class LedgerClient(Closable):
         self.underreplication = UnderreplicationStore(store, root, self.now_ms)
         self._registration = ClientRegistration(store, rng)
         self.addresses = BookieAddresses(self.bookies)
-        self.pool = BookiePool(network, self.addresses.resolve, self.options, rng, auth=auth)
+        self.pool = BookiePool(
+            network, self.addresses.resolve, self.options, rng,
+            auth=auth, is_ours=self.bookies.is_ours,
+        )  # fmt: skip
         self.missed = MissedCopies(self.underreplication, rng)
         parts = (self.pool, self.ledgers, self.bookies, self.missed, self.options, rng)
         self._send_loop, self._opener = SendLoop(*parts), Opener(*parts)

@@ -5,15 +5,15 @@ LAC, force, info) or cannot tell apart (fencing, recovery) go over v3; by option
 failure a bookie is not tried again during a back-off that grows, so that no caller spins on it.
 Whether a bookie supports batch reads is probed on a separate connection, because a bookie that
 does not closes it, and nothing else may be lost with it (docs/adr/0014). Some of Apache's bookies
-never answer the request for their list of entries; a read that is sent after it finds that out.
-
-`ask_space` asks bookies for their disk space.
+never answer the request for their list of entries; a read that is sent after it finds that out. Of
+a bookie that runs our software silence proves nothing. `ask_space` asks bookies for their disk
+space.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -22,6 +22,7 @@ import trio
 from ledger.connection.authentication import AuthProvider
 from ledger.connection.connection import BookieConnection, ConnectionStatistics, Resolve, lost
 from ledger.connection.pending_calls import OnAnswer
+from ledger.connection.versions import version_for
 from ledger.errors import (
     BookieUnavailable,
     LedgerClosed,
@@ -35,7 +36,6 @@ from ledger.errors import (
 from ledger.options import ClientOptions
 from ledger.runtime.network import Network
 from ledger.wire.messages import (
-    AddRequest,
     BatchReadRequest,
     GetBookieInfoRequest,
     GetBookieInfoResponse,
@@ -64,21 +64,6 @@ _NO_ENTRY = 2**63 - 1
 """No ledger has an entry with this id."""
 
 
-def version_for(body: RequestBody) -> int:
-    """Returns the wire version in which a request is sent, unless all are sent over v3."""
-    if isinstance(body, ReadRequest):
-        # v2 has no request id: the response to a plain read of the same entry would be taken for
-        # that of the fencing read, before the fence is durable.
-        is_long_poll = body.previous_lac is not None or body.is_piggyback
-        return 3 if is_long_poll or body.is_fencing else 2
-    if isinstance(body, BatchReadRequest):
-        return 2
-    if isinstance(body, AddRequest):
-        # Nor does v2 distinguish a recovery's add from that of a writer of this client.
-        return 3 if body.is_deferred_sync or body.is_recovery else 2
-    return 3
-
-
 Outcome = ResponseBody | LedgerError
 """The outcome of a request."""
 
@@ -92,6 +77,7 @@ class BookiePool:
         options: timeouts and bounds.
         rng: jitter of the back-off.
         auth: the client's identity, for bookies that authenticate clients.
+        is_ours: whether a bookie runs our software, which lists entries; None if unknown.
     """
 
     def __init__(
@@ -102,8 +88,10 @@ class BookiePool:
         rng: random.Random,
         *,
         auth: AuthProvider | None = None,
+        is_ours: Callable[[str], Awaitable[bool | None]],
     ) -> None:
         self._network = network
+        self._is_ours = is_ours
         self._resolve = resolve
         self._options = options
         self._rng = rng
@@ -121,7 +109,10 @@ class BookiePool:
     def separate(self) -> BookiePool:
         """Returns a pool of connections of its own to the same bookies, not started: acks to adds
         over it are never taken for those of this client's writers, nor the reverse."""
-        return BookiePool(self._network, self._resolve, self._options, self._rng, auth=self._auth)
+        return BookiePool(
+            self._network, self._resolve, self._options, self._rng,
+            auth=self._auth, is_ours=self._is_ours,
+        )  # fmt: skip
 
     def start(self, nursery: trio.Nursery) -> None:
         """Connections live in `nursery` from now on."""
@@ -217,6 +208,8 @@ class BookiePool:
             read, _ = await self._ask_within(bookie, probe, timeout_s)
             if read is None or isinstance(read, LedgerError):
                 raise give_up()
+            if await self._is_ours(bookie) is not False:
+                raise give_up()  # one of its two connections may be slower than the other
             self._lists_nothing.add(bookie)
         elif isinstance(outcome, LedgerError):
             raise outcome

@@ -134,6 +134,14 @@ class BookieRegistry:
         known.pop(READ_ONLY_NODE, None)
         return sorted(known)
 
+    async def is_ours(self, bookie_id: str) -> bool | None:
+        """Returns whether a bookie is registered as one of our software at this moment; None if it
+        is not registered. Raises what `info` raises."""
+        info = await self.info(bookie_id)
+        if info is None:
+            return None
+        return info.properties.get(SOFTWARE_PROPERTY) == OUR_SOFTWARE
+
     async def info(self, bookie_id: str) -> BookieInfo | None:
         """Returns what a bookie has published; None if it is not registered. Raises
         MetadataCorrupt."""

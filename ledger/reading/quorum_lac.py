@@ -20,7 +20,7 @@ from ledger.core.entry import Digest
 from ledger.core.metadata import LedgerMetadata
 from ledger.core.quorum import write_set
 from ledger.errors import LedgerError, MetadataUnavailable, Status
-from ledger.metastore.bookies import OUR_SOFTWARE, SOFTWARE_PROPERTY, BookieRegistry
+from ledger.metastore.bookies import BookieRegistry
 from ledger.options import ClientOptions
 from ledger.wire.messages import BatchReadRequest, BatchReadResponse, ReadRequest, ReadResponse
 
@@ -63,13 +63,12 @@ async def _of_our_software(registry: BookieRegistry, ensemble: tuple[str, ...]) 
     ours: dict[str, None] = {}
     for bookie in ensemble:
         try:
-            info = await registry.info(bookie)
+            if await registry.is_ours(bookie):
+                ours[bookie] = None
         except MetadataUnavailable:
             return {}
         except LedgerError:
             continue
-        if info is not None and info.properties.get(SOFTWARE_PROPERTY) == OUR_SOFTWARE:
-            ours[bookie] = None
     return ours
 
 

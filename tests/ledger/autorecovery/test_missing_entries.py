@@ -11,6 +11,7 @@ from ledger.autorecovery.missing_entries import lacking_ranges
 from ledger.client import LedgerClient
 from ledger.core.availability import Range
 from ledger.errors import BookieUnavailable, OperationTimeout
+from ledger.metastore.bookies import OUR_SOFTWARE, SOFTWARE_PROPERTY
 from ledger.wire.messages import ListEntriesRequest, Request, ResponseBody
 from tests.ledger.scripted_bookie import (
     ScriptedBookie,
@@ -31,6 +32,18 @@ async def closed(client: LedgerClient) -> int:
 
 async def lacking(client: LedgerClient, ledger_id: int, bookie: str) -> Sequence[Range]:
     return await lacking_ranges(client, await client.ledger_metadata(ledger_id), bookie)
+
+
+async def lacking_when_reachable(
+    client: LedgerClient, ledger_id: int, bookie: str
+) -> Sequence[Range]:
+    """Tries again during the back-off after a silence."""
+    with trio.fail_after(30):
+        while True:
+            try:
+                return await lacking(client, ledger_id, bookie)
+            except BookieUnavailable:
+                await trio.sleep(0.05)
 
 
 def questions(bookie: ScriptedBookie) -> int:
@@ -91,15 +104,26 @@ async def test_a_bookie_that_answers_nothing_at_all_proves_nothing() -> None:
         with pytest.raises(OperationTimeout, match="no answer from bookie b1 to ListEntries"):
             await lacking(client, ledger_id, "b1")
         bookie.script = lambda request: None
-        with trio.fail_after(10):
-            while True:
-                try:
-                    assert await lacking(client, ledger_id, "b1") == []
-                except BookieUnavailable:  # the back-off after the silence
-                    await trio.sleep(0.05)
-                else:
-                    break
+        assert await lacking_when_reachable(client, ledger_id, "b1") == []
         assert questions(bookie) == 2
+
+
+async def test_silence_of_a_bookie_that_lists_entries_proves_nothing() -> None:
+    ours = {SOFTWARE_PROPERTY: OUR_SOFTWARE}
+    async with (
+        scripted_cluster(3, properties=ours) as cluster,
+        cluster.client(read_timeout_s=0.2) as client,
+    ):
+        ledger_id = await closed(client)
+        bookie = cluster.bookie("b1")
+        bookie.script = answers_no_lists  # as if one of its connections had stalled
+        del bookie.entries[ledger_id, 7]
+        for _ in range(2):
+            with pytest.raises(OperationTimeout, match="no answer from bookie b1 to ListEntries"):
+                await lacking_when_reachable(client, ledger_id, "b1")
+        assert questions(bookie) == 2
+        bookie.script = lambda request: None
+        assert await lacking_when_reachable(client, ledger_id, "b1") == [(7, 7)]
 
 
 async def test_a_bookie_is_asked_for_lists_again_after_it_was_restarted() -> None:
@@ -114,8 +138,5 @@ async def test_a_bookie_is_asked_for_lists_again_after_it_was_restarted() -> Non
         found: Sequence[Range] = []
         with trio.fail_after(10):
             while not found:
-                try:
-                    found = await lacking(client, ledger_id, "b1")
-                except BookieUnavailable:
-                    await trio.sleep(0.05)
+                found = await lacking_when_reachable(client, ledger_id, "b1")
         assert found == [(7, 7)]
