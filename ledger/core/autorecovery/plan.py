@@ -127,8 +127,9 @@ def _plan_fragment(
         ):
             continue
         if state is BookieState.AWAITED:
-            if first <= last:
-                found.holds.append(Hold(f"bookie {bookie} is down and may return", (bookie,)))
+            # Also without entries: to another process the bookie may be lost already, and its mark
+            # would be deleted here.
+            found.holds.append(Hold(f"bookie {bookie} is down and may return", (bookie,)))
             continue
         lost = _without_live_copy(fixed, number, index, bookies)
         if lost is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -162,6 +163,16 @@ def test_reasons_name_entries_and_holders() -> None:
     assert hold.is_loss
     waiting = Bookies(writable=["b0", "b1", "b4"], awaited=["b3"])
     assert not any(one.is_loss for one in plan(metadata, waiting, {}, choose_from(waiting)).holds)
+
+
+@pytest.mark.parametrize("last", [-1, 9])
+def test_a_ledger_is_not_whole_while_one_of_its_bookies_may_return(last: int) -> None:
+    """To another process the bookie is lost, and its mark must not be deleted here."""
+    metadata = replace(closed((0, "b0 b1")), last_entry_id=last, length=last + 1)
+    bookies = Bookies(writable=["b0", "b2"], awaited=["b1"])
+    found = plan(metadata, bookies, {}, choose_from(bookies))
+    assert [hold.reason for hold in found.holds] == ["bookie b1 is down and may return"]
+    assert not found.is_whole
 
 
 def test_a_lack_at_a_writable_bookie_is_filled_and_at_a_full_one_moved() -> None:
