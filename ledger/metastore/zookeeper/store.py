@@ -188,9 +188,12 @@ class ZooKeeperStore:
                 made = await self._make_kept(whole, bytes(data))
             except zk.NoNodeError:
                 await self._changes.make_parents(whole)
-            except OutcomeUnknown:
+            except OutcomeUnknown as unknown:
                 # It is not repeated: the lost one may be carried out later, and there would be two.
-                found = await self._find_numbered(prefix, data)
+                try:
+                    found = await self._find_numbered(prefix, data)
+                except MetadataUnavailable:
+                    raise unknown from None
                 if found is None:
                     raise
                 return found

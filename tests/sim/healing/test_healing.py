@@ -10,14 +10,14 @@ from tests.sim.healing.bugs import BUGS
 from tests.sim.healing.run import run_seed
 from tests.sim.model import Violation
 
-# A seed that is known to find the bug; any of the first 40 should do.
+# A seed that is known to find the bug; for most, any of the first 40 does.
 FINDING_SEEDS = {
     "copied-before-closed": 2,
     "copy-counted-twice": 1,
     "deleted-ledger-replicated": 0,
     "last-fragment-replaced": 0,
     "mark-deleted-blindly": 0,
-    "moved-in-part": 2,
+    "moved-in-part": 48,
     "named-before-copied": 1,
     "stopped-copy-counts": 12,
 }
