@@ -119,7 +119,7 @@ async def _read_all(
     """Returns the metadata of those ledgers that exist, or None where it cannot be read. Reads
     many at a time, because each takes a round trip and their number has no limit. What failed is
     read again alone: a store that loses one request of a thousand must not make the bookie begin
-    with the first ledger again, for ever."""
+    with the first ledger again each time."""
     found: dict[int, LedgerMetadata | None] = {}
     failed: dict[int, MetadataUnavailable] = {}
 

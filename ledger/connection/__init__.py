@@ -6,5 +6,4 @@
 - `pending_calls`: requests that wait for their responses.
 - `pool`: all connections of a client, with back-off after failures.
 - `responses`: dispatches what a connection receives.
-- `versions`: in which wire version a request is sent.
 """

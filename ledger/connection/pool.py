@@ -20,9 +20,14 @@ from functools import partial
 import trio
 
 from ledger.connection.authentication import AuthProvider
-from ledger.connection.connection import BookieConnection, ConnectionStatistics, Resolve, lost
+from ledger.connection.connection import (
+    BookieConnection,
+    ConnectionStatistics,
+    Resolve,
+    lost,
+    version_for,
+)
 from ledger.connection.pending_calls import OnAnswer
-from ledger.connection.versions import version_for
 from ledger.errors import (
     BookieUnavailable,
     LedgerClosed,

@@ -35,6 +35,7 @@ SMALL_MODULES = {
     "connectors/spark/core/idle_polling.py": "a decision, apart from its reader",
     "bookie/testing/volumes.py": "what a disk is made of; the disk that uses it is long already",
     "ledger/metastore/clients.py": "a node of the tree, beside those of bookies and ledgers",
+    "ledger/metastore/listed_ledgers.py": "a cache for one pass, which the store must not keep",
     "ledger/wire/v2_status.py": "Apache's numbers alone, to be compared with Apache's table",
     "ledgerstream/aio.py": "a name of its own for `import ledgerstream.aio`",
     "ledgerstream/blocking.py": "a name of its own for `import ledgerstream.blocking`",

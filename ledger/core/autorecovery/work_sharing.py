@@ -18,7 +18,7 @@ LOOKS_PER_S_MAX = 50.0
 FEW_WORKERS = 5
 """Up to this many workers take also marks of others, as soon as they have none of their own."""
 OTHERS_PER_LOOK = 2
-"""So many marks of others one of few workers takes at each look: an owner may be stuck."""
+"""Marks of others that one of few workers takes at each look, because an owner may be stuck."""
 PATIENCE_LOOKS = 3
 """After this many looks at a mark that is not healed, others than its owner take it."""
 _GOLDEN = 2_654_435_761

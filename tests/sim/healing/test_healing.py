@@ -19,7 +19,7 @@ FINDING_SEEDS = {
     "mark-deleted-blindly": 0,
     "moved-in-part": 48,
     "named-before-copied": 1,
-    "stopped-copy-counts": 12,
+    "stopped-copy-counts": 109,
 }
 SEEDS = 40
 
