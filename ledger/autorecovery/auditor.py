@@ -36,7 +36,7 @@ from ledger.errors import (
 )
 from ledger.metastore.base import Delete
 from ledger.metastore.decommissions import Decommission, Decommissions
-from ledger.metastore.underreplication import PeriodicCheck
+from ledger.metastore.underreplication_nodes import PeriodicCheck
 from ledger.runtime.concurrency import map_bounded
 
 _log = logging.getLogger(__name__)

@@ -12,12 +12,10 @@ all marked ledgers are found without a look into the last folder.
 from __future__ import annotations
 
 import builtins
-import enum
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import trio
 
@@ -32,8 +30,10 @@ from ledger.errors import (
 from ledger.metastore.base import ANY_VERSION, Check, Create, Delete, MetadataStore
 from ledger.metastore.paths import parent_of
 from ledger.metastore.underreplication_nodes import (
+    CHECKS,
     LAYOUT_TYPE,
     LAYOUT_VERSION,
+    PeriodicCheck,
     decode_delay_s,
     encode_layout,
     encode_lock,
@@ -41,11 +41,8 @@ from ledger.metastore.underreplication_nodes import (
     parsed,
 )
 from ledger.proto.data_formats_pb2 import (
-    CheckAllLedgersFormat,
     LedgerRereplicationLayoutFormat,
     LockDataFormat,
-    PlacementPolicyCheckFormat,
-    ReplicasCheckFormat,
     UnderreplicatedLedgerFormat,
 )
 
@@ -53,6 +50,9 @@ _TRIES_MAX = 100
 _FOLDER = re.compile(r"[0-9a-f]{4}\Z")
 _LOCK = re.compile(r"urL([0-9]{10,19})\Z")
 _UNLOCK_S = 2.0
+"""How long a process that stops waits for a lock to be deleted."""
+_UNLOCK_S_MAX = 30.0
+_UNLOCK_RETRY_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +64,6 @@ class Mark:
     replicas: tuple[str, ...]
     created_ms: int
     version: int
-
-
-class PeriodicCheck(enum.Enum):
-    """A check of all ledgers; the value is the name of the node with the time of the last one."""
-
-    ALL_LEDGERS = "checkallledgersctime"
-    PLACEMENT = "placementpolicycheckctime"
-    REPLICAS = "replicascheckctime"
-
-
-_CHECKS: dict[PeriodicCheck, tuple[Any, str]] = {
-    PeriodicCheck.ALL_LEDGERS: (CheckAllLedgersFormat, "checkAllLedgersCTime"),
-    PeriodicCheck.PLACEMENT: (PlacementPolicyCheckFormat, "placementPolicyCheckCTime"),
-    PeriodicCheck.REPLICAS: (ReplicasCheckFormat, "replicasCheckCTime"),
-}
 
 
 class UnderreplicationStore:
@@ -243,14 +228,23 @@ class UnderreplicationStore:
                 with trio.move_on_after(_UNLOCK_S) as scope:
                     scope.shield = True
                     await self._unlock(path, data)
+                if scope.cancelled_caught:
+                    with trio.move_on_after(_UNLOCK_S_MAX):  # later the session has ended, too
+                        await self._unlock(path, data)
 
     async def _unlock(self, path: str, data: bytes) -> None:
-        try:
-            # After the end of a session the lock may be another worker's.
-            if await self._is_own(path, data):
-                await self._store.delete(path)
-        except (NoSuchNode, MetadataUnavailable):
-            pass  # it ends with the session, or with the next lock of this ledger
+        """Unlocks in spite of lost requests: a lock that is left holds until its session ends."""
+        while True:
+            try:
+                # After the end of a session the lock may be another worker's.
+                if await self._is_own(path, data):
+                    await self._store.delete(path)
+            except NoSuchNode:
+                return
+            except MetadataUnavailable:
+                await trio.sleep(_UNLOCK_RETRY_S)
+            else:
+                return
 
     async def _is_own(self, path: str, data: bytes) -> bool:
         try:
@@ -351,7 +345,7 @@ class UnderreplicationStore:
 
     async def last_check_ms(self, check: PeriodicCheck) -> int:
         """Returns when a check of all ledgers was last completed, wall clock; -1 for never."""
-        path, (kind, field) = f"{self._base}/{check.value}", _CHECKS[check]
+        path, (kind, field) = f"{self._base}/{check.value}", CHECKS[check]
         try:
             node = await self._store.get(path)
             return int(getattr(kind.FromString(node.data), field))
@@ -363,7 +357,7 @@ class UnderreplicationStore:
     async def set_last_check(self, check: PeriodicCheck) -> None:
         """Records that a check of all ledgers was completed now."""
         await self._check_layout()
-        path, (kind, field) = f"{self._base}/{check.value}", _CHECKS[check]
+        path, (kind, field) = f"{self._base}/{check.value}", CHECKS[check]
         data: bytes = kind(**{field: self._now_ms()}).SerializeToString()
         try:
             await self._store.create(path, data)

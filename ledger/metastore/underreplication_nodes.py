@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -9,8 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ledger.errors import MetadataCorrupt
 from ledger.proto.data_formats_pb2 import (
+    CheckAllLedgersFormat,
     LedgerRereplicationLayoutFormat,
     LockDataFormat,
+    PlacementPolicyCheckFormat,
+    ReplicasCheckFormat,
     UnderreplicatedLedgerFormat,
 )
 
@@ -21,6 +25,21 @@ _DELAY = re.compile(rb"[0-9]{1,9}\Z")
 LAYOUT_TYPE, LAYOUT_VERSION = "BASIC", 1
 
 MessageT = TypeVar("MessageT", bound="Message")
+
+
+class PeriodicCheck(enum.Enum):
+    """A check of all ledgers; the value is the name of the node with the time of the last one."""
+
+    ALL_LEDGERS = "checkallledgersctime"
+    PLACEMENT = "placementpolicycheckctime"
+    REPLICAS = "replicascheckctime"
+
+
+CHECKS: dict[PeriodicCheck, tuple[Any, str]] = {
+    PeriodicCheck.ALL_LEDGERS: (CheckAllLedgersFormat, "checkAllLedgersCTime"),
+    PeriodicCheck.PLACEMENT: (PlacementPolicyCheckFormat, "placementPolicyCheckCTime"),
+    PeriodicCheck.REPLICAS: (ReplicasCheckFormat, "replicasCheckCTime"),
+}
 
 
 def encode_mark(replicas: Sequence[str], created_ms: int) -> bytes:

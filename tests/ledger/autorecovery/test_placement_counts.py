@@ -11,7 +11,7 @@ from ledger.autorecovery.options import AutoRecoveryOptions
 from ledger.autorecovery.published import AUDIT_PATH, AuditReport, publish_audit, read_audit
 from ledger.core.metadata import LedgerMetadata
 from ledger.core.placement.policies import Grade, PlacementPolicy
-from ledger.metastore.underreplication import PeriodicCheck
+from ledger.metastore.underreplication_nodes import PeriodicCheck
 from tests.ledger.autorecovery.test_healing import healing, id_of, until
 
 RACK = PlacementPolicy("rack", 2)

@@ -8,9 +8,11 @@ from contextlib import aclosing
 import pytest
 import trio
 
-from ledger.errors import InvalidArgument, MetadataCorrupt
+from ledger.errors import InvalidArgument, MetadataCorrupt, MetadataUnavailable
+from ledger.metastore.base import Node
 from ledger.metastore.memory import MemoryStore, MemoryTree
-from ledger.metastore.underreplication import Mark, PeriodicCheck, UnderreplicationStore
+from ledger.metastore.underreplication import Mark, UnderreplicationStore
+from ledger.metastore.underreplication_nodes import PeriodicCheck
 
 BASE = "/ledgers/underreplication"
 PATH_OF_7 = f"{BASE}/ledgers/0000/0000/0000/0007/urL0000000007"
@@ -198,3 +200,40 @@ async def test_marks_and_settings_are_followed() -> None:
                 assert await anext(delays) == 5
                 await marks.set_lost_bookie_recovery_delay_s(5)
                 assert await anext(delays) == 5, "the same value means: look now"
+
+
+class ForgetfulStore(MemoryStore):
+    """Loses some of the next reads."""
+
+    losses = 0
+
+    async def get(self, path: str) -> Node:
+        if self.losses > 0:
+            self.losses -= 1
+            raise MetadataUnavailable("the request was lost")
+        return await super().get(path)
+
+
+@pytest.mark.parametrize("losses", [1, 5, 100])
+async def test_a_lock_is_deleted_in_spite_of_lost_requests(
+    losses: int, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with ForgetfulStore(MemoryTree(), lambda: 0) as store:
+        marks = UnderreplicationStore(store, "/ledgers", lambda: 1234)
+        async with marks.lock(7, "one") as is_locked:
+            assert is_locked
+            store.losses = losses
+        assert await store.children(f"{BASE}/locks") == []
+
+
+async def test_a_process_that_stops_does_not_wait_long_for_a_lock(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with ForgetfulStore(MemoryTree(), lambda: 0) as store:
+        marks = UnderreplicationStore(store, "/ledgers", lambda: 1234)
+        begun_s = trio.current_time()
+        with trio.CancelScope() as scope:
+            async with marks.lock(7, "one"):
+                store.losses = 10**6
+                scope.cancel()
+        assert trio.current_time() - begun_s < 5
