@@ -29,6 +29,8 @@ IN_FLIGHT_MAX = 1000
 READ_TRIES_MAX = 5
 """A read whose response is lost this often may itself break the connection: a list too long to
 arrive in time takes all other calls with it."""
+_READ_PAUSE_S = 0.05
+"""Before a lost read is tried again; a multiple of it later."""
 
 RECONNECT_DELAY_S = 0.05
 RECONNECT_DELAY_S_MAX = 0.35
@@ -147,6 +149,9 @@ class ZooKeeperSession:
                     f" the answer, {tries} times. Cure: if others get answers, this one may be"
                     f" too long for the session timeout of {self.patience_s:g} s"
                 ) from call.error
+            # The loss may be known here before kazoo reports its new state: without a pause all
+            # tries would be used up in that moment.
+            await trio.sleep(_READ_PAUSE_S * tries)
 
     def post(self, issue: Issue) -> None:
         """Sends a request whose response is not needed; drops it while not connected."""
