@@ -77,14 +77,17 @@ class Shares:
 def _taken_by_one_of_few(
     marked: Sequence[int], workers: int, own: int | None, rng: RandomNumbers, idle_slots: int
 ) -> list[int]:
-    owned = [one for one in marked if workers > 0 and owner_of(one, workers) == own]
+    owned: list[int] = []
+    others: list[int] = []
+    for one in marked:
+        (owned if workers > 0 and owner_of(one, workers) == own else others).append(one)
     others_max = OTHERS_PER_LOOK if owned or not idle_slots else idle_slots
-    if len(marked) - len(owned) <= others_max:
+    if len(others) <= others_max:
         return list(marked)
-    taken = dict.fromkeys(owned)
-    while len(taken) < len(owned) + others_max:
-        taken[marked[int(rng.random() * len(marked))]] = None
-    return list(taken)
+    chosen: dict[int, None] = {}
+    while len(chosen) < others_max:
+        chosen[others[int(rng.random() * len(others))]] = None
+    return [*owned, *chosen]
 
 
 def some_of(old: Iterable[int], workers: int, rng: RandomNumbers) -> list[int]:

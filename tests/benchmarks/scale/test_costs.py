@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 from benchmarks.scale import costs
 from benchmarks.scale.costs import Cost, Meter
@@ -11,40 +10,23 @@ from ledger.autorecovery.cluster_view import ClusterView
 from ledger.autorecovery.options import AutoRecoveryOptions
 from ledger.core.entry import DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
-from ledger.metastore.base import Change, Node
 from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.layout import Layout, encode_layout
 from ledger.metastore.ledgers import CLIENT_TAG, LedgerStore, client_path
-from ledger.metastore.memory import MemoryStore, MemoryTree
 from ledger.metastore.underreplication import UnderreplicationStore
+from tests.ledger.metastore.counting_store import CountingStore
 
 NAMES = ("b1:3181", "b2:3181", "b3:3181")
 
 
-class CountingStore(MemoryStore):
-    """Counts operations. Each change goes through `transaction`."""
-
-    def __init__(self) -> None:
-        super().__init__(MemoryTree(), lambda: 0)
-        self.reads = self.writes = 0
+class CostStore(CountingStore):
+    """Reports the requests that it received as a cost."""
 
     def taken(self) -> Cost:
         """Returns the operations since the last call."""
-        cost = Cost(self.reads, self.writes)
-        self.reads = self.writes = 0
+        cost = Cost(self.reads, self.transactions)
+        self.gets = self.lists = self.transactions = 0
         return cost
-
-    async def get(self, path: str) -> Node:
-        self.reads += 1
-        return await super().get(path)
-
-    async def children(self, path: str) -> list[str]:
-        self.reads += 1
-        return await super().children(path)
-
-    async def transaction(self, changes: Sequence[Change]) -> None:
-        self.writes += 1
-        await super().transaction(changes)
 
 
 def metadata_of(ledger_id: int, *, is_open: bool) -> LedgerMetadata:
@@ -57,10 +39,10 @@ def metadata_of(ledger_id: int, *, is_open: bool) -> LedgerMetadata:
     )  # fmt: skip
 
 
-async def prepared() -> tuple[CountingStore, LedgerStore, UnderreplicationStore]:
+async def prepared() -> tuple[CostStore, LedgerStore, UnderreplicationStore]:
     """Returns a store with two marked ledgers in one folder and one in another, of which nothing
     is cached any more that is not always cached."""
-    store = CountingStore()
+    store = CostStore()
     ledgers = LedgerStore(store)
     marks = UnderreplicationStore(store, "/ledgers", lambda: 0)
     await store.create("/ledgers/LAYOUT", encode_layout(Layout.HIERARCHICAL))

@@ -8,9 +8,9 @@ import trio
 import trio.testing
 
 from ledger.core.placement.topology import Location, Place
-from ledger.metastore.base import Node
 from ledger.metastore.bookies import BookieInfo, BookieRegistry, decode_info, encode_info
 from ledger.metastore.memory import MemoryStore, MemoryTree
+from tests.ledger.metastore.counting_store import CountingStore
 
 INFO = BookieInfo("10.0.0.1", 3181, {"rack": "r1"})
 
@@ -71,37 +71,23 @@ async def test_places_of_read_only_bookies_are_known() -> None:
         assert not registry.known_topology.places
 
 
-class CountingStore(MemoryStore):
-    """Counts the requests that read."""
-
-    requests = 0
-
-    async def get(self, path: str) -> Node:
-        self.requests += 1
-        return await super().get(path)
-
-    async def children(self, path: str) -> list[str]:
-        self.requests += 1
-        return await super().children(path)
-
-
 async def test_a_choice_costs_one_request_and_the_table_one_a_minute(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    store = CountingStore(MemoryTree(), now_ms)
+    store = CountingStore(now_ms)
     async with store:
         registry = BookieRegistry(store)
         for number in range(20):
             await store.create(f"/ledgers/available/b{number}", encode_info(INFO))
         first = await registry.candidates()
-        store.requests = 0
+        store.gets = store.lists = 0
         for _ in range(100):
             assert await registry.candidates() is first
-        assert store.requests == 100
+        assert store.reads == 100
         await registry.locations.place("b7", Location.parse("/r7"))
-        store.requests = 0
+        store.gets = store.lists = 0
         assert (await registry.candidates()).place("b7").location.path == "/r7"
-        assert store.requests == 2
+        assert store.reads == 2
         await BookieRegistry(store).locations.remove("b7")
         assert (await registry.candidates()).place("b7").location.path == "/r7"
         await trio.sleep(60)

@@ -7,25 +7,10 @@ import random
 import pytest
 
 from ledger.errors import MetadataUnavailable
-from ledger.metastore.base import Node
 from ledger.metastore.layout import Layout, encode_layout
 from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.listed_ledgers import ListedLedgers
-from ledger.metastore.memory import MemoryStore, MemoryTree
-
-
-class CountingStore(MemoryStore):
-    """Counts what it is asked for."""
-
-    gets = lists = 0
-
-    async def get(self, path: str) -> Node:
-        self.gets += 1
-        return await super().get(path)
-
-    async def children(self, path: str) -> list[str]:
-        self.lists += 1
-        return await super().children(path)
+from tests.ledger.metastore.counting_store import CountingStore
 
 
 async def opened(store: CountingStore, layout: Layout, ids: list[int]) -> LedgerStore:
@@ -40,14 +25,14 @@ async def opened(store: CountingStore, layout: Layout, ids: list[int]) -> Ledger
 async def test_the_answers_are_those_of_the_store(layout: Layout) -> None:
     chance = random.Random(layout.value)
     ids = sorted({chance.randrange(30_000) for _ in range(2000)})
-    async with CountingStore(MemoryTree(), lambda: 0) as store:
+    async with CountingStore() as store:
         ledgers = await opened(store, layout, [one for one in ids if chance.random() < 0.9])
         listed = ListedLedgers(store, ledgers)
         assert [await listed.exists(one) for one in ids] == [await ledgers.exists(i) for i in ids]
 
 
 async def test_few_ledgers_of_a_folder_are_asked_for_and_many_listed() -> None:
-    async with CountingStore(MemoryTree(), lambda: 0) as store:
+    async with CountingStore() as store:
         ledgers = await opened(store, Layout.HIERARCHICAL, [*range(5000), *range(10_000, 10_010)])
         await ledgers.layout()
         store.gets = store.lists = 0
@@ -58,7 +43,7 @@ async def test_few_ledgers_of_a_folder_are_asked_for_and_many_listed() -> None:
 
 
 async def test_a_ledger_that_is_in_no_list_is_asked_for() -> None:
-    async with CountingStore(MemoryTree(), lambda: 0) as store:
+    async with CountingStore() as store:
         ledgers = await opened(store, Layout.HIERARCHICAL, [*range(100)])
         listed = ListedLedgers(store, ledgers)
         for ledger_id in range(50):
@@ -71,7 +56,7 @@ async def test_a_ledger_that_is_in_no_list_is_asked_for() -> None:
 
 
 async def test_without_a_layout_nothing_is_absent() -> None:
-    async with CountingStore(MemoryTree(), lambda: 0) as store:
+    async with CountingStore() as store:
         listed = ListedLedgers(store, LedgerStore(store))
         with pytest.raises(MetadataUnavailable):
             await listed.exists(1)

@@ -119,6 +119,19 @@ async def test_folders_that_an_interrupted_deletion_left_are_pruned() -> None:
         assert await marks.read(LARGE) is not None
 
 
+async def test_a_mark_beside_another_node_is_deleted_alone() -> None:
+    store, marks = opened()
+    async with store:
+        await marks.mark(7, ["b1:1"])
+        other = PATH_OF_7.replace("urL0000000007", "other")
+        await store.create(other, b"")
+        mark = await marks.read(7)
+        assert mark is not None
+        assert await marks.unmark(mark)
+        assert await marks.read(7) is None
+        assert (await store.get(other)).data == b""
+
+
 async def test_one_worker_has_the_lock_and_takes_its_own_again() -> None:
     tree = MemoryTree()
     store, marks = opened(tree)
