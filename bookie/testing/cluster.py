@@ -260,15 +260,18 @@ class SimCluster:
     async def lose_disk(self, bookie: str, directory: str = "") -> None:
         """Cuts the power of a bookie, whose disk is then lost: all of it, or what was mounted at
         one of its directories. It is started once more, as its operator would before checking, and
-        must refuse; from then on it is not in `bookies`."""
+        must refuse, unless it died before it ever was in the cluster: then it is not started. From
+        then on it is not in `bookies`."""
         node = self._nodes[bookie]
         await self.kill_bookie(bookie, CrashKind.POWER_LOST_TORN)
         while self.is_up(bookie):  # another task has started it meanwhile
             await self.kill_bookie(bookie, CrashKind.POWER_LOST_TORN)
         node.disk.wipe(directory)
         node.is_lost = True
-        refused = self.begin_bookie(bookie)
-        await refused.finished.wait()
+        cookie = f"{node.config.ledgers_root}/cookies/{node.config.id_of(node.config.port)}"
+        if self.metadata.tree.get(cookie) is not None:
+            refused = self.begin_bookie(bookie)
+            await refused.finished.wait()
 
     async def drop_directories(self, bookie: str, *directories: str) -> bool:
         """Has the operator of a bookie that is down, and may have lost a part of its disk, give up

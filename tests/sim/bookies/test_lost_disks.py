@@ -67,6 +67,22 @@ def test_a_lost_disk_that_serves_ends_the_simulation() -> None:
         run_simulated(main, 0, time_limit_s=300)
 
 
+def test_a_disk_that_is_lost_before_its_bookie_was_known_is_not_missed() -> None:
+    """Such a bookie would rightly start as a new one: it never acknowledged anything."""
+
+    async def main(simulation: Simulation) -> None:
+        async with SimCluster(simulation, bookies=1) as cluster:
+            name = cluster.add_bookie()
+            cluster.begin_bookie(name)
+            await trio.sleep(0.001)
+            await cluster.lose_disk(name)
+            assert (cluster.is_up(name), cluster.lost_bookies) == (False, [name])
+            assert cluster.metadata.tree.get(f"/ledgers/cookies/{name}:3181") is None
+            await trio.sleep(1)
+
+    run_simulated(main, 0, time_limit_s=300)
+
+
 def test_a_bookie_that_is_killed_before_it_ran_has_not_touched_its_disk() -> None:
     """Its first step mounts the disk: a dead process may not, or the disk counts as in use."""
 

@@ -94,7 +94,7 @@ class HealingChecks:
     async def _end_faults(self) -> None:
         self._step = "bookies start"
         await start_bookies(self.cluster)
-        self.healers.start_all()
+        await self.healers.start_again()
         self._step = "auto-recovery is enabled"
         while True:
             try:

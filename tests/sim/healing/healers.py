@@ -35,8 +35,15 @@ class Healers:
         self.counts: dict[str, int] = {}
         self._client_options = client
 
+    async def start_again(self) -> None:
+        """Starts all that do not run, once those that are dying are gone."""
+        for process in self.processes.values():
+            if not process.is_running:
+                await process.finished.wait()
+        self.start_all()
+
     def start_all(self) -> None:
-        """Starts all that do not run."""
+        """Starts all that do not run, except those that are still dying."""
         for name in self.names:
             if name not in self.processes or self.processes[name].finished.is_set():
                 self.start(name)
