@@ -25,7 +25,7 @@ from ledger.autorecovery.missing_entries import lacking_ranges
 from ledger.autorecovery.worker_share import FEED_OPERATIONS, HEAL_OPERATIONS, WorkerShare
 from ledger.client import LedgerClient
 from ledger.core.autorecovery.backlog import Backlog
-from ledger.core.autorecovery.bookies import BookieState
+from ledger.core.autorecovery.bookies import Bookies, BookieState
 from ledger.core.autorecovery.plan import Fill, Hold, Move, copies_left, plan, with_moved_copy
 from ledger.core.availability import Range, fixed_part, fragment_ranges
 from ledger.core.metadata import Fragment, LedgerMetadata
@@ -251,8 +251,9 @@ class ReplicationWorker:
         metadata, version = await self._client.ledgers.read(mark.ledger_id)
         fixed = fixed_part(metadata)
         holds: list[Hold] = []
-        lacking = await self._lacking(mark, fixed, holds)
-        found = plan(metadata, self._view.bookies, lacking, self._choose)
+        bookies = self._view.bookies  # one that comes up later has not been asked
+        lacking = await self._lacking(mark, fixed, bookies, holds)
+        found = plan(metadata, bookies, lacking, self._choose)
         holds += found.holds
         for fill in found.fills:
             await self._fill(fixed, fill, holds)
@@ -281,15 +282,15 @@ class ReplicationWorker:
         return not found.fills and len(moved) == len(found.moves)
 
     async def _lacking(
-        self, mark: Mark, fixed: LedgerMetadata, holds: list[Hold]
+        self, mark: Mark, fixed: LedgerMetadata, bookies: Bookies, holds: list[Hold]
     ) -> dict[str, Sequence[Range]]:
-        """Asks the live bookies of which copies are said to be missing what they lack."""
+        """Asks the live ones of `bookies` of which copies are said to be missing what they lack."""
         named = dict.fromkeys(one for f in fixed.fragments for one in f.bookies)
         lacking: dict[str, Sequence[Range]] = {}
         for bookie in named:
             if mark.replicas and bookie not in mark.replicas:
                 continue
-            state = self._view.bookies.state_of(bookie)
+            state = bookies.state_of(bookie)
             if state not in (BookieState.WRITABLE, BookieState.READ_ONLY):
                 continue
             try:

@@ -44,6 +44,12 @@ def before_first_copy(service: AutoRecovery, act: Callable[[], Any]) -> None:
     copier.copy = acting  # type: ignore[method-assign]
 
 
+async def until_state(service: AutoRecovery, bookie: str, state: BookieState) -> None:
+    """Returns when the service has seen that the bookie is in this state."""
+    while service.view.bookies.state_of(bookie) is not state:  # noqa: ASYNC110
+        await trio.sleep(0.1)
+
+
 async def is_all_whole(client: LedgerClient, ids: list[int]) -> bool:
     return all([is_whole(await verify_ledger(client, one)) for one in ids])
 
@@ -129,8 +135,7 @@ def test_a_bookie_that_returns_during_the_copying_gets_what_it_lacks() -> None:
 
             async def bring_back() -> None:
                 await cluster.start_bookie(name)
-                while service.view.bookies.state_of(lost) is not BookieState.WRITABLE:  # noqa: ASYNC110
-                    await trio.sleep(0.1)
+                await until_state(service, lost, BookieState.WRITABLE)
 
             before_first_copy(service, bring_back)
             await cluster.start_bookie(cluster.add_bookie())
@@ -142,6 +147,38 @@ def test_a_bookie_that_returns_during_the_copying_gets_what_it_lacks() -> None:
             assert await is_all_whole(client, [writer.ledger_id])
 
     simulate(scenario, 4, bookies=3)
+
+
+def test_a_bookie_that_returns_while_another_one_is_asked_is_asked_too() -> None:
+    """It was down when its turn came, and is up when the plan is made."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        async with cluster.client() as client, healing(cluster) as service:
+            writer = await client.create_ledger()
+            away, other, _ = writer.metadata.fragments[0].bookies
+            name, has_returned = away.partition(":")[0], False
+            pool = service.worker._client.pool
+            list_entries = pool.list_entries
+
+            async def listing(bookie: str, *args: Any, **settings: Any) -> Any:
+                nonlocal has_returned
+                if bookie == other and not has_returned:
+                    has_returned = True
+                    await cluster.start_bookie(name)
+                    await until_state(service, away, BookieState.WRITABLE)
+                return await list_entries(bookie, *args, **settings)
+
+            pool.list_entries = listing  # type: ignore[method-assign]
+            await cluster.kill_bookie(name)
+            await until_state(service, away, BookieState.AWAITED)
+            await writer.append_many([b"%d" % n for n in range(ENTRIES)])
+            await writer.close()
+            await client.underreplication.mark(writer.ledger_id, [away, other])
+            await until_no_marks(client)
+            assert has_returned
+            assert await is_all_whole(client, [writer.ledger_id])
+
+    simulate(scenario, 5, bookies=3)
 
 
 def test_a_check_of_entries_that_another_auditor_began_still_sees_every_ledger() -> None:
