@@ -98,6 +98,10 @@ def plan(
     for number, fragment in enumerate(metadata.fragments):
         if not metadata.is_closed and number == len(metadata.fragments) - 1:
             found.is_end_unsafe = any(_is_to_leave(one, bookies) for one in fragment.bookies)
+            awaited = BookieState.AWAITED
+            found.holds += [
+                _awaited(one) for one in fragment.bookies if bookies.state_of(one) is awaited
+            ]
             break
         _plan_fragment(found, fixed, number, bookies, lacking, choose)
     return found
@@ -105,6 +109,12 @@ def plan(
 
 def _is_to_leave(bookie: str, bookies: Bookies) -> bool:
     return bookies.state_of(bookie) in (BookieState.LOST, BookieState.EMPTYING)
+
+
+def _awaited(bookie: str) -> Hold:
+    """Also where nothing lacks a copy: to another process the bookie may be lost already, and its
+    mark would be deleted here."""
+    return Hold(f"bookie {bookie} is down and may return", (bookie,))
 
 
 def _plan_fragment(
@@ -127,9 +137,7 @@ def _plan_fragment(
         ):
             continue
         if state is BookieState.AWAITED:
-            # Also without entries: to another process the bookie may be lost already, and its mark
-            # would be deleted here.
-            found.holds.append(Hold(f"bookie {bookie} is down and may return", (bookie,)))
+            found.holds.append(_awaited(bookie))
             continue
         lost = _without_live_copy(fixed, number, index, bookies)
         if lost is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -165,14 +164,20 @@ def test_reasons_name_entries_and_holders() -> None:
     assert not any(one.is_loss for one in plan(metadata, waiting, {}, choose_from(waiting)).holds)
 
 
-@pytest.mark.parametrize("last", [-1, 9])
-def test_a_ledger_is_not_whole_while_one_of_its_bookies_may_return(last: int) -> None:
-    """To another process the bookie is lost, and its mark must not be deleted here."""
-    metadata = replace(closed((0, "b0 b1")), last_entry_id=last, length=last + 1)
-    bookies = Bookies(writable=["b0", "b2"], awaited=["b1"])
+@given(ledgers(), clusters())
+def test_a_ledger_is_whole_only_if_all_of_its_bookies_are_there(
+    metadata: LedgerMetadata, bookies: Bookies
+) -> None:
+    """Also without entries, and while it is open: to another process a bookie that may return is
+    lost, and its mark must not be deleted here."""
+    named = {one for fragment in metadata.fragments for one in fragment.bookies}
+    states = {bookies.state_of(one) for one in named}
     found = plan(metadata, bookies, {}, choose_from(bookies))
-    assert [hold.reason for hold in found.holds] == ["bookie b1 is down and may return"]
-    assert not found.is_whole
+    assert found.is_whole == (states <= {BookieState.WRITABLE, BookieState.READ_ONLY})
+    awaited = [one for one in named if bookies.state_of(one) is BookieState.AWAITED]
+    assert {f"bookie {one} is down and may return" for one in awaited} <= {
+        hold.reason for hold in found.holds
+    }
 
 
 def test_a_lack_at_a_writable_bookie_is_filled_and_at_a_full_one_moved() -> None:
