@@ -250,23 +250,23 @@ class Auditor:
         if audit.report.checks_entries and ledger_id > audit.checked_to:
             missing += await self._lacking(audit, metadata)
         if missing:
-            await self._mark(audit, ledger_id, missing)
+            audit.marked += await self._mark(ledger_id, missing)
 
-    async def _mark(self, audit: _Pass, ledger_id: int, missing: Sequence[str]) -> None:
+    async def _mark(self, ledger_id: int, missing: Sequence[str]) -> bool:
+        """Marks a ledger unless it was deleted meanwhile; returns whether it did."""
         path = await self._client.ledgers.path(ledger_id)
         try:
             is_new = await self._marks.mark(ledger_id, missing, while_exists=path)
         except MetadataCorrupt as error:
             _log.error("ledger not marked ledger=%d cause=%s", ledger_id, error)
-            return
+            return False
         except NoSuchNode:
-            return  # it was deleted in between
-        audit.marked += 1
-        if is_new or await self._client.ledgers.exists(ledger_id):
-            return
-        mark = await self._marks.read(ledger_id)
-        if mark is not None:
-            await self._marks.unmark(mark)  # the ledger was deleted: it leaves no trace
+            return False  # it was deleted in between
+        if not is_new and not await self._client.ledgers.exists(ledger_id):
+            mark = await self._marks.read(ledger_id)
+            if mark is not None:
+                await self._marks.unmark(mark)  # the ledger was deleted: it leaves no trace
+        return True
 
     async def _lacking(self, audit: _Pass, metadata: LedgerMetadata) -> list[str]:
         """Returns the live bookies that lack entries, as far as they answer."""
@@ -307,7 +307,10 @@ class Auditor:
     # Bookies that are to be emptied.
 
     async def _recount(self) -> None:
-        """Looks which of the ledgers that named a bookie to be emptied still do."""
+        """Looks which of the ledgers that named a bookie to be emptied still do. One without a mark
+        is marked again: a worker that had not seen yet that the bookie is to be emptied took it for
+        whole."""
+        marked = dict.fromkeys(await self._marks.list())  # whoever unmarks changed metadata before
         for bookie, naming in list(self._naming.items()):
             if bookie not in self._view.emptying:
                 del self._naming[bookie]
@@ -321,6 +324,9 @@ class Auditor:
                     if ledger_id is not None:
                         left[ledger_id] = naming[ledger_id]
                 await self._keep_pace(started_s, begin + len(step), 0)
+            for number, ledger_id in enumerate((one for one in left if one not in marked), 1):
+                await self._mark(ledger_id, [bookie])
+                await self._keep_pace(started_s, len(ids) + _MARK_OPERATIONS * number, 0)
             self._naming[bookie] = left
             if not left:
                 del self._naming[bookie]

@@ -328,6 +328,35 @@ def test_a_decommission_that_is_cancelled_at_the_last_moment_leaves_the_cookie()
     simulate(scenario, 10, bookies=4)
 
 
+def test_a_ledger_of_a_bookie_to_be_emptied_is_marked_until_it_names_it_no_more() -> None:
+    """A worker that has not yet seen that the bookie is to be emptied takes the ledger for whole,
+    and deletes its mark."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        async with cluster.client() as client, healing(cluster) as service:
+            ledger_id = await written(client)
+            leaving = (await client.ledger_metadata(ledger_id)).fragments[0].bookies[0]
+            heal, is_seen = service.worker._heal_some, False
+
+            async def heal_some(*args: Any) -> bool:
+                nonlocal is_seen
+                was_seen, is_seen = is_seen, True
+                return await heal(*args) if was_seen else True
+
+            service.worker._heal_some = heal_some  # type: ignore[method-assign, assignment]
+            decommissions = Decommissions(client.store)
+            await decommissions.begin(Decommission(bookie=leaving, begun_ms=client.now_ms()))
+
+            async def is_emptied() -> bool:
+                found = await decommissions.read(leaving)
+                return found is not None and found.state == "emptied"
+
+            await until(is_emptied)
+            assert await is_all_whole(client, [ledger_id])
+
+    simulate(scenario, 12, bookies=4)
+
+
 def test_a_mark_whose_deletion_got_no_answer_is_not_found_for_ever() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as client:
