@@ -142,6 +142,8 @@ class HealingChecks:
 
     async def _until_healed(self) -> None:
         while True:
+            if not await self.client.underreplication.is_enabled():  # a change that came late
+                await self.client.underreplication.set_enabled(enabled=True)
             self._left = [
                 *await self._marks_left(),
                 *await self._ledgers_left(),
