@@ -338,13 +338,17 @@ class Faults:
             error_late_probability=0.1,
             late_max_s=1.0,
         )
-        await trio.sleep(self.chance.expovariate(0.7))
-        self.cluster.metadata.options = replace(self._metadata_options)
+        try:
+            await trio.sleep(self.chance.expovariate(0.7))
+        finally:  # calm may be late: a bookie that starts is waited for
+            self.cluster.metadata.options = replace(self._metadata_options)
 
     async def _metadata_cut_off(self) -> None:
         self.cluster.metadata.cut_off(self.chance.choice(self._nodes()))
-        await trio.sleep(self.chance.expovariate(1))
-        self.cluster.metadata.heal()
+        try:
+            await trio.sleep(self.chance.expovariate(1))
+        finally:
+            self.cluster.metadata.heal()
 
     async def _session_lost(self) -> None:
         name = self.chance.choice(self._nodes())
