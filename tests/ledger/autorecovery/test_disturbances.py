@@ -125,19 +125,22 @@ def test_a_mark_stays_when_auto_recovery_is_disabled_during_the_copying() -> Non
 def test_a_bookie_that_returns_during_the_copying_gets_what_it_lacks() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as client, healing(cluster, is_naive=True) as service:
-            writer = await client.create_ledger()
-            lost = writer.metadata.fragments[0].bookies[1]
-            name = lost.partition(":")[0]
-            await writer.append_many([b"%d" % n for n in range(ENTRIES)])
-            await cluster.kill_bookie(name)
-            await writer.append_many([b"%d" % n for n in range(ENTRIES)])
-            await writer.close()
+            async with cluster.client() as leaving:  # it does not live to say what is missing
+                writer = await leaving.create_ledger()
+                lost = writer.metadata.fragments[0].bookies[1]
+                name = lost.partition(":")[0]
+                await writer.append_many([b"%d" % n for n in range(ENTRIES)])
+                await cluster.kill_bookie(name)
+                await writer.append_many([b"%d" % n for n in range(ENTRIES)])
+                await writer.close()
 
             async def bring_back() -> None:
                 await cluster.start_bookie(name)
                 await until_state(service, lost, BookieState.WRITABLE)
 
             before_first_copy(service, bring_back)
+            await until_state(service, lost, BookieState.LOST)
+            await trio.sleep(5)  # the audit is over, which marks the ledger again
             await cluster.start_bookie(cluster.add_bookie())
             await until_found(service)
             await until_no_marks(client)
