@@ -310,7 +310,7 @@ class Auditor:
         """Looks which of the ledgers that named a bookie to be emptied still do. One without a mark
         is marked again: a worker that had not seen yet that the bookie is to be emptied took it for
         whole."""
-        marked = dict.fromkeys(await self._marks.list())  # whoever unmarks changed metadata before
+        marked = dict.fromkeys(await self._marks.list())  # a worker changes metadata, then unmarks
         for bookie, naming in list(self._naming.items()):
             if bookie not in self._view.emptying:
                 del self._naming[bookie]

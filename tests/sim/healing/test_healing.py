@@ -47,7 +47,7 @@ def test_a_planted_bug_is_found(bug: str) -> None:
 
 
 def test_a_stopped_copy_that_counts_is_found() -> None:
-    """Seeds seldom find it, because whoever else saw the loss marks the ledger again."""
+    """Seeds seldom find it, because all that saw the loss mark the ledger again."""
     with bug_planted("stopped-copy-counts"), pytest.raises(AssertionError):
         test_disturbances.test_a_bookie_that_returns_during_the_copying_gets_what_it_lacks()
 
