@@ -324,7 +324,8 @@ class Auditor:
                     if ledger_id is not None:
                         left[ledger_id] = naming[ledger_id]
                 await self._keep_pace(started_s, begin + len(step), 0)
-            for number, ledger_id in enumerate((one for one in left if one not in marked), 1):
+            unmarked = [ledger_id for ledger_id in left if ledger_id not in marked]
+            for number, ledger_id in enumerate(unmarked, 1):
                 await self._mark(ledger_id, [bookie])
                 await self._keep_pace(started_s, len(ids) + _MARK_OPERATIONS * number, 0)
             self._naming[bookie] = left

@@ -28,7 +28,7 @@ HEAL_OPERATIONS: Final = 10
 _COUNTED_S = 60.0
 """How often the workers of the cluster are counted, while there are marks."""
 _MARKS_PER_LOOK = 1000
-"""With so many marks a worker looks half as often as with few, and so on."""
+"""Marks that double the pause of one of few workers before its next look; it grows linearly."""
 _QUEUED_MAX = 2000
 _QUEUED_PER_SLOT = 4
 """What one of many workers has queued, others cannot begin."""

@@ -344,9 +344,13 @@ class Faults:
             self.cluster.metadata.options = replace(self._metadata_options)
 
     async def _metadata_cut_off(self) -> None:
-        self.cluster.metadata.cut_off(self.chance.choice(self._nodes()))
+        await self._cut_off(self.chance.choice(self._nodes()), self.chance.expovariate(1))
+
+    async def _cut_off(self, node: str, seconds: float) -> None:
+        """Keeps the metadata store from a node for some seconds, or until it is cancelled."""
+        self.cluster.metadata.cut_off(node)
         try:
-            await trio.sleep(self.chance.expovariate(1))
+            await trio.sleep(seconds)
         finally:
             self.cluster.metadata.heal()
 

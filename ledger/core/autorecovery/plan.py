@@ -98,10 +98,9 @@ def plan(
     for number, fragment in enumerate(metadata.fragments):
         if not metadata.is_closed and number == len(metadata.fragments) - 1:
             found.is_end_unsafe = any(_is_to_leave(one, bookies) for one in fragment.bookies)
-            awaited = BookieState.AWAITED
-            found.holds += [
-                _awaited(one) for one in fragment.bookies if bookies.state_of(one) is awaited
-            ]
+            for bookie in fragment.bookies:
+                if bookies.state_of(bookie) is BookieState.AWAITED:
+                    found.holds.append(_awaited(bookie))
             break
         _plan_fragment(found, fixed, number, bookies, lacking, choose)
     return found
@@ -112,8 +111,8 @@ def _is_to_leave(bookie: str, bookies: Bookies) -> bool:
 
 
 def _awaited(bookie: str) -> Hold:
-    """Also where nothing lacks a copy: to another process the bookie may be lost already, and its
-    mark would be deleted here."""
+    """Returns why a ledger waits for a bookie, also if nothing lacks a copy: to another process the
+    bookie may be lost already, and its mark would be deleted here."""
     return Hold(f"bookie {bookie} is down and may return", (bookie,))
 
 

@@ -24,6 +24,7 @@ from tests.ledger.autorecovery.test_healing import (
     id_of,
     is_whole,
     until,
+    until_emptied,
     until_found,
     until_no_marks,
     written,
@@ -299,12 +300,7 @@ def test_a_bookie_stays_while_metadata_that_may_name_it_cannot_be_read() -> None
             assert found.state == "draining"
             assert await client.bookies.read_cookie(bookie) is not None
             await client.store.put(path, good)
-
-            async def is_emptied() -> bool:
-                found = await decommissions.read(bookie)
-                return found is not None and found.state == "emptied"
-
-            await until(is_emptied)
+            await until_emptied(client, bookie)
             assert await is_all_whole(client, [ledger_id])
 
     simulate(scenario, 9, bookies=5)
@@ -347,14 +343,8 @@ def test_a_ledger_of_a_bookie_to_be_emptied_is_marked_until_it_names_it_no_more(
                 return await heal(*args) if was_seen else True
 
             service.worker._heal_some = heal_some  # type: ignore[method-assign, assignment]
-            decommissions = Decommissions(client.store)
-            await decommissions.begin(Decommission(bookie=leaving, begun_ms=client.now_ms()))
-
-            async def is_emptied() -> bool:
-                found = await decommissions.read(leaving)
-                return found is not None and found.state == "emptied"
-
-            await until(is_emptied)
+            await begin_to_empty(client, leaving, client.now_ms())
+            await until_emptied(client, leaving)
             assert await is_all_whole(client, [ledger_id])
 
     simulate(scenario, 12, bookies=4)

@@ -96,6 +96,16 @@ async def until_found(service: AutoRecovery) -> None:
     await until(is_so)
 
 
+async def until_emptied(client: LedgerClient, bookie: str) -> None:
+    """Returns when the bookie has left the cluster."""
+
+    async def is_emptied() -> bool:
+        found = await Decommissions(client.store).read(bookie)
+        return found is not None and found.state == "emptied"
+
+    await until(is_emptied)
+
+
 def is_whole(report: LedgerReport) -> bool:
     return report.verdict.name == "WHOLE"
 
@@ -302,12 +312,7 @@ def test_a_bookie_is_emptied_and_leaves() -> None:
             await Decommissions(client.store).begin(
                 Decommission(bookie=leaving, begun_ms=client.now_ms())
             )
-
-            async def is_emptied() -> bool:
-                found = await Decommissions(client.store).read(leaving)
-                return found is not None and found.state == "emptied"
-
-            await until(is_emptied)
+            await until_emptied(client, leaving)
             found = await Decommissions(client.store).read(leaving)
             assert found is not None
             assert (found.ledgers_left, found.bytes_left) == (0, 0)

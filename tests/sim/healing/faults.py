@@ -204,11 +204,8 @@ class HealingFaults(Faults):
 
     async def _healer_cut_off(self) -> None:
         with self.oracle.disturbing():
-            self.cluster.metadata.cut_off(self.chance.choice(self.healers.names))
-            try:
-                await trio.sleep(self.chance.expovariate(0.5))
-            finally:
-                self.cluster.metadata.heal()
+            name = self.chance.choice(self.healers.names)
+            await self._cut_off(name, self.chance.expovariate(0.5))
 
     async def _healer_session_lost(self) -> None:
         self.cluster.metadata.expire(self.chance.choice(self.healers.names))
