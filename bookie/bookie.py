@@ -261,7 +261,14 @@ class Bookie:
         await self.registry.init_cluster(self._rng, self._layout)
         self.instance_id = await self.registry.instance_id()
         self.store.bind(self.registry.instance_id_path, self.instance_id.encode())
-        await check_cookie(self.config, self._disk, self.registry, self.bookie_id, self.instance_id)
+        await check_cookie(
+            self.config,
+            self._disk,
+            self.registry,
+            self.ledgers,
+            self.bookie_id,
+            self.instance_id,
+        )
         self._start_count = StartCount(self.config, self._disk, self.store, self.bookie_id)
         await self._start_count.check()
 

@@ -14,13 +14,13 @@ are fetched all the same, so that there are as many copies as before.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from itertools import islice
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import trio
 
 from bookie.core.integrity_state import IntegrityStage, IntegrityState
+from bookie.named_ledgers import in_steps, may_hold, read_metadata
 from bookie.server.requests import Requests
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.ledger_storage import LedgerStorage
@@ -30,8 +30,6 @@ from ledger.core.metadata import LedgerMetadata
 from ledger.errors import (
     BookieIoError,
     LedgerError,
-    MetadataCorrupt,
-    MetadataUnavailable,
     NoSuchLedger,
     Status,
 )
@@ -48,13 +46,9 @@ REPAIR_INTERVAL_S = 30.0
 _LEDGERS_PER_STEP = 100
 _ENTRIES_PER_READ = 64
 _RANGES_PER_ROUND = 1000
-_LEDGERS_AT_ONCE = 64
 _FAILURES_MAX = 64
 """A round leaves a ledger after this number of entries that no bookie returned."""
 _FETCHED_TO_MAX = 100_000
-_READ_AGAIN_S = 0.2
-_FRUITLESS_MAX = 10
-"""After this number of times without one answer the metadata store counts as unavailable."""
 
 
 async def put_in_limbo(storage: BookieStorage, ledgers: LedgerStore, bookie_id: str) -> int:
@@ -74,13 +68,13 @@ async def put_in_limbo(storage: BookieStorage, ledgers: LedgerStore, bookie_id: 
     if not unverified and not has_dropped:
         return 0
     found: dict[int, int] = {}
-    ids = iter(
+    ids = [
         one
         for one in await ledgers.list()
         if layout.may_lack(one) or layout.directory_of(one) in unverified
-    )
-    while step := list(islice(ids, _LEDGERS_AT_ONCE)):
-        for ledger_id, metadata in (await _read_all(ledgers, step)).items():
+    ]
+    for step in in_steps(ids):
+        for ledger_id, metadata in (await read_metadata(ledgers, step)).items():
             number = layout.directory_of(ledger_id)
             directory = storage.directories[number]
             is_limbo = _settle(storage, directory, metadata, ledger_id, bookie_id)
@@ -113,41 +107,6 @@ async def _ledgers_known(directory: LedgerStorage, found: int) -> None:
     )
 
 
-async def _read_all(
-    ledgers: LedgerStore, ledger_ids: Sequence[int]
-) -> dict[int, LedgerMetadata | None]:
-    """Returns the metadata of those ledgers that exist, or None where it cannot be read. Reads
-    many at a time, because each takes a round trip and their number has no limit. What failed is
-    read again alone: a store that loses one request of a thousand must not make the bookie begin
-    with the first ledger again each time."""
-    found: dict[int, LedgerMetadata | None] = {}
-    failed: dict[int, MetadataUnavailable] = {}
-
-    async def read(ledger_id: int) -> None:
-        try:
-            found[ledger_id], _ = await ledgers.read(ledger_id)
-        except NoSuchLedger:
-            pass
-        except MetadataCorrupt:
-            found[ledger_id] = None  # it may have entries here
-        except MetadataUnavailable as error:
-            failed[ledger_id] = error
-
-    left, fruitless = list(ledger_ids), 0
-    while True:
-        async with trio.open_nursery() as nursery:
-            for ledger_id in left:
-                nursery.start_soon(read, ledger_id)
-        if not failed:
-            return found
-        fruitless = 0 if len(failed) < len(left) else fruitless + 1
-        if fruitless == _FRUITLESS_MAX:
-            raise next(iter(failed.values()))
-        left = list(failed)
-        failed.clear()
-        await trio.sleep(_READ_AGAIN_S)
-
-
 def _settle(
     storage: BookieStorage,
     directory: LedgerStorage,
@@ -159,8 +118,7 @@ def _settle(
     state = storage.state(ledger_id)
     if state is not None and state.is_deleted:
         return False
-    is_ours = metadata is None or any(bookie_id in one.bookies for one in metadata.fragments)
-    if state is None and not is_ours:
+    if state is None and not may_hold(metadata, bookie_id):
         return False
     key = b"" if metadata is None else master_key(metadata.password)
     if state is None:

@@ -12,11 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, replace
 
 from bookie.config import BookieConfig
+from bookie.named_ledgers import is_named
 from bookie.storage.disk.disk import Disk
 from bookie.storage.disk.reserved_space import RESERVE_FILE
 from ledger.errors import FinalError, InvalidArgument, MetadataCorrupt
 from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.cookie import Cookie, decode_cookie, encode_cookie
+from ledger.metastore.ledgers import LedgerStore
 
 COOKIE_FILE = "VERSION"
 LOCK_FILE = "LOCK"
@@ -50,14 +52,21 @@ class CookieMismatch(FinalError):
 
 
 async def check_cookie(
-    config: BookieConfig, disk: Disk, registry: BookieRegistry, bookie_id: str, instance_id: str
+    config: BookieConfig,
+    disk: Disk,
+    registry: BookieRegistry,
+    ledgers: LedgerStore,
+    bookie_id: str,
+    instance_id: str,
 ) -> None:
-    """Checks that the disks are those this bookie was registered with. Raises CookieMismatch.
+    """Checks that the disks are those this bookie was registered with. Raises CookieMismatch, and
+    MetadataUnavailable.
 
     A bookie that starts with empty directories may have acknowledged entries before: if it is known
-    and allowed to start empty, or if its cookie was deleted from the cluster. Its journals record
-    that (`bookie.startup.power_loss`) before anything else is written. Which entries are missing is
-    found in the metadata of the ledgers; for a bookie that really is new, none are.
+    and allowed to start empty, or if its cookie was deleted from the cluster and ledgers name it.
+    Its journals record that (`bookie.startup.power_loss`) before anything else is written. A bookie
+    that no ledger names really is new. That is asked before it has a cookie: afterwards a ledger
+    may name it although it never served, and would be fenced for nothing.
     """
     expected = Cookie(
         bookie_id=bookie_id,
@@ -73,22 +82,14 @@ async def check_cookie(
     if registered is not None:
         found.append(("the cluster", registered[0]))
     for where, cookie in found:
-        if cookie == replace(expected, instance_id=cookie.instance_id) != expected:
-            raise _of_another_cluster(
-                where, cookie.instance_id, f"is cluster {instance_id}", config.metadata_uri
-            )
-        if cookie != expected:
-            raise CookieMismatch(
-                f"cookie in {where}: {differences(cookie, expected)}: foreign disk or "
-                f"changed configuration. Cure: {_cure_of(cookie, expected, is_known=is_known)}"
-            )
+        _check_same(where, cookie, expected, config.metadata_uri, is_known=is_known)
     missing = [d for d, cookie in on_disk.items() if cookie is None]
     if not config.allow_empty_disk:
         await registry.permit_empty_start(bookie_id)
     await _check_may_begin(config, disk, bookie_id, on_disk, is_known=registered is not None)
     if registered is not None and missing and not await _has_begun_empty(config, disk):
         await _check_is_permitted(registry, bookie_id, missing, instance_id)
-    if registered is None or missing:
+    if await is_named(ledgers, bookie_id) if registered is None else missing:
         for directory in config.journal_directories:
             await disk.replace_file(f"{directory}/{UNSYNCED_FILE}", EMPTIED)
     if registered is not None and missing:
@@ -103,6 +104,21 @@ async def check_cookie(
             # cluster knows this bookie, a directory without its cookie is refused permanently.
             await disk.sync_directory(directory)
         await registry.write_cookie(bookie_id, expected)
+
+
+def _check_same(
+    where: str, cookie: Cookie, expected: Cookie, metadata_uri: str, *, is_known: bool
+) -> None:
+    """Checks that a cookie is the expected one. Raises CookieMismatch."""
+    if cookie == replace(expected, instance_id=cookie.instance_id) != expected:
+        raise _of_another_cluster(
+            where, cookie.instance_id, f"is cluster {expected.instance_id}", metadata_uri
+        )
+    if cookie != expected:
+        raise CookieMismatch(
+            f"cookie in {where}: {differences(cookie, expected)}: foreign disk or "
+            f"changed configuration. Cure: {_cure_of(cookie, expected, is_known=is_known)}"
+        )
 
 
 async def _cookies_on(

@@ -347,7 +347,7 @@ async def test_a_key_that_was_unreadable_at_the_start_is_set_later(
             return dict.fromkeys(ledger_ids)
 
         with monkeypatch.context() as patched:
-            patched.setattr("bookie.data_integrity._read_all", undecodable)
+            patched.setattr("bookie.data_integrity.read_metadata", undecodable)
             await cluster.start(0)
         storage = storage_of(cluster)
         with trio.fail_after(20):

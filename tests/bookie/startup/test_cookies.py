@@ -6,10 +6,12 @@ import os
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
 import bookie.data_integrity
+from bookie.bookie import Bookie
 from bookie.config import BookieConfig
 from bookie.startup.cookies import (
     COOKIE_FILE,
@@ -21,7 +23,9 @@ from bookie.startup.cookies import (
 )
 from bookie.storage.disk.real_disk import RealDisk
 from ledger.errors import UnknownLedgerState
+from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import BookieRegistry
+from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.memory import MemoryStore, MemoryTree
 from tests.bookie.test_data_integrity import read_if_there, repair_round, storage_of
 from tests.real_cluster import SMALL, RealCluster, bookie_of, now_ms, real_cluster
@@ -34,6 +38,25 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _write(path: str, data: bytes) -> None:
     Path(path).write_bytes(data)
+
+
+async def _check(
+    found: Bookie,
+    store: MetadataStore,
+    config: BookieConfig | None = None,
+    *,
+    bookie_id: str | None = None,
+    instance_id: str | None = None,
+) -> None:
+    """Does what a start of the bookie `found` does first, or of one that differs as given."""
+    await check_cookie(
+        config or found.config,
+        RealDisk(),
+        BookieRegistry(store),
+        LedgerStore(store),
+        bookie_id or found.bookie_id,
+        instance_id or found.instance_id,
+    )
 
 
 async def test_a_bookie_allowed_to_start_with_empty_disks_denies_no_entry(tmp_path: Path) -> None:
@@ -88,6 +111,26 @@ async def test_a_bookie_that_is_really_new_has_no_unverified_directory(tmp_path:
         assert read_if_there(f"{tmp_path}/1/journal/{UNSYNCED_FILE}") is None
 
 
+async def test_a_new_bookie_that_died_before_it_served_fences_no_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has its cookie and is known: a ledger may name it, which it must not take for one of which
+    it has forgotten entries."""
+    async with real_cluster(tmp_path, bookies=1, **SMALL) as cluster, cluster.client() as client:
+        with monkeypatch.context() as patch:
+            patch.setattr(Bookie, "_open_storage", AsyncMock(side_effect=OSError("no disk")))
+            with pytest.raises(OSError, match="no disk"):
+                await cluster.start(1)
+        async with client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=1) as writer:
+            await writer.append(b"zero")
+            metadata = await client.ledger_metadata(writer.ledger_id)
+            assert cluster.bookies[1].bookie_id in metadata.fragments[0].bookies
+            await cluster.start(1)
+            [directory] = storage_of(cluster, 1).directories
+            assert directory.integrity.state is None
+            await writer.append(b"one")
+
+
 async def test_allow_empty_disk_accepts_no_directory_with_data(tmp_path: Path) -> None:
     """Its cookies are missing, but the data may be another bookie's."""
     settings = {**SMALL, "allow_empty_disk": True}
@@ -98,13 +141,7 @@ async def test_allow_empty_disk_accepts_no_directory_with_data(tmp_path: Path) -
             os.remove(f"{tmp_path}/0/{kind}/{COOKIE_FILE}")
         async with MemoryStore(cluster.tree, now_ms) as store:
             with pytest.raises(CookieMismatch, match="holds index, but no cookie") as reported:
-                await check_cookie(
-                    found.config,
-                    RealDisk(),
-                    BookieRegistry(store),
-                    found.bookie_id,
-                    found.instance_id,
-                )
+                await _check(found, store)
         assert "Cure: " in str(reported.value)
 
 
@@ -113,11 +150,8 @@ async def test_the_cookie_of_another_cluster_is_refused(tmp_path: Path) -> None:
         await cluster.stop(0)
         found = cluster.bookies[0]
         async with MemoryStore(cluster.tree, now_ms) as store:
-            registry = BookieRegistry(store)
             with pytest.raises(CookieMismatch, match="of cluster") as reported:
-                await check_cookie(
-                    found.config, RealDisk(), registry, found.bookie_id, "another-one"
-                )
+                await _check(found, store, instance_id="another-one")
         said = str(reported.value)
         assert f"is of cluster {found.instance_id}, and at memory: there is cluster another" in said
         assert "Cure: point metadata_uri at the cluster the disks belong to" in said
@@ -148,9 +182,7 @@ async def test_another_id_in_the_right_cluster_is_reported_as_before(tmp_path: P
             with pytest.raises(
                 CookieMismatch, match=r"foreign disk.*Cure: give it the directories"
             ):
-                await check_cookie(
-                    found.config, RealDisk(), BookieRegistry(store), "another", found.instance_id
-                )
+                await _check(found, store, bookie_id="another")
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # protobuf warns of unknown escapes
@@ -168,9 +200,8 @@ async def test_every_flipped_bit_of_a_cookie_is_refused_or_mended_or_means_the_s
         path = f"{tmp_path}/0/ledgers/{COOKIE_FILE}"
         whole = read_if_there(path)
         assert whole is not None
-        checker, disk = cluster.bookies[0], RealDisk()
+        checker = cluster.bookies[0]
         store = await stack.enter_async_context(MemoryStore(cluster.tree, now_ms))
-        registry = BookieRegistry(store)
         if not proves_itself:
             os.remove(f"{tmp_path}/0/ledgers/{START_COUNT_FILE}")
         for at in range(len(whole)):
@@ -179,9 +210,7 @@ async def test_every_flipped_bit_of_a_cookie_is_refused_or_mended_or_means_the_s
                 damaged[at] ^= 1 << bit
                 _write(path, bytes(damaged))
                 try:
-                    await check_cookie(
-                        checker.config, disk, registry, checker.bookie_id, checker.instance_id
-                    )
+                    await _check(checker, store)
                 except CookieMismatch as error:
                     refused.append(str(error))
                 else:
@@ -210,13 +239,12 @@ async def test_allow_empty_disk_permits_one_empty_start(tmp_path: Path) -> None:
         await _lose_disks(cluster, "second")
         found = cluster.bookies[0]
         async with MemoryStore(cluster.tree, now_ms) as store:
-            registry, disk = BookieRegistry(store), RealDisk()
             without = replace(found.config, allow_empty_disk=False)
             for directory in (*without.journal_directories, *without.ledger_directories):
                 os.makedirs(directory)
 
             async def check(config: BookieConfig) -> None:
-                await check_cookie(config, disk, registry, found.bookie_id, found.instance_id)
+                await _check(found, store, config)
 
             with pytest.raises(CookieMismatch, match="was used up when it started") as reported:
                 await check(found.config)
@@ -239,9 +267,7 @@ async def test_an_empty_start_that_was_killed_may_be_repeated(tmp_path: Path) ->
             for directory in found.config.journal_directories:
                 _write(f"{directory}/{UNSYNCED_FILE}", EMPTIED)
             await registry.record_empty_start(found.bookie_id, found.instance_id)
-            await check_cookie(
-                found.config, RealDisk(), registry, found.bookie_id, found.instance_id
-            )
+            await _check(found, store)
 
 
 async def test_cookies_that_differ_are_reported_by_their_fields(tmp_path: Path) -> None:
@@ -252,9 +278,7 @@ async def test_cookies_that_differ_are_reported_by_their_fields(tmp_path: Path) 
         os.makedirs(f"{tmp_path}/elsewhere")
         async with MemoryStore(cluster.tree, now_ms) as store:
             with pytest.raises(CookieMismatch) as reported:
-                await check_cookie(
-                    moved, RealDisk(), BookieRegistry(store), found.bookie_id, found.instance_id
-                )
+                await _check(found, store, moved)
         said = str(reported.value)
         assert "Cookie(" not in said
         assert (

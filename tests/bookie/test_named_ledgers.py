@@ -8,7 +8,7 @@ from typing import cast
 import pytest
 import trio
 
-import bookie.data_integrity
+from bookie.named_ledgers import read_metadata
 from ledger.errors import MetadataUnavailable, NoSuchLedger
 from ledger.metastore.ledgers import LedgerStore
 
@@ -35,7 +35,7 @@ async def test_a_store_that_loses_requests_is_asked_again_for_those_alone(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     store = ForgetfulStore(0.4)
-    found = await bookie.data_integrity._read_all(cast("LedgerStore", store), range(1000))
+    found = await read_metadata(cast("LedgerStore", store), range(1000))
     assert sorted(found) == [one for one in range(1000) if one % 10]
     assert store.answers == 1000, "what was answered is not asked for again"
 
@@ -44,4 +44,4 @@ async def test_a_store_that_never_answers_is_unavailable(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     with pytest.raises(MetadataUnavailable):
-        await bookie.data_integrity._read_all(cast("LedgerStore", ForgetfulStore(1.0)), range(100))
+        await read_metadata(cast("LedgerStore", ForgetfulStore(1.0)), range(100))
