@@ -40,6 +40,7 @@ from ledger.errors import (
     NotEnoughBookies,
     UnknownLedgerState,
 )
+from ledger.metastore.base import Check
 from ledger.metastore.underreplication import Mark
 from ledger.runtime.concurrency import map_bounded
 
@@ -240,14 +241,19 @@ class ReplicationWorker:
             for _ in range(_ROUNDS_MAX):
                 if not self._view.is_enabled:
                     return  # the mark stays for the time when it is enabled again
-                if await self._heal_some(mark):
-                    if await self._marks.unmark(mark, are_more_marked=len(self.in_progress) > 1):
+                version = await self._heal_some(mark)
+                if version is not None:
+                    read = Check(await self._client.ledgers.path(ledger_id), version)
+                    are_more = len(self.in_progress) > 1
+                    if await self._marks.unmark(
+                        mark, are_more_marked=are_more, while_unchanged=read
+                    ):
                         self.statistics.ledgers_healed += 1
                     return
 
-    async def _heal_some(self, mark: Mark) -> bool:
-        """Makes the copies that are possible now; returns whether nothing is left to do. Raises
-        _Held if nothing can be done for what is left."""
+    async def _heal_some(self, mark: Mark) -> int | None:
+        """Makes the copies that are possible now; returns the version of the metadata by which
+        nothing is left to do, or None. Raises _Held if nothing can be done for what is left."""
         metadata, version = await self._client.ledgers.read(mark.ledger_id)
         fixed = fixed_part(metadata)
         holds: list[Hold] = []
@@ -259,12 +265,11 @@ class ReplicationWorker:
             await self._fill(fixed, fill, holds)
         moved = [move for move in found.moves if await self._move(fixed, move, holds)]
         moved = [move for move in moved if not self._is_leaving(move.new)]
-        if moved:
-            await self._store(metadata, version, moved)
-        is_end_marked = not metadata.is_closed and self._is_end_marked(mark, metadata)
-        is_end_wanted = found.is_end_unsafe or is_end_marked
+        stored = await self._store(metadata, version, moved) if moved else version
+        is_end_marked = any(one in mark.replicas for one in metadata.last_fragment.bookies)
+        is_end_wanted = not metadata.is_closed and (found.is_end_unsafe or is_end_marked)
         if moved and is_end_wanted:
-            return False  # the version of the metadata is another one now
+            return None  # the version of the metadata is another one now
         if is_end_wanted and await end_ledger(
             self._client,
             metadata,
@@ -274,12 +279,12 @@ class ReplicationWorker:
             held_since_s=partial(self.backlog.held_since_s, metadata.ledger_id),
             holds=holds,
         ):
-            return False
+            return None
         if holds:
             raise _Held(*holds)
         # What was filled is asked for again. A copy that was moved is complete; if one was not,
         # its bookie may have returned, and it is not known yet what that one lacks.
-        return not found.fills and len(moved) == len(found.moves)
+        return stored if not found.fills and len(moved) == len(found.moves) else None
 
     async def _lacking(
         self, mark: Mark, fixed: LedgerMetadata, bookies: Bookies, holds: list[Hold]
@@ -287,9 +292,7 @@ class ReplicationWorker:
         """Asks the live ones of `bookies` of which copies are said to be missing what they lack."""
         named = dict.fromkeys(one for f in fixed.fragments for one in f.bookies)
         lacking: dict[str, Sequence[Range]] = {}
-        for bookie in named:
-            if mark.replicas and bookie not in mark.replicas:
-                continue
+        for bookie in (one for one in named if not mark.replicas or one in mark.replicas):
             state = bookies.state_of(bookie)
             if state not in (BookieState.WRITABLE, BookieState.READ_ONLY):
                 continue
@@ -361,9 +364,10 @@ class ReplicationWorker:
         self.statistics.bytes_copied += report.payload_bytes
         self.statistics.copies_stopped += report.is_stopped
 
-    async def _store(self, metadata: LedgerMetadata, version: int, moved: Sequence[Move]) -> None:
-        """Names the bookies that have the copies now. Raises MetadataConflict if the metadata of a
-        closed ledger changed since it was read: what was copied may have been removed again."""
+    async def _store(self, metadata: LedgerMetadata, version: int, moved: list[Move]) -> int | None:
+        """Names the bookies that have the copies now; returns the version, if it is known. Raises
+        MetadataConflict if the metadata of a closed ledger changed since it was read: what was
+        copied may have been removed again."""
 
         def changed(stored: LedgerMetadata) -> LedgerMetadata:
             if stored.is_closed and not metadata.is_closed:
@@ -373,13 +377,10 @@ class ReplicationWorker:
             return stored
 
         if metadata.is_closed:
-            await self._client.ledgers.compare_and_put(changed(metadata), version)
-        else:
-            # Its writer changes the metadata too, and bookies remove nothing of an open ledger.
-            await self._client.ledgers.update(metadata.ledger_id, changed)
-
-    def _is_end_marked(self, mark: Mark, metadata: LedgerMetadata) -> bool:
-        return any(one in mark.replicas for one in metadata.last_fragment.bookies)
+            return await self._client.ledgers.compare_and_put(changed(metadata), version)
+        # Its writer changes the metadata too, and bookies remove nothing of an open ledger.
+        await self._client.ledgers.update(metadata.ledger_id, changed)
+        return None
 
 
 def _holds_of(fixed: LedgerMetadata, report: CopyReport) -> Iterator[Hold]:

@@ -137,34 +137,47 @@ class UnderreplicationStore:
         created_ms = message.ctime if message.HasField("ctime") else node.created_ms
         return Mark(ledger_id, tuple(message.replica), created_ms, node.version)
 
-    async def unmark(self, mark: Mark, *, are_more_marked: bool = False) -> bool:
+    async def unmark(
+        self, mark: Mark, *, are_more_marked: bool = False, while_unchanged: Check | None = None
+    ) -> bool:
         """Deletes a mark that did not change since it was read; returns whether it is gone.
 
         Args:
             are_more_marked: the folders above are in use, as far as is known, and are not tried.
+            while_unchanged: the metadata of the ledger when it lacked nothing. If it changed, the
+                mark stays, unless the ledger was deleted: by the end of one that was closed
+                meanwhile, a bookie that the mark names may lack entries.
         """
         path = self._path(mark.ledger_id)
         folder = parent_of(path)
+        checks = [while_unchanged] if while_unchanged is not None else []
         try:
-            await self._store.transaction([Delete(path, mark.version), Delete(folder)])
+            await self._store.transaction([*checks, Delete(path, mark.version), Delete(folder)])
             if not are_more_marked:
                 await self._prune(folder)
         except MetadataConflict:
             return False
         except NoSuchNode:
+            if while_unchanged is not None and not await self._exists(while_unchanged.path):
+                return await self.unmark(mark, are_more_marked=are_more_marked)
             await self._prune(path)
         except InvalidArgument:  # there is something else in the folder
-            await self._store.delete(path, mark.version)
+            await self._store.transaction([*checks, Delete(path, mark.version)])
+        return True
+
+    async def _exists(self, path: str) -> bool:
+        try:
+            await self._store.get(path)
+        except NoSuchNode:
+            return False
         return True
 
     async def prune(self, ledger_id: int) -> None:
-        """Deletes the empty folders of a mark whose deletion was interrupted: by them `list` would
-        find the ledger forever."""
+        """Deletes the empty folders of a mark that an interrupted deletion left to `list`."""
         await self._prune(self._path(ledger_id))
 
     async def prune_empty(self) -> None:
-        """Deletes the folders that interrupted deletions left without a mark: `watch_any` would
-        yield True forever. To be called when `list` found nothing."""
+        """Deletes folders without a mark, which `watch_any` finds, once `list` found nothing."""
         await self._prune_below(self._ledgers, 4)
 
     async def _prune_below(self, path: str, levels: int) -> None:
@@ -188,8 +201,7 @@ class UnderreplicationStore:
         return sorted(found)
 
     async def watch_any(self) -> AsyncGenerator[bool, None]:
-        """Yields whether any ledger is marked, at once and after changes. Close it with
-        `aclosing`."""
+        """Yields whether any ledger is marked, at once and after changes, until closed."""
         async with aclosing(self._store.watch_children(self._ledgers)) as changes:
             async for names in changes:
                 yield bool(names)
@@ -253,8 +265,7 @@ class UnderreplicationStore:
             return False
 
     async def lock_owner(self, ledger_id: int) -> str | None:
-        """Returns who holds the lock of a ledger; None if nobody does, "unknown" if its data cannot
-        be read."""
+        """Returns who holds the lock of a ledger, "unknown" if it is unreadable; None if nobody."""
         path = self._lock_path(ledger_id)
         try:
             node = await self._store.get(path)
@@ -274,8 +285,7 @@ class UnderreplicationStore:
         """Returns the ledgers that are being copied, and by whom."""
         found = {}
         for ledger_id in await self.locked_ids():
-            owner = await self.lock_owner(ledger_id)
-            if owner is not None:
+            if (owner := await self.lock_owner(ledger_id)) is not None:
                 found[ledger_id] = owner
         return found
 
@@ -283,11 +293,7 @@ class UnderreplicationStore:
 
     async def is_enabled(self) -> bool:
         """Whether auto-recovery may work; an operator disables it for the whole cluster."""
-        try:
-            await self._store.get(self._disable)
-        except NoSuchNode:
-            return True
-        return False
+        return not await self._exists(self._disable)
 
     async def set_enabled(self, enabled: bool) -> None:
         """Permits auto-recovery, or stops it in the whole cluster until it is permitted again."""

@@ -185,6 +185,44 @@ def test_a_bookie_that_returns_while_another_one_is_asked_is_asked_too() -> None
     simulate(scenario, 5, bookies=3)
 
 
+def test_a_mark_stays_when_its_ledger_is_closed_before_it_is_deleted() -> None:
+    """The bookie lacked nothing of the open ledger. It lacks an entry of the closed one, and the
+    writer does not live to say so."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        async with (
+            cluster.client() as client,
+            cluster.client("writer") as writing,
+            healing(cluster) as service,
+        ):
+            writer = await writing.create_ledger()
+            lacking = writer.metadata.fragments[0].bookies[2]
+            await writer.append_many([b"%d" % n for n in range(ENTRIES)])
+            unmark, is_closed = service.worker._marks.unmark, False
+
+            async def closed_first(*args: Any, **settings: Any) -> bool:
+                nonlocal is_closed
+                if not is_closed:
+                    is_closed = True
+                    cluster.network.block("writer", lacking.partition(":")[0])
+                    last = await writer.append(b"last")
+                    await client.ledgers.update(
+                        writer.ledger_id, lambda found: found.closed(last, writer.length)
+                    )
+                    writer.abandon()
+                return await unmark(*args, **settings)
+
+            service.worker._marks.unmark = closed_first  # type: ignore[method-assign]
+            await client.underreplication.mark(writer.ledger_id, [lacking])
+            await until_found(service)
+            await until_no_marks(client)
+            assert is_closed
+            cluster.network.reset("writer")
+            assert await is_all_whole(client, [writer.ledger_id])
+
+    simulate(scenario, 8, bookies=3)
+
+
 def test_a_check_of_entries_that_another_auditor_began_still_sees_every_ledger() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with cluster.client() as client:
@@ -337,10 +375,10 @@ def test_a_ledger_of_a_bookie_to_be_emptied_is_marked_until_it_names_it_no_more(
             leaving = (await client.ledger_metadata(ledger_id)).fragments[0].bookies[0]
             heal, is_seen = service.worker._heal_some, False
 
-            async def heal_some(*args: Any) -> bool:
+            async def heal_some(*args: Any) -> int | None:
                 nonlocal is_seen
                 was_seen, is_seen = is_seen, True
-                return await heal(*args) if was_seen else True
+                return await heal(*args) if was_seen else 0
 
             service.worker._heal_some = heal_some  # type: ignore[method-assign, assignment]
             await begin_to_empty(client, leaving, client.now_ms())

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from ledger.errors import InvalidArgument, MetadataCorrupt, MetadataUnavailable
-from ledger.metastore.base import Node
+from ledger.metastore.base import Check, Node
 from ledger.metastore.memory import MemoryStore, MemoryTree
 from ledger.metastore.underreplication import Mark, UnderreplicationStore
 from ledger.metastore.underreplication_nodes import PeriodicCheck
@@ -82,6 +82,25 @@ async def test_a_mark_made_again_meanwhile_stays() -> None:
         assert new is not None
         assert await marks.unmark(new)
         assert await marks.unmark(new), "it is gone already"
+
+
+async def test_a_mark_goes_only_while_the_ledger_is_unchanged_or_when_it_is_deleted() -> None:
+    store, marks = opened()
+    async with store:
+        await store.create("/ledger", b"open")
+        await marks.mark(7, ["b1:1"])
+        mark = await marks.read(7)
+        assert mark is not None
+        await store.put("/ledger", b"closed")
+        for version in (0, 2):
+            assert not await marks.unmark(mark, while_unchanged=Check("/ledger", version))
+            assert await marks.read(7) == mark
+        assert await marks.unmark(mark, while_unchanged=Check("/ledger", 1))
+        assert await marks.unmark(mark, while_unchanged=Check("/ledger", 1)), "it is gone already"
+        await marks.mark(7, ["b1:1"])
+        await store.delete("/ledger")
+        assert await marks.unmark(mark, while_unchanged=Check("/ledger", 1))
+        assert await marks.list() == []
 
 
 async def test_the_list_is_that_of_the_marks_and_leaves_no_folders() -> None:

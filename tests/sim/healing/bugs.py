@@ -48,7 +48,7 @@ def _copied_before_closed(stack: ExitStack) -> None:
         end = max(ends[metadata.ledger_id], metadata.last_fragment.first_entry_id - 1)
         return replace(metadata, state=LedgerState.CLOSED, last_entry_id=end)
 
-    async def hasty(self: ReplicationWorker, mark: Mark) -> bool:
+    async def hasty(self: ReplicationWorker, mark: Mark) -> int | None:
         metadata = await self._client.ledger_metadata(mark.ledger_id)
         if not metadata.is_closed:
             reader = await self._client.open_ledger(
@@ -123,8 +123,8 @@ def _unmarked_blindly(stack: ExitStack) -> None:
     """A mark is deleted although another process has added to it."""
     unmark = UnderreplicationStore.unmark
 
-    async def blind(self: UnderreplicationStore, mark: Mark) -> bool:
-        return await unmark(self, replace(mark, version=ANY_VERSION))
+    async def blind(self: UnderreplicationStore, mark: Mark, **settings: Any) -> bool:
+        return await unmark(self, replace(mark, version=ANY_VERSION), **settings)
 
     _replace(stack, UnderreplicationStore, "unmark", blind)
 
@@ -146,10 +146,12 @@ def _loss_forgotten(stack: ExitStack) -> None:
     """A copy that was stopped, because its bookie returned, counts as healed."""
     heal_some = ReplicationWorker._heal_some
 
-    async def content(self: ReplicationWorker, mark: Mark) -> bool:
+    async def content(self: ReplicationWorker, mark: Mark) -> int | None:
         stopped = self.statistics.copies_stopped
-        is_healed = await heal_some(self, mark)
-        return is_healed or self.statistics.copies_stopped > stopped
+        version = await heal_some(self, mark)
+        if version is None and self.statistics.copies_stopped > stopped:
+            _, version = await self._client.ledgers.read(mark.ledger_id)
+        return version
 
     _replace(stack, ReplicationWorker, "_heal_some", content)
 
