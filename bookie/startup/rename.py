@@ -27,6 +27,7 @@ from bookie.startup.offline import stopped_bookie
 from bookie.startup.rename_ledgers import LedgerRename, OnProgress, RenameRefused
 from bookie.startup.start_count import start_count_path
 from bookie.storage.disk.disk import Disk
+from ledger.core.bounded_json import parse_json
 from ledger.errors import MetadataConflict, MetadataCorrupt, NodeExists, NoSuchNode
 from ledger.metastore.base import Change, Create, Delete, MetadataStore, Put
 from ledger.metastore.bookies import BookieRegistry, empty_start_path
@@ -221,9 +222,9 @@ class BookieRename:
         except NoSuchNode:
             return False
         try:
-            document = json.loads(node.data)
+            document = parse_json(node.data)
             version, old = document["version"], document["old"]
-        except (ValueError, TypeError, KeyError, RecursionError):
+        except (ValueError, TypeError, KeyError):
             version, old = None, None
         if version != 1 or not isinstance(old, str):
             raise MetadataCorrupt(

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Final, TypeVar
 
+from ledger.core.bounded_json import parse_json
 from ledger.errors import NodeExists, NoSuchNode
 from ledger.metastore.base import MetadataStore
 
@@ -101,7 +102,7 @@ def _encode(report: Any) -> bytes:
 
 def _decode(data: bytes, kind: type[ReportT]) -> ReportT | None:
     try:
-        document = json.loads(data)
+        document = parse_json(data)
         if not isinstance(document, Mapping) or document.get("version") != 1:
             return None
         known = {one.name: document[one.name] for one in fields(kind) if one.name in document}  # type: ignore[arg-type]
@@ -113,7 +114,7 @@ def _decode(data: bytes, kind: type[ReportT]) -> ReportT | None:
         if "bookies_lost" in known:
             known["bookies_lost"] = tuple(str(one) for one in known["bookies_lost"])
         return kind(**known)
-    except (TypeError, ValueError, RecursionError):
+    except (TypeError, ValueError):
         return None
 
 

@@ -26,6 +26,14 @@ _IN_RECOVERY_ENTRY_ID = -102
 _INTEGER = re.compile(r"-?[0-9]{1,19}")
 _DIGEST_TYPE_FIELD = LedgerMetadataFormat.DESCRIPTOR.fields_by_name["digestType"].number
 _VARINT_BYTES_MAX = 5
+_BYTES_MAX = 4 << 20
+"""A node has 1 MiB, unless operators of Apache BookKeeper raised jute.maxbuffer."""
+_TEXT_MARKS = b":,{<"
+"""There is one of them in each field and each element of protobuf text."""
+_TEXT_MARKS_MAX = 100_000
+"""A fragment of three bookies has 10; 8,000 of them fill a node of 1 MiB."""
+_TEXT_LINE_COST_MAX = 500_000_000
+"""For each field that it does not know, the parser copies the line it is on, several times."""
 _ESCAPE = re.compile(r"""\\(?:([abfnrtvxXuU'"\\]|[0-3][0-7]{2}|[0-7]{1,2}(?![0-7]))|)""")
 """Group 1 is empty for an escape sequence about which the parser would warn and guess."""
 
@@ -72,6 +80,8 @@ def decode(ledger_id: int, data: bytes, node_created_ms: int = -1) -> LedgerMeta
 
 
 def _decode(ledger_id: int, data: bytes, node_created_ms: int) -> LedgerMetadata:
+    if len(data) > _BYTES_MAX:
+        raise _Malformed(f"more than {_BYTES_MAX} bytes")
     line, newline, body = data.partition(b"\n")
     if not line.startswith(_VERSION_KEY) or not newline:
         raise _Malformed(f"does not begin with the line {_VERSION_KEY.decode().strip()} <version>")
@@ -81,6 +91,7 @@ def _decode(ledger_id: int, data: bytes, node_created_ms: int) -> LedgerMetadata
     message = LedgerMetadataFormat()
     try:
         if version == b"2":
+            _check_cost(body)
             text = body.decode()
             if any(match[1] is None for match in _ESCAPE.finditer(text)):
                 raise _Malformed("version 2 body cannot be parsed: unknown escape sequence")
@@ -100,6 +111,19 @@ def _decode(ledger_id: int, data: bytes, node_created_ms: int) -> LedgerMetadata
     except RecursionError:
         raise _Malformed("version 2 body cannot be parsed: braces in braces") from None
     return _from_message(ledger_id, message, int(version), node_created_ms)
+
+
+def _check_cost(body: bytes) -> None:
+    """Raises _Malformed for protobuf text that would keep the parser busy for seconds."""
+    marks = cost = 0
+    for line in body.split(b"\n"):
+        marks_of_line = sum(map(line.count, (b"%c" % mark for mark in _TEXT_MARKS)))
+        marks += marks_of_line
+        cost += marks_of_line * len(line)
+    if marks > _TEXT_MARKS_MAX:
+        raise _Malformed(f"version 2 body has {marks} fields, limit {_TEXT_MARKS_MAX}")
+    if cost > _TEXT_LINE_COST_MAX:
+        raise _Malformed("version 2 body cannot be parsed: too many fields on one line")
 
 
 # ---- versions 2 and 3: one message, two renderings

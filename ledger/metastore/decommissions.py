@@ -15,6 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, fields, replace
 from typing import Any, Final, Literal
 
+from ledger.core.bounded_json import parse_json
 from ledger.errors import (
     InvalidArgument,
     MetadataConflict,
@@ -206,14 +207,14 @@ def _encode(one: Decommission, before: Mapping[str, Any]) -> bytes:
 
 def _document(path: str, data: bytes) -> dict[str, Any]:
     try:
-        document = json.loads(data)
+        document = parse_json(data)
         if not isinstance(document, dict):
             raise TypeError("it is not a JSON object")
         if document.get("version") != FORMAT_VERSION:
             raise ValueError(
                 f"version {document.get('version')!r}; this release reads {FORMAT_VERSION}"
             )
-    except (TypeError, ValueError, RecursionError) as error:
+    except (TypeError, ValueError) as error:
         raise _corrupt(path, error) from None
     return document
 

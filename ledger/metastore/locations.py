@@ -15,6 +15,7 @@ from typing import Final
 
 import trio
 
+from ledger.core.bounded_json import parse_json
 from ledger.core.placement.topology import DEFAULT_LOCATION, Location, Place, host_of
 from ledger.errors import (
     InvalidArgument,
@@ -154,10 +155,10 @@ def _encode(table: Mapping[str, Location]) -> bytes:
 
 def _decode(data: bytes) -> dict[str, Location]:
     try:
-        document = json.loads(data)
+        document = parse_json(data)
         if document["version"] != 1:
             raise ValueError(f"version {document['version']}; this release reads version 1")
         locations = document["locations"]
         return {check_bookie_id(one): Location.parse(locations[one]) for one in locations}
-    except (AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise MetadataCorrupt(f"{PATH} cannot be read: {error}") from error

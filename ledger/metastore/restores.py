@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from ledger.core.bounded_json import parse_json
 from ledger.errors import MetadataConflict, MetadataCorrupt, NodeExists, NoSuchNode
 from ledger.metastore.base import MetadataStore
 
@@ -105,7 +106,7 @@ def _encode(restores: Sequence[Restore]) -> bytes:
 
 def _decode(data: bytes) -> tuple[Restore, ...]:
     try:
-        document = json.loads(data)
+        document = parse_json(data)
         if document["version"] != 1:
             raise ValueError(f"version {document['version']}; this release reads version 1")
         return tuple(Restore(**each) for each in document["restores"])

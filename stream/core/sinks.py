@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
+from ledger.core.bounded_json import parse_json
 from ledger.errors import InvalidArgument, MetadataCorrupt
 from stream.core.entry.format import RECORDS_PER_ENTRY_MAX
 from stream.core.metadata.documents import dump_document, load_document, text_value, whole_number
@@ -48,12 +49,12 @@ class SinkTag:
     def decode(cls, data: bytes) -> SinkTag:
         """Parses a tag. An unreadable tag says nothing: its ledger belongs to no sink."""
         try:
-            document = json.loads(data)
+            document = parse_json(data)
             sink, batch = document["sink"], document["batch"]
             if sink is None or batch is None:
                 return cls(attempt=text_value(document["attempt"]))
             return cls(text_value(sink), whole_number(batch), text_value(document["attempt"]))
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             return cls()
 
 

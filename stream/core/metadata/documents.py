@@ -12,14 +12,19 @@ import zlib
 from collections.abc import Collection, Mapping
 from typing import Any, Final
 
+from ledger.core.bounded_json import CONTAINERS_MAX, ELEMENTS_MAX, parse_json
 from ledger.errors import InvalidArgument, MetadataCorrupt
 
 FORMAT_VERSION: Final = 1
 DOCUMENT_BYTES_MAX: Final = 1_000_000
 """Size as stored: below the 1 MiB limit of a ZooKeeper node; about 20,000 segments of a stream."""
 JSON_BYTES_MAX: Final = 16_000_000
-"""A reader inflates no more than this."""
+"""A reader inflates no more than this, and parses no more than `ledger.core.bounded_json` says."""
 DEFLATED_FROM_BYTES: Final = 64 * 1024
+_NOT_READ: Final = (
+    f"; it would be more than {JSON_BYTES_MAX} bytes of JSON, {ELEMENTS_MAX} elements or "
+    f"{CONTAINERS_MAX} lists and objects, which no reader takes"
+)
 _ZLIB_BEGIN: Final = 0x78
 _ZLIB_LEVEL: Final = 1
 """Higher levels take several times as long and save a tenth."""
@@ -36,12 +41,17 @@ def dump_document(
     limit = DOCUMENT_BYTES_MAX - reserve_bytes
     document = {**fields, "kind": kind, "version": FORMAT_VERSION}
     data = json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
-    is_legal = len(data) <= JSON_BYTES_MAX
+    is_legal = (
+        len(data) <= JSON_BYTES_MAX
+        and data.count(b",") < ELEMENTS_MAX
+        and data.count(b"[") + data.count(b"{") <= CONTAINERS_MAX
+    )
     if len(data) >= DEFLATED_FROM_BYTES:
         data = zlib.compress(data, _ZLIB_LEVEL)
     if len(data) > limit or not is_legal:
         raise InvalidArgument(
-            f"{what} would be {len(data)} bytes, limit {limit}{cure and f': {cure}'}"
+            f"{what} would be {len(data)} bytes, limit {limit}{'' if is_legal else _NOT_READ}"
+            f"{cure and f': {cure}'}"
         )
     return data
 
@@ -51,9 +61,9 @@ def read_document(what: str, data: bytes) -> tuple[str, dict[str, Any]]:
     if len(data) > DOCUMENT_BYTES_MAX:
         raise MetadataCorrupt(f"{what}: {len(data)} bytes, limit {DOCUMENT_BYTES_MAX}")
     try:
-        document = json.loads(_inflated(what, data))
-    except (ValueError, RecursionError) as error:
-        raise MetadataCorrupt(f"{what} is not JSON: {error}") from None
+        document = parse_json(_inflated(what, data))
+    except ValueError as error:
+        raise MetadataCorrupt(f"{what} cannot be read as JSON: {error}") from None
     kind = document.pop("kind", None) if isinstance(document, dict) else None
     if not isinstance(kind, str):
         raise MetadataCorrupt(f"{what} is not a document of ledgerstream")

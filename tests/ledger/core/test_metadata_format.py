@@ -222,7 +222,7 @@ def test_end_and_length_of_a_ledger_that_is_not_closed_are_ignored() -> None:
             b"BookieMetadataFormatVersion\t2\nlength: 1\nquorumSize: x",
             "parsed at line 2, column 13",
         ),
-        (b"BookieMetadataFormatVersion\t2\n" + b"later {" * 20_000, "cannot be parsed: braces"),
+        (b"BookieMetadataFormatVersion\t2\n" + b"later {" * 2_000, "cannot be parsed: braces"),
         (b"BookieMetadataFormatVersion\t2\n\xff", "cannot be parsed"),
         (b'BookieMetadataFormatVersion\t2\npassword: "\\/"', "unknown escape"),
         (b'BookieMetadataFormatVersion\t2\npassword: "\\777"', "unknown escape"),
@@ -269,6 +269,34 @@ def test_the_error_about_malformed_text_contains_no_password() -> None:
     assert "secret" not in str(raised.value)
     assert raised.value.__cause__ is not None
     assert "secret" not in str(raised.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("body", "cause"),
+    [
+        (b"a:1\n" * 250_000, "250000 fields, limit 100000"),
+        (b"a{}\n" * 250_000, "250000 fields, limit 100000"),
+        (b"a:1 " * 20_000, "too many fields on one line"),
+        (b"a:[" + b"1," * 20_000 + b"1]", "too many fields on one line"),
+        (b" " * (4 << 20), "more than 4194304 bytes"),
+    ],
+)
+def test_text_that_would_keep_the_parser_busy_is_refused(body: bytes, cause: str) -> None:
+    with pytest.raises(MetadataCorrupt, match=cause):
+        decode(1, b"BookieMetadataFormatVersion\t2\n" + body)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_metadata_that_fills_a_node_is_within_the_limits(version: int) -> None:
+    metadata = replace(
+        OPEN,
+        fragments=tuple(Fragment(first, BOOKIES) for first in range(7_500)),
+        custom={"note": b'{"a":1,"b":[1,2,3]}' * 400},
+        format_version=version,
+    )
+    data = encode(metadata)
+    assert len(data) > 350_000
+    assert decode(1, data).fragments == metadata.fragments
 
 
 def test_text_is_ascii_as_apache_writes_it() -> None:

@@ -245,6 +245,29 @@ def test_long_metadata_is_deflated_and_takes_twenty_thousand_segments() -> None:
             decode_stream("s", damaged)
 
 
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        (b"[" + b"[]," * 5_333_000 + b"1]", "5333001 elements, limit 1000000"),
+        (b"[" + b"[]," * 900_000 + b"1]", "900001 lists and objects, limit 250000"),
+        (b'{"a":1' + b',"a":1' * 2_000_000 + b"}", "elements, limit 1000000"),
+        (b'{"kind":"stream","epoch":' + b"[" * 900 + b"]" * 900 + b"}", "nested over 32 deep"),
+    ],
+)
+def test_a_document_that_would_inflate_to_millions_of_values_is_not_parsed(
+    text: bytes, cause: str
+) -> None:
+    assert len(text) <= JSON_BYTES_MAX, "it is the parsing that is refused, not the size"
+    with pytest.raises(MetadataCorrupt, match=cause):
+        decode_stream("s", zlib.compress(text, 9))
+
+
+def test_no_document_is_written_that_a_reader_would_refuse() -> None:
+    stream = replace(EMPTY, garbage=(7,) * 1_100_000)
+    with pytest.raises(InvalidArgument, match="1000000 elements"):
+        encode_stream(stream)
+
+
 def test_namespaces_are_validated_and_read_back() -> None:
     namespace = NamespaceMetadata(name="n", retention_ms=5, compression="lz4")
     assert decode_namespace("n", encode_namespace(namespace)) == namespace
