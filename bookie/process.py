@@ -13,6 +13,7 @@ import gc
 import logging
 import os
 import random
+import shlex
 import signal
 import sys
 import time
@@ -38,9 +39,10 @@ from bookie.storage.index.rocksdb import RocksStores, index_opener
 from ledger.cli.standard_streams import announce, open_standard_streams
 from ledger.cli.supervised import wait_starter_gone
 from ledger.errors import InvalidArgument, LedgerError, MetadataUnavailable, NoSuchCluster
-from ledger.metastore import MetadataStore, open_store
+from ledger.metastore import ClusterAddress, MetadataStore, open_store
 from ledger.runtime.logs import open_log
 from ledger.runtime.network import TcpNetwork
+from ledger.runtime.private_files import readable_by_others
 
 # In the order of glibc's mallopt: return memory late; request much at once; map blocks of the size
 # of a read-ahead separately, because they live long and the holes they leave fill with smaller
@@ -103,6 +105,7 @@ def run_bookie_process(config_file: Path, *, is_child: bool) -> int:
     """
     config = load_bookie_config(config_file, os.environ, {})
     reopen_log = open_log(os.environ)
+    warn_of_readers(config, config_file)
     _tune_interpreter()
     try:
         trio.run(_serve, config, is_child, reopen_log)
@@ -117,6 +120,22 @@ def run_bookie_process(config_file: Path, *, is_child: bool) -> int:
         _log.critical("bookie shuts down cause=%s", error)
         return _EXIT_ERROR
     return 0
+
+
+def warn_of_readers(config: BookieConfig, config_file: Path) -> None:
+    """Logs which files and directories that exist can be read by every user of this machine. What
+    is made later is the owner's alone."""
+    metadata = ClusterAddress.parse(config.metadata_uri).sqlite_path
+    paths = [*config.journal_directories, *config.ledger_directories, str(config_file)]
+    for path in dict.fromkeys(paths if metadata is None else [*paths, metadata]):
+        mode = readable_by_others(path)
+        if mode is not None:
+            _log.warning(
+                "every user of this machine can read path=%s mode=%s cure=%s",
+                path,
+                mode,
+                f"chmod go-rwx {shlex.quote(path)}",
+            )
 
 
 def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:

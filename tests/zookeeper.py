@@ -58,7 +58,7 @@ class RunningZooKeeper:
             raise AssertionError(f"ZooKeeper did not start:\n{log.read_text()[-4000:]}")
 
     def _arguments(self) -> list[str]:
-        return [str(self.server.directory), str(self.server.port)]
+        return [str(self.server.directory), str(self.server.port), "conf", "cons", "mntr"]
 
     def is_answering(self) -> bool:
         return self.server.is_answering()

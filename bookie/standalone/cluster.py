@@ -26,6 +26,7 @@ from bookie.standalone.supervisor import Child, ClusterStartFailed
 from bookie.standalone.zookeeper_server import require_zookeeper
 from ledger.errors import InvalidArgument
 from ledger.metastore import ledgers_root
+from ledger.runtime.private_files import DIRECTORY_MODE, private_opener
 
 HOST = "127.0.0.1"
 SQLITE, ZOOKEEPER = "sqlite", "zookeeper"
@@ -85,7 +86,7 @@ class StandaloneLayout:
             found = free_ports(2 * count)
             layout = cls(directory, found[:count], _shareable(metadata), None, found[count:])
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         except OSError as error:
             raise InvalidArgument(
                 f"the directory {directory} cannot be made: {error.strerror}. Cure: choose another "
@@ -132,7 +133,7 @@ class StandaloneLayout:
         directory = self.bookie_directory(number)
         path = directory / "bookie.toml"
         if not path.exists():
-            directory.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
             settings = {
                 "metadata_uri": self.metadata,
                 "host": HOST,
@@ -151,7 +152,9 @@ def _write_toml(path: Path, values: dict[str, Any], comment: str = "") -> None:
     import tomli_w  # of the extra "bookie", which commands that start no process do not need
 
     new = path.with_suffix(".new")
-    new.write_text(comment + tomli_w.dumps(values), encoding="utf-8")
+    new.unlink(missing_ok=True)  # left by a process that was killed, with a mode of its own
+    with open(new, "w", encoding="utf-8", opener=private_opener) as file:
+        file.write(comment + tomli_w.dumps(values))
     new.replace(path)
 
 
@@ -217,7 +220,7 @@ def _bookie_child(layout: StandaloneLayout, number: int, say: Callable[[str], No
 
 def _zookeeper_child(layout: StandaloneLayout, say: Callable[[str], None]) -> Child:
     directory = layout.zookeeper_directory
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(DIRECTORY_MODE, exist_ok=True)
     return Child(
         f"ZooKeeper ({HOST}:{layout.zookeeper_port})",
         ["bookie.standalone.zookeeper_process", str(directory), str(layout.zookeeper_port)],
@@ -316,7 +319,7 @@ async def _wait_ready(children: list[Child]) -> None:
 
 @contextmanager
 def _sole_owner(directory: Path) -> Iterator[None]:
-    with (directory / "standalone.lock").open("w") as lock:
+    with open(directory / "standalone.lock", "w", opener=private_opener) as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -12,11 +12,13 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 import trio
 
 from ledger.errors import LedgerError
 from ledger.runtime.logs import FILE_VARIABLE
+from ledger.runtime.private_files import private_opener
 
 # A child of a supervisor that was just killed may still hold port and directory.
 _START_ATTEMPTS = 3
@@ -94,7 +96,7 @@ class Child:
 
     async def _run_once(self) -> int:
         """Starts the process and waits for its end. Stops it when cancelled."""
-        with self.log.open("ab") as log:
+        with self._opened_log() as log:
             process = await trio.lowlevel.open_process(
                 [sys.executable, "-P", "-m", *self._arguments],
                 stdin=subprocess.PIPE,
@@ -113,6 +115,9 @@ class Child:
             with trio.CancelScope(shield=True):
                 await _stop(process)
             self._pid_file.unlink(missing_ok=True)
+
+    def _opened_log(self) -> BinaryIO:
+        return open(self.log, "ab", opener=private_opener)
 
     def _record_pid(self, pid: int) -> None:
         """Writes the file atomically: scripts read it as soon as it exists."""

@@ -1,7 +1,8 @@
 """Runs a ZooKeeper server as a supervisor's child.
 
-`python -m bookie.standalone.zookeeper_process DIR PORT` becomes the Java server, so that process
-id, signals and exit code are those of the server. Before that it forks a small guard, which prints
+`python -m bookie.standalone.zookeeper_process DIR PORT [COMMAND ...]` becomes the Java server, so
+that process id, signals and exit code are those of the server; it answers these four-letter
+commands, and all its files are its owner's alone. Before that it forks a small guard, which prints
 "ready ..." once the server answers, and kills the server when the pipe on stdin is closed: then the
 supervisor is dead.
 """
@@ -14,6 +15,7 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from bookie.standalone.zookeeper_server import ZooKeeperServer
@@ -29,6 +31,7 @@ class ZooKeeperPortTaken(LedgerError):
 
 def run_zookeeper_process(server: ZooKeeperServer) -> None:
     """Becomes the server; never returns. Raises ZooKeeperMissing, ZooKeeperPortTaken."""
+    os.umask(0o077)  # Java gives a mode to no file
     command = server.command()
     _check_port(server)
     this_process = os.pidfd_open(os.getpid())
@@ -83,6 +86,8 @@ def _guard(server: ZooKeeperServer, process: int) -> None:
 
 if __name__ == "__main__":
     try:
-        run_zookeeper_process(ZooKeeperServer(Path(sys.argv[1]), int(sys.argv[2])))
+        _, directory, port, *commands = sys.argv
+        server = ZooKeeperServer(Path(directory), int(port))
+        run_zookeeper_process(replace(server, commands=(*commands,) or server.commands))
     except LedgerError as error:
         sys.exit(f"zookeeper: {error}")

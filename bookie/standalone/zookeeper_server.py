@@ -14,8 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ledger.errors import InvalidArgument
+from ledger.runtime.private_files import DIRECTORY_MODE
 
 MAIN_CLASS = "org.apache.zookeeper.server.ZooKeeperServerMain"
+CONNECTIONS_MAX = 1_000
+"""Connections in all, and of one address: on one machine all are of one. A bookie and a client have
+one each."""
 _JARS = (
     "zookeeper-*.jar",
     "netty-*.jar",
@@ -44,6 +48,9 @@ class ZooKeeperServer:
     host: str = "127.0.0.1"
     tick_ms: int = 500
     heap_mb: int = 256
+    commands: tuple[str, ...] = ("conf", "srvr")
+    """The four-letter commands it answers: `is_answering` needs conf, and srvr has counters only.
+    Others would list sessions, watches and their paths to everybody who can connect."""
 
     @property
     def address(self) -> str:
@@ -69,7 +76,7 @@ class ZooKeeperServer:
     def command(self) -> list[str]:
         """Writes the configuration; returns the command to execute. Raises ZooKeeperMissing."""
         java, jars = find_java(), find_jars()
-        self.directory.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         configuration = self.directory / "zoo.cfg"
         configuration.write_text(
             f"dataDir={property_value(str(self._data_directory))}\n"
@@ -79,9 +86,10 @@ class ZooKeeperServer:
             # A session may be as short as a test wants and as long as a slow machine needs.
             f"minSessionTimeout={self.tick_ms * 2}\n"
             "maxSessionTimeout=60000\n"
-            "maxClientCnxns=0\n"
+            f"maxClientCnxns={CONNECTIONS_MAX}\n"
+            f"maxCnxns={CONNECTIONS_MAX}\n"
             "admin.enableServer=false\n"
-            "4lw.commands.whitelist=srvr,ruok,conf,cons,dump,mntr\n"
+            f"4lw.commands.whitelist={','.join(self.commands)}\n"
             "autopurge.purgeInterval=1\n"
         )
         logging = self.directory / "log4j2.properties"

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ledger.errors import InvalidArgument
+from ledger.runtime.private_files import DIRECTORY_MODE
 
 CONTEXT_VARIABLE = "LEDGERSTREAM_CONTEXT"
 
@@ -79,7 +80,7 @@ def read_contexts() -> Contexts:
 def write_contexts(contexts: Contexts) -> None:
     """Replaces the file. Raises OSError."""
     path = contexts_file()
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
     document = {"clusters": dict(contexts.clusters), "current": contexts.current}
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -41,9 +41,16 @@ async def export(file: Path | None = None, /, *, cluster: ClusterOption = _CLUST
                 sys.stdout.write(f"{line}\n")
             return
         lines = [line async for line in export_lines(store, address.root)]
-    with file.open("x", encoding="utf-8") as output:
-        output.writelines(f"{line}\n" for line in lines)
+    _write_new(file, lines)
     sys.stderr.write(f"exported {len(lines) - 2} nodes to {file}\n")
+
+
+def _write_new(file: Path, lines: list[str]) -> None:
+    """Writes a file for its owner alone: the passwords of ledgers are in it."""
+    from ledger.runtime.private_files import private_opener
+
+    with open(file, "x", encoding="utf-8", opener=private_opener) as output:
+        output.writelines(f"{line}\n" for line in lines)
 
 
 @app.command(

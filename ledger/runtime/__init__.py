@@ -7,5 +7,6 @@
 - `drive`: runs a state machine that does no I/O of its own.
 - `network`: non-blocking transports, and TCP.
 - `parking`: how a task waits until another one wakes it.
+- `private_files`: files and directories of their owner alone.
 - `shared_loop`: the one background loop of a process.
 """

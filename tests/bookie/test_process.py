@@ -1,7 +1,15 @@
-"""A process returns the free pages of a fragmented heap to the system."""
+"""The process of a bookie: free pages are returned to the system, and open files are named."""
 
 import subprocess
 import sys
+from pathlib import Path
+
+import pytest
+
+from bookie import process
+from bookie.config import load_bookie_config
+from bookie.standalone.cluster import StandaloneLayout
+from ledger.runtime.logs import TextFormatter
 
 _HOLES = """
 import re, sys
@@ -28,3 +36,19 @@ def test_a_fragmented_heap_is_returned_to_the_system() -> None:
     given_by_itself, given_on_request = map(float, run.stdout.split())
     assert given_by_itself < 10  # of 95 MiB: the rest is kept for later allocations
     assert given_on_request > 60
+
+
+def test_a_bookie_warns_of_what_others_can_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    layout = StandaloneLayout.open(tmp_path / "a b", 1)
+    file = layout.bookie_config(1)
+    config = load_bookie_config(file, {}, {})
+    modes = dict.fromkeys([str(file), f"{layout.directory}/cluster.db"], "0644")
+    monkeypatch.setattr(process, "readable_by_others", modes.get)
+    process.warn_of_readers(config, file)
+    shown = [TextFormatter().format(record).partition("path=")[2] for record in caplog.records]
+    assert shown == [
+        f'"{path}" mode=0644 cure="chmod go-rwx \'{path}\'"'
+        for path in (file, layout.directory / "cluster.db")
+    ]

@@ -27,6 +27,7 @@ from bookie.storage.disk.reads import (
 from bookie.storage.disk.threads import FOREVER, BlockingCallPool, DiskThreads, Threads
 from bookie.storage.disk.writes import DirectWrites, open_direct_write
 from bookie.storage.yielding import waiting_for_thread
+from ledger.runtime.private_files import DIRECTORY_MODE, FILE_MODE
 
 
 def sync_directory(path: str) -> None:
@@ -49,7 +50,7 @@ def make_directory(path: str) -> None:
             sync_directory(os.path.dirname(path.rstrip("/")) or ("/" if path[0] == "/" else "."))
     for name in reversed(missing):
         try:
-            os.mkdir(name, 0o750)
+            os.mkdir(name, DIRECTORY_MODE)
         except FileExistsError:
             if not os.path.isdir(name):
                 raise
@@ -310,7 +311,7 @@ class RealDisk:
     ) -> RealFile:
         flags = self.OPEN_FLAGS | os.O_CLOEXEC | (os.O_CREAT | os.O_EXCL if is_new else 0)
         directory = os.path.dirname(path)
-        fd = await self._call(directory, lambda: os.open(path, flags, 0o640))
+        fd = await self._call(directory, lambda: os.open(path, flags, FILE_MODE))
         try:
             return RealFile(
                 fd,
@@ -334,7 +335,7 @@ class RealDisk:
     async def replace_file(self, path: str, data: bytes) -> None:
         def do() -> None:
             temporary = path + ".tmp"
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
             try:
                 _write_all(fd, 0, [data])
                 os.fsync(fd)
@@ -375,7 +376,7 @@ class RealDisk:
 
     async def lock(self, path: str) -> None:
         def do() -> int:
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
             lock_file(fd, fcntl.LOCK_EX, path)
             with contextlib.suppress(OSError):  # for messages only; the disk may be full
                 os.ftruncate(fd, 0)

@@ -20,7 +20,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
@@ -43,6 +43,7 @@ from rocksdict import (
 from bookie.storage.disk.disk import Disk
 from bookie.storage.index.key_value import INDEX_CURE, IndexDamaged, IndexUnreadable
 from ledger.errors import BookieIoError, InvalidArgument
+from ledger.runtime.private_files import DIRECTORY_MODE
 
 _CONFIG_FILE: Final = "rocksdict-config.json"
 """A file of the package: how keys are encoded."""
@@ -138,6 +139,10 @@ class RocksKeyValue:
                     f"index {path} cannot be opened to read: {error}. Cure: make it readable, and "
                     "have a directory for temporary files (TMPDIR) with a little room"
                 ) from error
+        else:
+            # The files in it have the mode that the umask gives.
+            with suppress(OSError):  # RocksDB finds what is wrong, and says it
+                os.mkdir(path, DIRECTORY_MODE)
         access = AccessType.read_only() if is_read_only else AccessType.read_write()
         try:
             rocks = _rocks_options(options or RocksOptions())

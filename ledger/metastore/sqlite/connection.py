@@ -11,11 +11,12 @@ import os
 import sqlite3
 import stat
 import urllib.parse
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Final
 
 from ledger.errors import InvalidArgument, MetadataCorrupt, MetadataUnavailable, NoSuchCluster
 from ledger.metastore.sqlite.snapshot import transaction
+from ledger.runtime.private_files import make_private_file
 
 BUSY_TIMEOUT_S = 5.0
 APPLICATION_ID: Final = 0x4C535452
@@ -200,7 +201,11 @@ def _another_program(path: str, application: int) -> MetadataCorrupt:
 
 
 def connect(path: str, busy_timeout_s: float, *, may_create: bool = False) -> sqlite3.Connection:
-    """Opens a connection. With `may_create` the file is created if it is missing."""
+    """Opens a connection. With `may_create` the file is created if it is missing: for its owner
+    alone, because passwords of ledgers are in it. SQLite gives its mode to the files beside it."""
+    if may_create:
+        with suppress(OSError):  # SQLite finds what is wrong, and says it
+            make_private_file(os.path.abspath(path))
     return _open(path, f"mode={'rwc' if may_create else 'rw'}", busy_timeout_s)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from bookie.config import load_bookie_config
 from bookie.standalone.cluster import StandaloneLayout
-from bookie.standalone.zookeeper_server import find_java, property_value
+from bookie.standalone.zookeeper_server import ZooKeeperServer, find_java, property_value
 from ledger.errors import InvalidArgument
 from ledger.metastore import ClusterAddress, open_store
 
@@ -95,3 +95,26 @@ def test_java_reads_the_values_as_they_were(tmp_path: Path) -> None:
         command = [find_java(), str(tmp_path / "Print.java"), str(tmp_path / "p.cfg")]
         read = subprocess.run(command, capture_output=True, check=True, timeout=60).stdout
         assert read.decode() == name
+
+
+def test_what_a_cluster_writes_is_its_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        layout = StandaloneLayout.open(tmp_path / "cluster", 1)
+        config = layout.bookie_config(1)
+    finally:
+        os.umask(before)
+    paths = [layout.directory, layout.directory / "standalone.toml", config.parent, config]
+    assert [path.stat().st_mode & 0o777 for path in paths] == [0o700, 0o600, 0o700, 0o600]
+
+
+@pytest.mark.skipif(shutil.which("java") is None, reason="needs Java")
+def test_the_zookeeper_server_offers_no_more_than_is_needed(tmp_path: Path) -> None:
+    ZooKeeperServer(tmp_path / "zookeeper", 1).command()
+    lines = (tmp_path / "zookeeper" / "zoo.cfg").read_text().splitlines()
+    settings = dict(line.split("=", 1) for line in lines)
+    assert settings["clientPortAddress"] == "127.0.0.1"
+    assert settings["4lw.commands.whitelist"] == "conf,srvr"
+    assert settings["admin.enableServer"] == "false"
+    assert settings["maxClientCnxns"] == settings["maxCnxns"] == "1000"
+    assert (tmp_path / "zookeeper").stat().st_mode & 0o777 == 0o700

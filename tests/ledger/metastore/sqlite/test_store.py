@@ -342,3 +342,28 @@ async def test_a_busy_event_loop_loses_no_session(tmp_path: Path) -> None:
         time.sleep(1.5)  # noqa: ASYNC251 - the loop is at work, and does nothing else
         await other.children("/")  # searches for dead sessions
         await other.get("/e")
+
+
+def modes_in(directory: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mode & 0o777 for path in directory.iterdir()}
+
+
+async def test_the_files_of_a_new_store_are_its_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        async with open_sqlite(str(tmp_path / "c.db")) as store:
+            await store.create("/a", b"the password of a ledger")
+            modes = modes_in(tmp_path)
+    finally:
+        os.umask(before)
+    assert modes == {"c.db": 0o600, "c.db-wal": 0o600, "c.db-shm": 0o600}
+
+
+async def test_the_mode_of_a_store_that_exists_is_not_changed(tmp_path: Path) -> None:
+    file = tmp_path / "c.db"
+    async with open_sqlite(str(file)):
+        pass
+    file.chmod(0o664)
+    async with open_sqlite(str(file)):
+        pass
+    assert file.stat().st_mode & 0o777 == 0o664
