@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ledger.cli.output import EXIT_ERROR, OutputOption, print_json, remark
+from ledger.cli.output import EXIT_ERROR, OutputOption, print_json, print_line, remark
 
 if TYPE_CHECKING:
     from bookie.cli.inspect import Line
@@ -80,7 +80,7 @@ async def check(config: Path, output: OutputOption) -> int:
     else:
         output.show(report.summary(), title=f"check of {config}")
         for finding in report.findings:
-            sys.stdout.write(f"{finding}\n")
+            print_line(str(finding))
         for severity, count in report.found.items():
             shown = sum(finding.severity is severity for finding in report.findings)
             if count > shown:
@@ -120,7 +120,7 @@ async def rebuild_index(config: Path, directory: str | None, output: OutputOptio
                 continue
             output.show(found, title=f"index of {one}")
             for line in left_out:
-                sys.stdout.write(f"left out: {line}\n")
+                print_line(f"left out: {line}")
     return 0 if is_all else EXIT_ERROR
 
 
@@ -151,7 +151,7 @@ class _Shown:
                 for name, value in line.items()
                 if name != "kind" and (name != "problem" or value)
             )
-            sys.stdout.write(f"{line['kind']}{''.join(fields)}\n")
+            print_line(f"{line['kind']}{''.join(fields)}")
         return False
 
     def show(self, lines: Iterable[Line]) -> None:

@@ -263,13 +263,15 @@ def _bar(bookie: str) -> Iterator[Callable[[DecommissionProgress], None]]:
         TransferSpeedColumn,
     )
 
+    from ledger.shown_text import shown_text
+
     columns = (
         TextColumn("{task.fields[ledgers]:,} ledgers left"),
         BarColumn(),
         DownloadColumn(),
         TransferSpeedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[why]}"),
+        TextColumn("{task.fields[why]}", markup=False),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task("decommission", total=None, ledgers=0, why="")
@@ -280,7 +282,7 @@ def _bar(bookie: str) -> Iterator[Callable[[DecommissionProgress], None]]:
                 completed=now.bytes_total - now.bytes_left,
                 total=now.bytes_total,
                 ledgers=now.ledgers_left,
-                why=f"waits: {next(iter(now.reasons))}" if now.reasons else "",
+                why=shown_text(f"waits: {next(iter(now.reasons))}") if now.reasons else "",
             )
 
         yield show

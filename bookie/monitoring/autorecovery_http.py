@@ -12,17 +12,18 @@ from typing import Final, TypeGuard
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from bookie.bookie import Bookie
-from bookie.monitoring.http_bodies import Handler, json_object
+from bookie.monitoring.http_bodies import EscapedJson, Handler, json_object
 from ledger.errors import InvalidArgument, LedgerError, MetadataCorrupt, NodeExists, RetryableError
 from ledger.metastore.decommissions import Decommission, Decommissions
 from ledger.metastore.election import AuditorElection
 from ledger.metastore.paths import check_bookie_id
 from ledger.metastore.underreplication import UnderreplicationStore
 from ledger.runtime.concurrency import map_bounded
+from ledger.shown_text import shown_text
 
 DELAY_S_MAX: Final = 999_999_999
 _SHOWN_MAX: Final = 100
@@ -60,7 +61,7 @@ class AutoRecoveryHttp:
     # ---- the cluster's state
 
     async def _status(self, _: Request) -> Response:
-        return JSONResponse({"enabled": await self._marks.is_enabled()})
+        return EscapedJson({"enabled": await self._marks.is_enabled()})
 
     async def _set_status(self, request: Request) -> Response:
         wanted = request.query_params.get("enabled", "").lower()
@@ -73,7 +74,7 @@ class AutoRecoveryHttp:
         auditor = await self._election.auditor()
         if auditor is None:
             return PlainTextResponse("No auditor elected", 404)
-        return PlainTextResponse(f"Auditor: {auditor}")
+        return PlainTextResponse(f"Auditor: {shown_text(auditor)}")
 
     async def _list(self, request: Request) -> Response:
         missing = request.query_params.get("missingreplica", "").strip()
@@ -94,7 +95,7 @@ class AutoRecoveryHttp:
             marked = [one for one, is_one in zip(marked, chosen, strict=True) if is_one]
         if not marked:
             return PlainTextResponse("No under replicated ledgers found", 404)
-        return JSONResponse(marked)
+        return EscapedJson(marked)
 
     # ---- audits
 

@@ -16,13 +16,13 @@ from prometheus_client import CollectorRegistry
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bookie.core.compaction import CompactionKind
 from bookie.monitoring.autorecovery_http import AutoRecoveryHttp
-from bookie.monitoring.http_bodies import Handler, json_object
+from bookie.monitoring.http_bodies import EscapedJson, Handler, json_object
 from bookie.monitoring.prometheus import BookieMetrics
 from bookie.monitoring.report import report, without_credentials
 from bookie.monitoring.snapshot import Observer, ServerStatus
@@ -80,7 +80,7 @@ class BookieHttp:
     async def _healthz(self, _: Request) -> Response:
         status = self._observer.status
         is_up = self._observer.is_ready and status is not ServerStatus.UNREGISTERED
-        return JSONResponse({"status": status.name.lower()}, 200 if is_up else 503)
+        return EscapedJson({"status": status.name.lower()}, 200 if is_up else 503)
 
     async def _is_ready(self, _: Request) -> Response:
         if self._observer.is_ready:
@@ -104,11 +104,11 @@ class BookieHttp:
         return Response(text, headers={"Content-Type": content_type})
 
     async def _report(self, _: Request) -> Response:
-        return JSONResponse(report(await self._observer.snapshot(), self._bookie.config))
+        return EscapedJson(report(await self._observer.snapshot(), self._bookie.config))
 
     async def _state(self, _: Request) -> Response:
         is_served = self._observer.status is not ServerStatus.UNREGISTERED
-        return JSONResponse(
+        return EscapedJson(
             {
                 "running": self._observer.is_ready,
                 "readOnly": self._observer.status is ServerStatus.READ_ONLY,
@@ -120,7 +120,7 @@ class BookieHttp:
         )
 
     async def _read_only(self, _: Request) -> Response:
-        return JSONResponse({"readOnly": self._observer.status is ServerStatus.READ_ONLY})
+        return EscapedJson({"readOnly": self._observer.status is ServerStatus.READ_ONLY})
 
     async def _force(self, request: Request) -> Response:
         found = await json_object(request, "an object with readOnly, true or false")
@@ -129,14 +129,14 @@ class BookieHttp:
             raise HTTPException(400, "the body must be an object with readOnly, true or false")
         self._bookie.force_read_only(is_read_only)
         # The state from now on: with a full disk the bookie is read-only in any case.
-        return JSONResponse({"readOnly": self._bookie.disk_monitor.gate.is_read_only})
+        return EscapedJson({"readOnly": self._bookie.disk_monitor.gate.is_read_only})
 
     async def _info(self, _: Request) -> Response:
         try:
             total, free = await self._bookie.space()
         except OSError as error:
             raise HTTPException(500, f"the space of the disk cannot be read: {error}") from error
-        return JSONResponse({"freeSpace": free, "totalSpace": total})
+        return EscapedJson({"freeSpace": free, "totalSpace": total})
 
     async def _last_log_mark(self, _: Request) -> Response:
         directories = self._bookie.config.journal_directories
@@ -146,14 +146,14 @@ class BookieHttp:
             of = f" in {directories[number]}" if len(directories) > 1 else ""
             name = f"LastLogMark: Journal Id - {mark.file_id}({mark.file_id:x}.journal){of}"
             found[name] = f"Pos - {mark.offset}"
-        return JSONResponse(found)
+        return EscapedJson(found)
 
     async def _list_files(self, request: Request) -> Response:
         kind = request.query_params.get("file_type")
         if kind not in (None, *_FILE_KINDS):
             raise HTTPException(400, f"file_type is {kind!r}, must be one of {_FILE_KINDS}")
         files = await self._observer.files()
-        return JSONResponse(
+        return EscapedJson(
             {
                 f"{one} files": "".join(f"{name}\t" for name in files[one])
                 for one in ([kind] if kind else _FILE_KINDS)
@@ -170,13 +170,13 @@ class BookieHttp:
 
     async def _config(self, _: Request) -> Response:
         settings = dataclasses.asdict(self._bookie.config)
-        return JSONResponse({name: without_credentials(value) for name, value in settings.items()})
+        return EscapedJson({name: without_credentials(value) for name, value in settings.items()})
 
     # ---- garbage
 
     async def _garbage(self, _: Request) -> Response:
         is_forced = self._bookie.is_collection_forced
-        return JSONResponse({"is_in_force_gc": "true" if is_forced else "false"})
+        return EscapedJson({"is_in_force_gc": "true" if is_forced else "false"})
 
     async def _collect_garbage(self, request: Request) -> Response:
         switches = await _switches(request, "force")
@@ -184,11 +184,11 @@ class BookieHttp:
         if not switches:
             kinds = [CompactionKind.MAJOR]
         self._bookie.force_collection(max(kinds, default=CompactionKind.NONE))
-        return JSONResponse(f"Triggered GC on BookieServer: {self._bookie.bookie_id}")
+        return EscapedJson(f"Triggered GC on BookieServer: {self._bookie.bookie_id}")
 
     async def _garbage_details(self, _: Request) -> Response:
         assert self._bookie.storage is not None
-        return JSONResponse(
+        return EscapedJson(
             [
                 {
                     "directory": one.directory,
@@ -202,7 +202,7 @@ class BookieHttp:
     async def _suspended(self, _: Request) -> Response:
         assert self._bookie.storage is not None
         ask = self._bookie.storage.is_compaction_suspended
-        return JSONResponse(
+        return EscapedJson(
             {
                 "isMajorGcSuspended": "true" if ask(CompactionKind.MAJOR) else "false",
                 "isMinorGcSuspended": "true" if ask(CompactionKind.MINOR) else "false",
@@ -227,7 +227,7 @@ class BookieHttp:
         for kind in kinds:
             switch(kind)
         done = ", ".join(f"{verb.capitalize()} {kind.name.lower()}GC" for kind in kinds)
-        return JSONResponse(f"{done} on BookieServer: {self._bookie.bookie_id}")
+        return EscapedJson(f"{done} on BookieServer: {self._bookie.bookie_id}")
 
 
 async def _switches(request: Request, verb: str) -> dict[CompactionKind, bool]:
@@ -246,12 +246,12 @@ async def _switches(request: Request, verb: str) -> dict[CompactionKind, bool]:
 
 async def _failed(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
+    return EscapedJson({"error": error.detail}, error.status_code, headers=error.headers)
 
 
 async def _broken(request: Request, error: Exception) -> Response:
     _log.error("http request failed path=%s cause=%r", request.url.path, error)
-    return JSONResponse({"error": f"{type(error).__name__}: see the bookie's log"}, 500)
+    return EscapedJson({"error": f"{type(error).__name__}: see the bookie's log"}, 500)
 
 
 class _OwnHostsOnly:
@@ -266,7 +266,7 @@ class _OwnHostsOnly:
             host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")
             if not _is_own(host):
                 refusal = {"error": f"Host is {host[:100]!r}, must be an address or localhost"}
-                await JSONResponse(refusal, 403)(scope, receive, send)
+                await EscapedJson(refusal, 403)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 

@@ -1,4 +1,4 @@
-"""The bodies of HTTP requests: JSON objects of a few bytes."""
+"""The bodies of HTTP requests, which are JSON objects of a few bytes, and those of answers."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ from contextlib import aclosing
 
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
+
+from ledger.shown_text import escaped_json
 
 BODY_BYTES_MAX = 4096
 
 Handler = Callable[[Request], Awaitable[Response]]
+
+
+class EscapedJson(JSONResponse):
+    """An answer in JSON that a terminal may show: causes of errors quote what others wrote."""
+
+    def render(self, content: object) -> bytes:
+        return escaped_json(super().render(content).decode()).encode()
 
 
 async def json_object(request: Request, wanted: str) -> dict[str, object]:

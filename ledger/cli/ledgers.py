@@ -7,12 +7,11 @@ claims it by a compare-and-set of its metadata, and closes it at the end.
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import App
+from cyclopts import App, Parameter
 
 from ledger.cli.lines import FileOrStdin
 from ledger.cli.output import (
@@ -22,7 +21,9 @@ from ledger.cli.output import (
     OutputOption,
     examples,
     print_json,
+    print_line,
     remark,
+    stored_bytes_shown,
     text_or_base64,
     time_of,
     usage,
@@ -140,7 +141,7 @@ async def create(
     if output.json:
         print_json({"ledger_id": ledger_id})
     else:
-        sys.stdout.write(f"{ledger_id}\n")
+        print_line(str(ledger_id))
 
 
 @app.command(help_epilogue=examples("ledgerstream ledger append 7 lines.txt"))
@@ -204,12 +205,14 @@ def _digest_type(name: DigestName | None) -> DigestType | None:
     return None if name is None else DigestType[name.upper()]
 
 
-def _write_entries(entries: list[Entry], output: OutputOption) -> None:
+def _write_entries(
+    entries: list[Entry], output: OutputOption, shown: Callable[[bytes], bytes]
+) -> None:
     if output.json:
         for entry in entries:
             print_json({"entry": entry.entry_id, "payload": text_or_base64(bytes(entry.payload))})
     else:
-        write_output(b"".join(bytes(entry.payload) + b"\n" for entry in entries))
+        write_output(b"".join(shown(bytes(entry.payload)) + b"\n" for entry in entries))
 
 
 async def _last_readable(reader: LedgerReader) -> int:
@@ -227,6 +230,7 @@ async def read(
     last: AtLeastZero | None = None,
     password: str = "",
     digest: DigestName | None = None,
+    raw: Annotated[bool, Parameter(negative="")] = False,
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
@@ -240,9 +244,13 @@ async def read(
         Last entry id; default: the last add confirmed.
     digest
         For a ledger whose metadata is too old to name one.
+    raw
+        Print payloads as they are on a terminal, too, where control characters are shown as \\x1b
+        without it. A pipe or a file always gets them as they are.
     """
     from ledger.client import LedgerClient
 
+    shown = stored_bytes_shown(is_raw=raw)
     async with (
         LedgerClient.connect(cluster.uri) as client,
         client.open_ledger(
@@ -258,7 +266,7 @@ async def read(
         if first > end:
             return
         async for entries in reader.entries(first, end):
-            _write_entries(entries, output)
+            _write_entries(entries, output, shown)
 
 
 @app.command(help_epilogue=examples("ledgerstream ledger recover 7"))

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from ledger.cli.output import ClusterOption, OutputOption, UsageError, examples, time_of
+from ledger.cli.output import ClusterOption, OutputOption, UsageError, examples, remark, time_of
 
 app = App(
     name="metadata",
@@ -42,7 +42,7 @@ async def export(file: Path | None = None, /, *, cluster: ClusterOption = _CLUST
             return
         lines = [line async for line in export_lines(store, address.root)]
     _write_new(file, lines)
-    sys.stderr.write(f"exported {len(lines) - 2} nodes to {file}\n")
+    remark(f"exported {len(lines) - 2} nodes to {file}")
 
 
 def _write_new(file: Path, lines: list[str]) -> None:
@@ -76,7 +76,7 @@ async def import_(file: Path, /, *, cluster: ClusterOption = _CLUSTER) -> None:
     address = ClusterAddress.parse(cluster.uri)
     async with open_store(address, may_create=True) as store:
         count = await import_backup(store, address.root, backup)
-    sys.stderr.write(f"imported {count} nodes from {file}\n")
+    remark(f"imported {count} nodes from {file}")
 
 
 @app.command(help_epilogue=examples("ledgerstream metadata restores"))

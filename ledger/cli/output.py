@@ -29,6 +29,7 @@ from ledger.cli.standard_streams import (
 from ledger.cli.tables import Page, page_of_stdout, property_lines, row_lines
 from ledger.core.times import time_text
 from ledger.errors import InvalidArgument, LedgerError, MetadataUnavailable
+from ledger.shown_text import escaped_json, shown_bytes, shown_text
 
 AtLeastZero = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 AtLeastOne = Annotated[int, Parameter(validator=validators.Number(gte=1))]
@@ -143,21 +144,26 @@ class OutputOption:
 
     def say(self, line: str) -> None:
         """Prints a line of a result for people."""
-        self._print([line])
+        print_line(line)
 
     @property
     def _page(self) -> Page:
         return page_of_stdout(is_wide=self.wide)
 
     def _print(self, lines: Sequence[str]) -> None:
-        write_output("".join(f"{line}\n" for line in lines).encode("utf-8", "backslashreplace"))
+        write_output("".join(f"{line}\n" for line in lines).encode())
 
 
 def print_json(data: object) -> None:
     """Prints one line in UTF-8, whatever the locale is, and flushes it, so that a program at the
     other end of a pipe gets it."""
-    text = json.dumps(data, default=_plain, ensure_ascii=False)
-    write_output(text.encode("utf-8", "backslashreplace") + b"\n")
+    text = escaped_json(json.dumps(data, default=_plain, ensure_ascii=False))
+    write_output(text.encode() + b"\n")
+
+
+def print_line(text: str) -> None:
+    """Prints a line of a result, as `shown_text`, and flushes it."""
+    write_output(shown_text(text).encode() + b"\n")
 
 
 def _plain(value: object) -> object:
@@ -175,8 +181,8 @@ def text_or_base64(value: bytes) -> str | dict[str, str]:
 
 
 def remark(text: str) -> None:
-    """Prints a line for people to stderr."""
-    sys.stderr.write(text + "\n")
+    """Prints a line for people to stderr, as `shown_text`."""
+    sys.stderr.write(f"{shown_text(text)}\n")
     sys.stderr.flush()
 
 
@@ -186,10 +192,17 @@ def time_of(milliseconds: int | None) -> str | int | None:
 
 
 def write_output(data: bytes) -> None:
-    """Writes bytes to stdout and flushes them. Raises OutputClosed, StandardStreamFailed."""
+    """Writes bytes to stdout as they are, and flushes them. What others wrote passes
+    `stored_bytes_shown` or `shown_text` before. Raises OutputClosed, StandardStreamFailed."""
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
+
+
+def stored_bytes_shown(*, is_raw: bool) -> Callable[[bytes], bytes]:
+    """Returns the function for stored bytes that are written to stdout: on a terminal they become
+    `shown_text`, unless `is_raw`; a pipe or a file gets them as they are."""
+    return bytes if is_raw or not sys.stdout.isatty() else shown_bytes
 
 
 def causes_of(error: BaseException) -> Iterator[BaseException]:

@@ -16,6 +16,8 @@ import select
 import sys
 from typing import TYPE_CHECKING
 
+from ledger.shown_text import shown_text
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -127,7 +129,7 @@ def announce(text: str) -> None:
     """Prints a line for the process that started this one. Without a reader it is dropped: a server
     must not end because nothing waits until it is ready."""
     try:
-        sys.stdout.write(f"{text}\n")
+        sys.stdout.write(f"{shown_text(text)}\n")
         sys.stdout.flush()
     except (OutputClosed, StandardStreamFailed):
         drop_output()

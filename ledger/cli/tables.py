@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from ledger.shown_text import shown_text
 from ledger.units import duration_text, size_text
 
 WIDTH_DEFAULT = 80
@@ -53,14 +54,17 @@ def page_of_stdout(*, is_wide: bool) -> Page:
 
 def property_lines(data: Mapping[str, object], title: str, page: Page) -> list[str]:
     """Returns the lines of one object: a name and a value each."""
-    rows = [(_heading(name, [value]), _cell(name, value, page)) for name, value in data.items()]
+    rows = [
+        (shown_text(_heading(name, [value])), shown_text(_cell(name, value, page)))
+        for name, value in data.items()
+    ]
     if page.width is None:
-        return ["\t".join(map(_one_line, row)) for row in rows]
+        return ["\t".join(row) for row in rows]
     name_width = max((_width(name) for name, _ in rows), default=0)
     room = page.width - name_width - len(_GAP)
-    lines = [_styled(_one_line(title), page)]
+    lines = [_styled(shown_text(title), page)]
     for name, value in rows:
-        folded = [_one_line(value)] if page.is_wide else _folded(_one_line(value), max(room, 8))
+        folded = [value] if page.is_wide else _folded(value, max(room, 8))
         lines += [
             f"{_padded(name if number == 0 else '', name_width)}{_GAP}{part}".rstrip()
             for number, part in enumerate(folded)
@@ -73,7 +77,7 @@ def row_lines(
 ) -> tuple[list[str], list[str]]:
     """Returns the lines of a table with a row for each item, and the headings left out."""
     names = list(items[0])
-    rows = [[_one_line(_cell(name, item[name], page)) for name in names] for item in items]
+    rows = [[shown_text(_cell(name, item[name], page)) for name in names] for item in items]
     if page.width is None:
         return ["\t".join(row) for row in rows], []
     columns = [
@@ -85,7 +89,7 @@ def row_lines(
         for number, name in enumerate(names)
     ]
     shown = columns if page.is_wide else _fitting(columns, page.width)
-    lines = [_styled(_one_line(title), page)]
+    lines = [_styled(shown_text(title), page)]
     heading = _GAP.join(_padded(c.heading, c.width, c.is_number) for c in shown)
     lines.append(_styled(heading.rstrip(), page))
     for number in range(len(rows)):
@@ -182,11 +186,6 @@ def _age(text: str, now: datetime) -> str | None:
     seconds = int((now - moment).total_seconds())
     amount = duration_text(abs(seconds) * 1000)
     return f"{amount} ago" if seconds >= 0 else f"in {amount}"
-
-
-def _one_line(text: str) -> str:
-    """Returns text without characters that would move the cursor or break a row."""
-    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _width(text: str) -> int:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
 
 from ledger.errors import InvalidArgument
+from ledger.shown_text import escaped_json, shown_text
 
 LEVEL_VARIABLE = "LEDGERSTREAM_LOG_LEVEL"
 FORMAT_VARIABLE = "LEDGERSTREAM_LOG_FORMAT"
@@ -43,7 +44,7 @@ def _parts(record: logging.LogRecord) -> Iterator[tuple[str | None, str]]:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split("\n"))
+    return shown_text(" ".join(text.split("\n")))
 
 
 class TextFormatter(logging.Formatter):
@@ -54,7 +55,10 @@ class TextFormatter(logging.Formatter):
             value if key is None else f"{key}={_quoted(value)}" for key, value in _parts(record)
         )
         line = f"{_time_of(record)} {record.levelname} {record.name} {_one_line(text)}"
-        return line if not record.exc_info else f"{line}\n{self.formatException(record.exc_info)}"
+        if not record.exc_info:
+            return line
+        lines = self.formatException(record.exc_info).split("\n")
+        return "\n".join([line, *map(shown_text, lines)])
 
 
 class JsonFormatter(logging.Formatter):
@@ -76,14 +80,15 @@ class JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return escaped_json(json.dumps(line, ensure_ascii=False))
 
 
 _OWN = ("time", "level", "logger", "event", "traceback")
 
 
 def _quoted(value: str) -> str:
-    return value if _PLAIN.match(value) else json.dumps(value, ensure_ascii=False)
+    is_plain = _PLAIN.match(value) and shown_text(value) == value
+    return value if is_plain else escaped_json(json.dumps(value, ensure_ascii=False))
 
 
 def _time_of(record: logging.LogRecord) -> str:

@@ -1,7 +1,8 @@
 """`ledgerstream read`, `tail`: print records as lines, in a format, or as JSON with all columns.
 
 A value is written unchanged, followed by a newline, and flushed at once: only JSON and base64
-separate values that contain newlines. Several streams, patterns, and the partitions of a stream are
+separate values that contain newlines. A terminal gets it as text without control characters, unless
+--raw asks for the bytes. Several streams, patterns, and the partitions of a stream are
 merged by time.
 """
 
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from ledger.cli.output import ClusterOption, remark, usage, write_output
+from ledger.cli.output import ClusterOption, remark, stored_bytes_shown, usage, write_output
 from stream.cli.record_text import Shown
 from stream.cli.selection import SelectOption, StartOption
 
@@ -68,6 +69,10 @@ class ShowOption:
     json: Annotated[bool, Parameter(negative="")] = False
     """The same as `-o json`."""
 
+    raw: Annotated[bool, Parameter(negative="")] = False
+    """Print values, keys and headers as they are on a terminal, too, where control characters are
+    shown as \\x1b without it. A pipe or a file always gets them as they are."""
+
     @property
     @usage()
     def _shown(self) -> Shown:
@@ -90,7 +95,7 @@ class ShowOption:
 
         shown = self._shown
         if shown != "json":
-            return record_text(shown, self.format)
+            return record_text(shown, self.format, stored_bytes_shown(is_raw=self.raw))
         if self.format is not None:
             raise InvalidArgument(
                 "JSON has all of a record: -f goes with -o value or -o base64, not with JSON"
@@ -293,6 +298,7 @@ class _Printer:
         self._left = sys.maxsize if selection.count is None else selection.count
         self._text = shown.text()
         self._are_values = selection.is_all and shown.are_values
+        self._stored = stored_bytes_shown(is_raw=shown.raw)
 
     @property
     def has_room(self) -> bool:
@@ -313,7 +319,8 @@ class _Printer:
         if not self._are_values:
             return self.show_records(batch.records(), stream)
         if self._left > 0:
-            write_output(b"\n".join(batch.values()[: self._left]) + b"\n")
+            values = map(self._stored, batch.values()[: self._left])
+            write_output(b"\n".join(values) + b"\n")
         self._left -= len(batch)
         return self._left > 0
 

@@ -1,6 +1,7 @@
 """How `read` and `tail` print a record: its value, as JSON, or by a format like '%k %v\\n'.
 
-Bytes are printed as they are stored, or as base64; times that no calendar has are numbers.
+Bytes are printed as they are stored, as text without control characters (on a terminal), or as
+base64; times that no calendar has are numbers.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Literal
 
 from ledger.cli.output import text_or_base64
 from ledger.core.times import time_text
+from ledger.shown_text import escaped_json
 from stream.core.entry.records import NULL, Record
 
 Shown = Literal["value", "json", "base64"]
@@ -47,19 +49,17 @@ def _header_pairs(record: Record) -> list[list[object]]:
 
 def json_line(record: Record, stream: str | None) -> bytes:
     """Returns `json_of` as a line."""
-    return json.dumps(json_of(record, stream), ensure_ascii=False).encode() + b"\n"
+    text = json.dumps(json_of(record, stream), ensure_ascii=False)
+    return escaped_json(text).encode() + b"\n"
 
 
-def _stored(content: bytes) -> bytes:
-    return content
-
-
-def record_text(shown: Shown, form: str | None) -> RecordText:
-    """Returns the function that prints records. Raises InvalidArgument for a wrong format."""
-    encode: _Encode = base64.b64encode if shown == "base64" else _stored
+def record_text(shown: Shown, form: str | None, stored: _Encode = bytes) -> RecordText:
+    """Returns the function that prints records; `stored` is that for what a record holds. Raises
+    InvalidArgument for a wrong format."""
+    encode: _Encode = base64.b64encode if shown == "base64" else stored
     if form is None:
         return lambda record, stream: encode(record.value) + b"\n"
-    return _formatted(form, encode)
+    return _formatted(form, encode, stored)
 
 
 def _length(content: bytes | None) -> int:
@@ -70,13 +70,13 @@ def _event_time(record: Record) -> str | int | None:
     return None if record.event_time_ms is None else time_text(record.event_time_ms)
 
 
-_BYTES: dict[str, tuple[str, Callable[[Record, _Encode], bytes]]] = {
-    "v": ("value", lambda record, encode: encode(record.value)),
-    "k": ("key, empty if there is none", lambda record, encode: encode(record.key or b"")),
+_BYTES: dict[str, tuple[str, Callable[[Record, _Encode, _Encode], bytes]]] = {
+    "v": ("value", lambda record, encode, stored: encode(record.value)),
+    "k": ("key, empty if there is none", lambda record, encode, stored: encode(record.key or b"")),
     "h": (
         "headers, NAME=VALUE,...",
-        lambda record, encode: b",".join(
-            name.encode() + b"=" + encode(content) for name, content in record.headers
+        lambda record, encode, stored: b",".join(
+            stored(name.encode()) + b"=" + encode(content) for name, content in record.headers
         ),
     ),
 }
@@ -100,13 +100,13 @@ FORMAT_FIELDS = {
 """Each field of a format, and what it prints."""
 
 
-def _formatted(form: str, encode: _Encode) -> RecordText:
+def _formatted(form: str, encode: _Encode, stored: _Encode) -> RecordText:
     """Returns the function of a format; nothing is added to it, and no end of line either."""
     pieces: list[RecordText] = []
     rest = iter(os.fsencode(form).decode("utf-8", "surrogateescape"))
     for character in rest:
         if character == "%":
-            pieces.append(_field(next(rest, ""), encode))
+            pieces.append(_field(next(rest, ""), encode, stored))
         elif character == "\\":
             pieces.append(_constant(_escaped(rest)))
         else:
@@ -118,19 +118,19 @@ def _constant(text: bytes) -> RecordText:
     return lambda record, stream: text
 
 
-def _field(letter: str, encode: _Encode) -> RecordText:
+def _field(letter: str, encode: _Encode, stored: _Encode) -> RecordText:
     from ledger.errors import InvalidArgument
 
     if letter in _BYTES:
         content = _BYTES[letter][1]
-        return lambda record, stream: content(record, encode)
+        return lambda record, stream: content(record, encode, stored)
     if letter not in _FACTS:
         raise InvalidArgument(f"--format: there is no %{letter}; use {', '.join(FORMAT_FIELDS)}")
     fact = _FACTS[letter][1]
 
     def text(record: Record, stream: str) -> bytes:
         found = fact(record, stream)
-        return b"" if found is None else str(found).encode()
+        return b"" if found is None else stored(str(found).encode())
 
     return text
 

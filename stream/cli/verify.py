@@ -201,6 +201,7 @@ async def _verify_file(
 @contextmanager
 def _progress() -> Iterator[OnProgress]:
     """Shows a bar on a terminal, and a line every few seconds elsewhere; on stderr."""
+    from ledger.shown_text import shown_text
     from ledger.units import size_text
 
     if not sys.stderr.isatty():
@@ -210,7 +211,8 @@ def _progress() -> Iterator[OnProgress]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (
-        TextColumn("{task.fields[stream]}: {task.completed} of {task.total} segments"),
+        TextColumn("{task.fields[stream]}:", markup=False),
+        TextColumn("{task.completed} of {task.total} segments"),
         BarColumn(),
         TextColumn("{task.fields[entries]:,} entries, {task.fields[size]}"),
         TimeElapsedColumn(),
@@ -223,7 +225,7 @@ def _progress() -> Iterator[OnProgress]:
                 task,
                 completed=now.segments_done,
                 total=now.segments,
-                stream=now.stream,
+                stream=shown_text(now.stream),
                 entries=now.entries,
                 size=size_text(now.payload_bytes),
             )

@@ -10,6 +10,7 @@ import json
 from dataclasses import dataclass
 
 from ledger.errors import InvalidArgument
+from ledger.shown_text import escaped_json
 from stream.core.metadata.documents import whole_number
 from stream.core.names import check_name
 from stream.core.position import Position
@@ -84,7 +85,7 @@ class Receipt:
 
     def to_json(self) -> str:
         """Returns the JSON object in one line."""
-        return json.dumps(self.as_dict(), separators=(",", ":"), ensure_ascii=False)
+        return escaped_json(json.dumps(self.as_dict(), separators=(",", ":"), ensure_ascii=False))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Receipt:

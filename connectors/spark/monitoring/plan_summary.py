@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from connectors.spark.core.planner import Task
 from connectors.spark.options.options import TERMINAL_VARIABLE, ReadOptions
+from ledger.shown_text import shown_text
 from ledger.units import size_text
 
 
@@ -18,7 +19,7 @@ def print_plan(options: ReadOptions, tasks: Sequence[Task]) -> None:
     """Prints one line on stderr: how much a batch is going to read, if `progress` allows it."""
     is_terminal = bool(os.environ.get(TERMINAL_VARIABLE)) or sys.stderr.isatty()
     if options.progress == "true" or (options.progress == "auto" and is_terminal):
-        print(plan_text(options, tasks), file=sys.stderr, flush=True)
+        print(shown_text(plan_text(options, tasks)), file=sys.stderr, flush=True)
 
 
 def plan_text(options: ReadOptions, tasks: Sequence[Task]) -> str:
