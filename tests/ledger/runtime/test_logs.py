@@ -87,3 +87,19 @@ def test_wrong_settings_are_refused(variables: dict[str, str], said: str) -> Non
     with pytest.raises(InvalidArgument, match=said):
         open_log(variables)
     assert sys.stderr.fileno == before
+
+
+def test_a_log_line_holds_nothing_that_controls_a_terminal() -> None:
+    hostile = "\x1b]0;x\x07\x9b\u202e\u2028\r"
+    try:
+        raise ValueError(hostile)
+    except ValueError as error:
+        one = record(f"closed {hostile} key=%s plain=%s", f"{hostile} y", "\x9b", error=error)
+    text = TextFormatter().format(one)
+    shown = r"\x1b]0;x\x07\x9b\u202e\u2028\r"
+    assert f"closed {shown} key=" in text
+    assert r'key="\u001b]0;x\u0007\u009b\u202e\u2028\r y" plain="\u009b"' in text
+    assert f"ValueError: {shown}" in text
+    data = JsonFormatter().format(one)
+    assert all(one == "\n" or one.isprintable() for one in text + data)
+    assert json.loads(data)["key"] == f"{hostile} y"
