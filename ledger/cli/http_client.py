@@ -6,11 +6,11 @@ They are made in a thread with the standard library: a command makes one and end
 from __future__ import annotations
 
 import http.client
-import json
 from typing import Any
 
 import trio
 
+from ledger.core.bounded_json import parse_json
 from ledger.errors import BookieUnavailable, InvalidArgument
 from ledger.metastore.bookies import BookieInfo
 
@@ -46,7 +46,7 @@ async def ask(
             f"{error or type(error).__name__}"
         ) from error
     try:
-        answer = json.loads(data)
+        answer = parse_json(data)
     except ValueError as error:
         raise BookieUnavailable(
             f"the server at {host}:{port} is no bookie of this software: it answers "

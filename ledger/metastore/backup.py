@@ -100,7 +100,7 @@ def decode_backup(lines: Iterable[str]) -> Backup:
 def _line(number: int, line: str) -> dict[str, object]:
     try:
         document = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidArgument(f"line {number} is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise InvalidArgument(f"line {number} is not a JSON object")
