@@ -43,6 +43,7 @@ from ledger.metastore import ClusterAddress, MetadataStore, open_store
 from ledger.runtime.logs import open_log
 from ledger.runtime.network import TcpNetwork
 from ledger.runtime.private_files import readable_by_others
+from ledger.shown_text import shown_text
 
 # In the order of glibc's mallopt: return memory late; request much at once; map blocks of the size
 # of a read-ahead separately, because they live long and the holes they leave fill with smaller
@@ -293,4 +294,4 @@ if __name__ == "__main__":
     try:
         sys.exit(run_bookie_process(Path(sys.argv[1]), is_child=True))
     except LedgerError as error:
-        sys.exit(f"bookie: {error}")
+        sys.exit(shown_text(f"bookie: {error}"))

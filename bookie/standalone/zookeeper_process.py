@@ -20,6 +20,7 @@ from pathlib import Path
 
 from bookie.standalone.zookeeper_server import ZooKeeperServer
 from ledger.errors import LedgerError
+from ledger.shown_text import shown_text
 
 _ASK_AGAIN_MS = 50
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
@@ -90,4 +91,4 @@ if __name__ == "__main__":
         server = ZooKeeperServer(Path(directory), int(port))
         run_zookeeper_process(replace(server, commands=(*commands,) or server.commands))
     except LedgerError as error:
-        sys.exit(f"zookeeper: {error}")
+        sys.exit(shown_text(f"zookeeper: {error}"))

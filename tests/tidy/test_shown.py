@@ -40,7 +40,7 @@ def writes(tree: ast.Module) -> list[int]:
                 called in ("print", "pprint", "traceback.print_exc")
                 or (called.startswith(("sys.stdout.", "sys.stderr.")) and ".write" in called)
                 or (called == "os.write" and first in ("1", "2", "_STDERR", "STDOUT", "STDERR"))
-                or called.endswith("Console().print")
+                or (called == "sys.exit" and first.startswith(("f'", "'", "str(")))
             ):  # fmt: skip
                 found.append(node.lineno)
     return found
@@ -99,7 +99,13 @@ def test_no_text_is_taken_for_markup() -> None:
 
 @pytest.mark.parametrize(
     "code",
-    ["print(x)", "sys.stdout.write(x)", "sys.stderr.buffer.write(x)", "os.write(1, x)"],
+    [
+        "print(x)",
+        "sys.stdout.write(x)",
+        "sys.stderr.buffer.write(x)",
+        "os.write(1, x)",
+        "sys.exit(f'{x}')",
+    ],
 )
 def test_the_rule_finds_what_it_forbids(code: str) -> None:
     assert writes(ast.parse(code)) == [1]
