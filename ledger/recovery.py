@@ -6,6 +6,7 @@ by several clients at once. It must never close a ledger except by compare-and-s
 
 from __future__ import annotations
 
+import logging
 import random
 
 import trio
@@ -44,6 +45,8 @@ from ledger.metastore.ledgers import LedgerStore
 from ledger.options import ClientOptions
 from ledger.runtime.drive import drive
 from ledger.wire.messages import AddRequest, AddResponse, ReadRequest, ReadResponse, ResponseBody
+
+_log = logging.getLogger(__name__)
 
 _BUSY_WAIT_S = 0.05
 """The first pause after a bookie reported that it is overloaded; doubles each time."""
@@ -109,8 +112,16 @@ class LedgerRecovery:
         digest = digest_of(metadata, self._password, self._digest_type)
         self._quorums = metadata.write_quorum, metadata.ack_quorum
         self._placement = placement_or_default(metadata.custom)
-        core = RecoveryCore(metadata, digest)
-        return await drive(core, self._perform)
+        core = RecoveryCore(metadata, digest, salt=self._rng.getrandbits(64))
+        closed = await drive(core, self._perform)
+        if core.set_aside:
+            _log.warning(
+                "claims set aside ledger=%d last_entry=%d last_add_confirmed_claimed=%s",
+                self._ledger_id,
+                closed.last_entry_id,
+                ",".join(f"{bookie}:{claimed}" for bookie, claimed in core.set_aside.items()),
+            )
+        return closed
 
     async def _begin(self) -> LedgerMetadata:
         """Stores IN_RECOVERY, unless it is stored or the ledger is closed. From then on the

@@ -12,7 +12,8 @@
 - `quorum`: arithmetic of write sets and quorums.
 - `reading`: which replica is asked, and what its answer proves.
 - `receipts`: which bookies acknowledged a watched entry, and when.
-- `recovery`, `recovery_adds`, `recovery_events`: finds the end of a ledger and closes it.
+- `recovery`, `recovery_adds`, `recovery_claims`, `recovery_events`: finds the end of a ledger and
+  closes it.
 - `times`: milliseconds as ISO 8601 and back.
 - `steady_clock`: a wall clock that does not believe a jump at once.
 """

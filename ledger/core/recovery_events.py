@@ -24,12 +24,15 @@ class ReadLast:
 
 @dataclass(frozen=True, slots=True)
 class ReadEntry:
-    """Read one entry; with `is_fencing` a "no" is final: the writer cannot add the entry later."""
+    """Read one entry; with `is_fencing` a "no" is final: the writer cannot add the entry later.
+
+    With `is_check` the answer decides about a claim, not about the end."""
 
     attempt: int
     bookie: str
     entry_id: int
     is_fencing: bool
+    is_check: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ LONG_FILES = {
     "bookie/server/connection.py": "the loop of one connection, and the adds it throttles",
     "bookie/storage/journal/journal.py": "the journal and the group it gathers for one write",
     "bookie/testing/cluster.py": "the simulated cluster: all that a test may do to its bookies",
+    "ledger/core/recovery.py": "one state machine; what it knows of claims and adds is beside it",
     "ledger/metastore/memory.py": "the tree, and the session on it that follows the same rules",
     "ledger/wire/v2.py": "one protocol: its layouts, and requests and responses in them",
     "stream/cli/streams.py": "the sub-commands of `stream`; half of it is their help",

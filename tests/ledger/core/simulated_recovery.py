@@ -198,6 +198,9 @@ class SimulatedRecovery:
         """Share of the fencing reads for the LAC that never arrive."""
         self.slow: tuple[str, ...] = ()
         """Bookies to which the writer's adds are slow."""
+        self.is_attacked = False
+        self.liar: str | None = None
+        """The bookie that lies, if one does."""
         self.writer = Writer(self)
 
     def store(self, metadata: LedgerMetadata) -> None:
@@ -273,6 +276,26 @@ class SimulatedRecovery:
             return NoAnswer(action, "answer lost")
         return Answered(action, status, body)
 
+    def forge(self) -> None:
+        """Sends frames of one who knows the protocol: an entry far ahead, or one that the dead
+        writer did not reach, which says that all before it are confirmed.
+
+        In a history either one frame is sent, to one bookie or to all, or one bookie lies as often
+        as it likes. A bookie that is an ack quorum by itself decides, so that one never lies.
+        """
+        ahead = [10_000, 10**12] + ([2, 3, 20] if self.writer.is_dead else [])
+        entry_id = self.writer.pushed + self.rng.choice(ahead)
+        if not self.is_attacked and self.metadata.ack_quorum > 1 and self.rng.random() < 0.5:
+            self.liar = self.rng.choice(list(self.bookies))
+        if self.liar is not None:
+            for entry in (entry_id, entry_id + 1):
+                self.bookies[self.liar].entries[entry] = make_body(entry, entry - 1, b"forged")
+        elif not self.is_attacked:
+            names = list(self.bookies)
+            for name in self.rng.choice([names, [self.rng.choice(names)]]):
+                self.bookies[name].entries[entry_id] = make_body(entry_id, entry_id - 1, b"forged")
+        self.is_attacked = True
+
     def heal(self) -> None:
         self.loss = self.fence_loss = 0.0
         for bookie in self.bookies.values():
@@ -291,7 +314,7 @@ class SimulatedRecovery:
         """Checks that a closed ledger has all confirmed entries, each with an ack quorum."""
         m = self.metadata
         assert m.is_closed
-        assert m.last_entry_id >= self.writer.confirmed, (m, self.writer.confirmed)
+        assert self.writer.confirmed <= m.last_entry_id <= self.writer.pushed, (m, self.writer)
         assert m.length == 5 * (m.last_entry_id + 1), m
         for entry_id in range(m.last_entry_id + 1):
             fragment = m.fragment_of(entry_id)

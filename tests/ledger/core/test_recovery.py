@@ -24,6 +24,7 @@ from ledger.core.recovery_events import (
 from ledger.errors import MetadataConflict, RecoveryIncomplete, Status, Unauthorized
 from tests.ledger.core.simulated_recovery import (
     DIGEST,
+    LEDGER,
     Recoverer,
     SimulatedRecovery,
     make_body,
@@ -103,9 +104,19 @@ class TestFencing:
         fence(core, {"b0": NO, "b1": NO, "b2": NO, "b3": NO})
         assert core.phase is Phase.READING
 
-    def test_reading_begins_after_the_greatest_lac_heard(self) -> None:
+    def test_reading_begins_after_the_greatest_lac_that_is_shown(self) -> None:
         core = start()
-        actions = fence(core, {"b0": make_body(5, 3), "b1": make_body(6, 4)})
+        (check,) = fence(core, {"b0": make_body(5, 3), "b1": make_body(6, 4)})
+        # b1 claims entry 4 alone, so another bookie is asked for it.
+        assert core.phase is Phase.CHECKING
+        assert reads([check]) == [("b0", 4)]
+        probes = core.handle(answer(check, make_body(4, 3)))
+        assert {entry_id for _, entry_id in reads(probes)} <= {0, 1, 2, 3}
+        assert len(probes) == 3  # at distances of 1, of 2 or 3, and of 4
+        actions: list[Action] = []
+        for probe in probes:
+            assert isinstance(probe, ReadEntry)
+            actions += core.handle(answer(probe, make_body(probe.entry_id, -1)))
         assert reads(actions) == [("b0", 5)]  # b2 has not answered yet, so it is read last
 
     def test_reading_never_begins_before_the_last_fragment(self) -> None:
@@ -186,18 +197,40 @@ class TestEnd:
         actions = core.handle(answer(third, make_body(0, -1)))
         assert {a.bookie for a in actions if isinstance(a, AddEntry)} == {"b0", "b1", "b2"}
 
-    def test_an_entry_known_to_be_confirmed_is_not_cut_off(self) -> None:
-        """BP-46: bookies that lost entries deny them; a later entry proves they existed."""
+    def test_an_entry_that_a_shown_one_proves_confirmed_is_not_cut_off(self) -> None:
+        """BP-46: bookies that lost entries deny them; later entries prove that they existed."""
+        core = start(window=3)
+        zero, one = fence(core, {"b0": NO, "b1": NO})
+        # Entry 2 carries LAC 1, and entry 1 is there: so entry 0 was acknowledged.
+        core.handle(answer(one, make_body(1, -1)))
+        core._claims.note("b2", DIGEST.decode_entry(LEDGER, 2, make_body(2, 1)))
+        denials = core.handle(answer(zero, NO))
+        actions = [action for denial in denials for action in core.handle(answer(denial, NO))]
+        (check,) = actions
+        assert reads([check]) == [("b1", 1)]
+        core.handle(answer(check, make_body(1, -1)))
+        with pytest.raises(RecoveryIncomplete, match=r"entry 1 is claimed .*b1: holds it.* lost"):
+            _ = core.result
+
+    def test_a_claim_with_nothing_behind_it_is_set_aside(self) -> None:
         core = start(window=2)
-        actions = fence(core, {"b0": NO, "b1": NO})
-        assert [entry_id for _, entry_id in reads(actions)] == [0, 1]
-        # Entry 1 carries LAC 0, so entry 0 was acknowledged, whichever bookie denies it.
-        core.handle(answer(actions[1], make_body(1, 0)))
-        second, third = core.handle(answer(actions[0], NO))
-        core.handle(answer(second, NO))
-        assert not core.finished
-        core.handle(answer(third, NO))
-        with pytest.raises(RecoveryIncomplete, match="lost data"):
+        zero, one = fence(core, {"b0": NO, "b1": NO})
+        core.handle(answer(one, make_body(1, 0)))
+        second, third = core.handle(answer(zero, NO))
+        assert not core.handle(answer(second, NO))  # two denials, but the third may hold it
+        (store,) = core.handle(answer(third, NO))
+        assert isinstance(store, StoreClosed)
+        assert store.closed.last_entry_id == -1
+        assert core.set_aside == {"b1": 0}
+
+    def test_a_claimant_that_falls_silent_may_hold_the_entry(self) -> None:
+        core = start(window=2)
+        zero, one = fence(core, {"b0": NO, "b1": NO})
+        core.handle(answer(one, make_body(1, 0)))
+        for denial in core.handle(answer(zero, NO)):
+            assert isinstance(denial, ReadEntry)
+            core.handle(answer(denial, None if denial.bookie == "b1" else NO))
+        with pytest.raises(RecoveryIncomplete, match="b1 claimed it to be confirmed"):
             _ = core.result
 
     def test_a_gap_ends_the_ledger_and_nothing_after_it_is_added(self) -> None:

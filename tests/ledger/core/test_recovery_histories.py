@@ -7,6 +7,7 @@ import random
 import pytest
 
 from ledger.core.metadata import LedgerState
+from ledger.core.recovery_events import ReadEntry
 from ledger.errors import RecoveryIncomplete, Status
 from tests.effort import stride
 from tests.ledger.core.simulated_recovery import (
@@ -19,8 +20,9 @@ from tests.ledger.core.simulated_recovery import (
 SIZES = [(1, 1, 1), (3, 3, 2), (3, 2, 2), (3, 3, 3), (3, 2, 1), (4, 3, 2), (5, 3, 2), (3, 3, 1)]
 
 
-def run_history(seed: int) -> str:
-    """Runs one random history: a writer that may continue, faults, and recoverers that may vanish.
+def run_history(seed: int, *, is_attacked: bool = False) -> str:
+    """Runs one random history: a writer that may continue, faults, and recoverers that may vanish;
+    and frames that were forged, if it `is_attacked`.
 
     It returns the kind of its outcome, for the count at the end of the test.
     """
@@ -36,6 +38,8 @@ def run_history(seed: int) -> str:
     faults = rng.choice([0.0, 0.0, 0.01])
     recoverers: list[Recoverer] = []
     for _ in range(rng.randrange(10, 400)):
+        if is_attacked and rng.random() < 0.02:
+            world.forge()
         dice = rng.random()
         if dice < 0.10:
             for _ in range(rng.choice([1, 1, 4])):
@@ -121,6 +125,44 @@ def test_every_history_ends_closed_with_all_confirmed_entries(block: int) -> Non
         kinds[kind] = kinds.get(kind, 0) + 1
     # The histories are varied enough: some have entries and ensemble changes.
     assert len(kinds) >= 3, kinds
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_no_forged_claim_moves_an_end_or_keeps_a_ledger_open(block: int) -> None:
+    for seed in range(block * 200, block * 200 + 200, stride(ci=8)):
+        try:
+            run_history(seed, is_attacked=True)
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def questions(entries: int, window: int, *, lag: int = 0) -> int:
+    """Returns how many questions a recovery asks about a ledger with so many entries, of which b2
+    lacks the last `lag`."""
+    world = SimulatedRecovery(random.Random(3), make_metadata(state=LedgerState.OPEN), spares=0)
+    for name, bookie in world.bookies.items():
+        held = entries - (lag if name == "b2" else 0)
+        bookie.entries = {e: make_body(e, e - 1) for e in range(held)}
+    world.writer.pushed = world.writer.confirmed = entries - 1
+    recoverer = Recoverer(world, window)
+    asked = len(world.under_way)
+    while not recoverer.is_done:
+        before = {id(m) for m in world.under_way}
+        assert world.step()
+        asked += sum(
+            m[0] == "act" and isinstance(m[2], ReadEntry) and id(m) not in before
+            for m in world.under_way
+        )
+    world.check()
+    return asked
+
+
+def test_a_recovery_asks_no_more_than_one_that_believes_claims() -> None:
+    """With a window of 16 entries, that one asked 41 to 48 questions about each of these."""
+    found = [questions(entries, 16) for entries in (0, 1, 16, 1_000, 100_000)]
+    assert max(found) <= 41, found
+    assert found[0] <= 12, found  # a ledger without entries: no claim, nothing to check
+    assert questions(1_000, 16, lag=300) <= 41
 
 
 def test_confirmed_entries_survive_without_the_lac() -> None:

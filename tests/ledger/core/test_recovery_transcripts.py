@@ -134,6 +134,7 @@ def shown_action(action: Action) -> str:
             return f"fence {action.bookie} and read its last entry"
         case ReadEntry():
             how = "fencing read" if action.is_fencing else "read"
+            how = "check by a read" if action.is_check else how
             return f"{how} of entry {action.entry_id} at {action.bookie}"
         case AddEntry():
             return f"add entry {action.entry_id} at {action.bookie}"
