@@ -3,10 +3,10 @@
 - `client`: `LedgerClient`. `errors`, `options`: its errors and settings. - `recovery`: fences a
 ledger's writer, finds the end, closes it. - `verify`, `copy_reader`: reads and judges all copies of
 a ledger's entries. `autorecovery/`: makes the copies that ledgers lack. `lost_ledgers`: what
-bookies have of ledgers without metadata. - `core/`: decisions without I/O. `wire/`, `proto/`: the
-protocols.
-`connection/`: to bookies. - `writing/`, `reading/`: of ledgers. `metastore/`: the metadata.
-`runtime/`: tasks, threads, sockets. - `cli/`: the command line.
+bookies have of ledgers without metadata. `repair`: mends the end of a ledger. - `core/`: decisions
+without I/O. `wire/`, `proto/`: the protocols. `connection/`: to bookies. - `writing/`, `reading/`:
+of ledgers. `metastore/`: the metadata. `runtime/`: tasks, threads, sockets. - `cli/`: the command
+line.
 """
 
 from __future__ import annotations

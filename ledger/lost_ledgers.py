@@ -14,7 +14,7 @@ from itertools import islice
 import trio
 
 from ledger.client import LedgerClient
-from ledger.core.availability import decode_entries_held
+from ledger.core.availability import decode_entries_held, held_without_hole
 from ledger.core.entry import Digest, DigestType, Entry
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
 from ledger.errors import DigestMismatch, LedgerError, NoSuchLedger, Status
@@ -104,21 +104,9 @@ async def look_for_lost_ledger(client: LedgerClient, ledger_id: int) -> LostLedg
         for bookie in await client.bookies.all():
             nursery.start_soon(ask, bookie)
     ranges = sorted(each for ranges in held.values() for each in ranges)
-    entries, behind_gap = _prefix(ranges)
+    entries, behind_gap = held_without_hole(ranges)
     holders = tuple(sorted(bookie for bookie, ranges in held.items() if ranges))
     return LostLedger(ledger_id, holders, entries, behind_gap, tuple(sorted(silent)))
-
-
-def _prefix(ranges: list[tuple[int, int]]) -> tuple[int, int]:
-    """Returns how many entries from 0 on are in the sorted ranges, and how many behind a gap."""
-    entries, behind, end = 0, 0, -1
-    for first, last in ranges:
-        if first <= entries and not behind:
-            entries = max(entries, last + 1)
-        else:
-            behind += max(0, last - max(first, end + 1) + 1)
-        end = max(end, last)
-    return entries, behind
 
 
 async def open_lost_ledger(client: LedgerClient, lost: LostLedger) -> LedgerReader:

@@ -4,6 +4,7 @@
 - scope.py: client, store and name of a namespace
 - takeover.py: takes a stream over, and makes and ends its ledgers
 - verify.py: verifies the copies of a stream
+- repair.py: mends a stream whose newest ledger was closed at a wrong end
 - adoption.py: appends the records of ledgers that a restore has lost
 - canary.py: appends and verifies forever
 - errors.py: errors of streams

@@ -14,6 +14,7 @@
 - `receipts`: which bookies acknowledged a watched entry, and when.
 - `recovery`, `recovery_adds`, `recovery_claims`, `recovery_events`: finds the end of a ledger and
   closes it.
+- `repair`: where a ledger ends that was closed at a wrong end.
 - `times`: milliseconds as ISO 8601 and back.
 - `steady_clock`: a wall clock that does not believe a jump at once.
 """

@@ -12,7 +12,7 @@ ranges: a ledger may have a hundred million entries.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -182,3 +182,16 @@ def lacks_entries(metadata: LedgerMetadata, bookie: str, held: bytes) -> bool:
     expected = expected_ranges(metadata, bookie)
     ranges = sorted(islice(decode_entries_held(held), _RANGES_MAX))
     return next(missing_ranges(expected, ranges), None) is not None
+
+
+def held_without_hole(ranges: Sequence[Range]) -> tuple[int, int]:
+    """Returns how many entries from 0 on are in the sorted ranges, and how many are behind
+    a hole."""
+    entries, behind, end = 0, 0, -1
+    for first, last in ranges:
+        if first <= entries and not behind:
+            entries = max(entries, last + 1)
+        else:
+            behind += max(0, last - max(first, end + 1) + 1)
+        end = max(end, last)
+    return entries, behind

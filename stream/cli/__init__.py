@@ -4,7 +4,7 @@ command.py: assembles the whole command; arguments.py parses streams and positio
 records.py: append, with inputs.py (records of an input) and appending.py (what is durable).
 reading.py: read and tail, with selection.py (which records) and record_text.py (as text or JSON).
 namespaces.py, settings.py: namespaces and their policies.
-streams.py, trash.py, verify.py: streams as a whole; their trash; their copies.
+streams.py, trash.py, verify.py, repair.py: streams as a whole; their trash; copies; ends.
 connecting.py: connects to a namespace, and explains names that do not exist.
 status.py, health.py: the verdict about a cluster.
 cursors.py, groups.py, sinks.py: stored positions, consumer groups, committed batches of sinks.

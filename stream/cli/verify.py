@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import stream.cli.adoption
+import stream.cli.repair
 import stream.cli.trash  # noqa: F401 - it adds commands to the same app
 from ledger.cli.output import (
     ClusterOption,

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from bookie.testing import SimCluster, simulate
 from ledger import lost_ledgers
+from ledger.core.availability import held_without_hole
 from ledger.core.entry import DigestType
 from ledger.errors import DigestMismatch, NoSuchLedger
 from ledger.lost_ledgers import (
     LostLedger,
-    _prefix,
     find_lost_ledgers,
     look_for_lost_ledger,
     open_lost_ledger,
@@ -25,7 +25,7 @@ def test_the_prefix_is_what_a_set_of_entries_says(pairs: list[tuple[int, int]]) 
     ranges = sorted((first, first + more) for first, more in pairs)
     held = {entry for first, last in ranges for entry in range(first, last + 1)}
     entries = next(n for n in range(100) if n not in held)
-    assert _prefix(ranges) == (entries, len([entry for entry in held if entry > entries]))
+    assert held_without_hole(ranges) == (entries, len([entry for entry in held if entry > entries]))
 
 
 @pytest.mark.parametrize("write_quorum", [2, 3])
