@@ -221,7 +221,7 @@ class LacRead:
         self._answered: list[int] = []
         self._errors: dict[str, LedgerError] = {}
         # A fragment begins after the last entry confirmed before it.
-        self._lac = metadata.last_fragment.first_entry_id - 1
+        self._claims = {metadata.last_fragment.first_entry_id - 1}
         self._is_covered = False
 
     @property
@@ -229,10 +229,16 @@ class LacRead:
         return self._is_covered or len(self._answered) + len(self._errors) == len(self._bookies)
 
     @property
+    def claims(self) -> list[int]:
+        """What bookies say to be confirmed, the greatest first, down to what metadata shows."""
+        shown = self._metadata.last_fragment.first_entry_id - 1
+        return sorted((claim for claim in self._claims if claim >= shown), reverse=True)
+
+    @property
     def result(self) -> int:
-        """Raises NotEnoughBookies if too few answered."""
+        """The greatest claim. Raises NotEnoughBookies if too few answered."""
         if self._is_covered:
-            return self._lac
+            return self.claims[0]
         raise NotEnoughBookies(
             f"ledger {self._metadata.ledger_id}: the last add confirmed is not known: of every "
             f"{self._metadata.write_quorum} consecutive bookies fewer than "
@@ -245,7 +251,7 @@ class LacRead:
     def handle(self, event: ReplicaAnswered[int] | Failed) -> list[ReadReplica]:
         match event:
             case ReplicaAnswered(bookie, lac):
-                self._lac = max(self._lac, lac)
+                self._claims.add(lac)
                 self._answered.append(self._bookies.index(bookie))
             case Failed(bookie, NoSuchEntry() | NoSuchLedger()):
                 self._answered.append(self._bookies.index(bookie))

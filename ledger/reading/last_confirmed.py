@@ -3,12 +3,14 @@
 It learns from entries that are read, from the metadata, which it watches, from bookies that it asks
 (`LastConfirmed.read`), and from long polls (`LacPoll`): a bookie answers when an entry after the
 known one is confirmed, and sends that entry along, so that a tail needs one round trip per entry.
-The last add confirmed must never move back, nor past the end of a closed ledger.
+The last add confirmed must never move back before an entry that was read, nor past the end of a
+closed ledger. What bookies say of it is a claim: if every replica denies an entry of an open ledger
+that a claim has promised, the claim is dropped (docs/adr/0038).
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -31,6 +33,7 @@ from ledger.errors import (
     DigestMismatch,
     LedgerError,
     MetadataCorrupt,
+    NoSuchEntry,
     NoSuchLedger,
     NotEnoughBookies,
     RemoteProtocolError,
@@ -80,6 +83,12 @@ class LastConfirmed:
     ) -> None:
         self.entry_id = -1
         """The last entry that may be read; -1 if none."""
+        self._shown = -1
+        """The last entry that was read here, or that metadata shows to be confirmed."""
+        self._checked = -1
+        """The last entry that was claimed to be confirmed, and was there."""
+        self._is_misled = False
+        """Whether a claim was refuted since the last wait."""
         self.length = 0
         """Payload bytes of the ledger up to the last entry received."""
         self._fetch = fetch
@@ -116,25 +125,36 @@ class LastConfirmed:
     def note_entry(self, entry: Entry) -> None:
         """Records the last add confirmed and the length that an entry carries."""
         self.note(entry.lac)
+        self._shown = max(self._shown, entry.entry_id)
         self.length = max(self.length, entry.length)
+
+    def refute(self, entry_id: int) -> bool:
+        """Goes back before an entry that every replica denies, if only claims say that it is
+        confirmed; returns whether it is so."""
+        if self.is_final or entry_id <= self._shown:
+            return False
+        self.entry_id = min(self.entry_id, entry_id - 1)
+        self._is_misled = True
+        return True
 
     def install(self, metadata: LedgerMetadata) -> None:
         """Replaces the metadata by newer metadata. Raises MetadataCorrupt if that takes away an
-        entry that was confirmed."""
+        entry that was read."""
         before = self._fetch.metadata
         if before.is_closed and not metadata.is_closed:
             return  # older than what is known
         self._fetch.metadata = metadata
         if metadata.is_closed:
-            if metadata.last_entry_id < self.entry_id:
+            if metadata.last_entry_id < self._shown:
                 raise MetadataCorrupt(
                     f"ledger {metadata.ledger_id} is closed at entry {metadata.last_entry_id}, "
-                    f"but entry {self.entry_id} was confirmed"
+                    f"but entry {self._shown} was confirmed"
                 )
             self.entry_id = metadata.last_entry_id
         else:
             # A fragment begins after the last entry confirmed before it.
-            self.note(metadata.last_fragment.first_entry_id - 1)
+            self._shown = max(self._shown, metadata.last_fragment.first_entry_id - 1)
+            self.note(self._shown)
         if metadata != before:
             self._notify_changed()
 
@@ -158,18 +178,35 @@ class LastConfirmed:
         while not self.is_final:
             await self._fetch.refresh()
             metadata = self._fetch.metadata
+            question = LacRead(metadata)
             try:
-                lac = await drive(LacRead(metadata), self._ask)
+                await drive(question, self._ask)
             except NotEnoughBookies:
                 await self._fetch.refresh()
                 is_moved = self._fetch.metadata.last_fragment != metadata.last_fragment
                 if not self.is_final and not is_moved:
                     raise
                 continue
-            self.note(lac)
+            await self._note_claims(question.claims)
             await self._look_behind_writer()
             break
         return self.entry_id
+
+    async def _note_claims(self, claims: Sequence[int]) -> None:
+        """Records the greatest claim, unless every replica denies the entry that it names; then the
+        next one. Silence is no denial."""
+        for claimed in claims:
+            if claimed > max(self._shown, self._checked):
+                try:
+                    await self._fetch.fetch(claimed, claimed)
+                except NoSuchEntry:
+                    continue
+                except LedgerError:
+                    pass
+                else:
+                    self._checked = claimed
+            self.note(claimed)
+            return
 
     async def _ask(self, action: ReadReplica) -> ReplicaAnswered[int] | Failed:
         bookie, ledger_id = action.bookie, self._fetch.metadata.ledger_id
@@ -224,6 +261,10 @@ class LastConfirmed:
         deadline = trio.current_time() + timeout_s
         pause_s = _POLL_PAUSE_S_MIN
         self._start_watch()
+        if self._is_misled:  # the bookie that claims it does so again at once
+            self._is_misled = False
+            with trio.move_on_at(min(trio.current_time() + _POLL_PAUSE_S_MAX, deadline)):
+                await self._changed.wait()
         while True:
             if self._failure is not None:
                 raise self._failure

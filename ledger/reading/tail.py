@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ledger.core.entry import Entry
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, NoSuchEntry
 from ledger.reading.last_confirmed import LastConfirmed
 from ledger.reading.read_ahead import EntryRange
 
@@ -78,6 +78,11 @@ class Tail:
                 return await self._range.__anext__()
             except StopAsyncIteration:
                 self._range = None
+            except NoSuchEntry:
+                self._range = None
+                if self._confirmed.refute(self._next):
+                    return []
+                raise
             except LedgerError:
                 self._range = None  # a caller that continues after an error retries from here
                 raise
@@ -88,4 +93,4 @@ class Tail:
         if entry is not None:
             return [entry]
         self._range = self._read_range(self._next, confirmed.entry_id)
-        return await self._range.__anext__()
+        return await self._read_confirmed()

@@ -12,7 +12,7 @@ from ledger.core.entry import Digest, DigestType, master_key
 from ledger.core.metadata import LedgerMetadata
 from ledger.errors import InvalidArgument, LedgerError, RecoveryIncomplete, Status
 from ledger.wire.messages import AddRequest
-from stream import Namespace
+from stream import EARLIEST, Namespace
 from stream.repair import repair_stream
 from tests.real_cluster import SMALL, real_cluster
 from tests.stream.real_namespace import a_namespace
@@ -90,6 +90,31 @@ async def test_a_forged_frame_neither_moves_an_end_nor_stops_a_takeover(
         assert await read_values(namespace) == [*VALUES, b"after"]
         report = await namespace.verify("s")
         assert report.lost_entries == 0
+
+
+@pytest.mark.parametrize("bookies", [1, 3])
+async def test_a_tail_goes_on_after_a_forged_claim(tmp_path: Path, bookies: int) -> None:
+    async with a_namespace(tmp_path) as namespace:
+        with trio.fail_after(30), suppress(_Died):
+            async with (
+                namespace.writer("s", create=True) as writer,
+                namespace.reader("s", start=EARLIEST) as reader,
+            ):
+                await writer.append(VALUES[0])
+                assert (await anext(reader)).value == VALUES[0]
+                await forge(namespace, await newest_ledger(namespace), FAR, bookies)
+                for value in VALUES[1:]:
+                    await writer.append(value)
+                    assert (await anext(reader)).value == value
+                raise _Died
+        async with namespace.reader("s", start=EARLIEST) as reader:
+            tail = reader.read_to_end()
+            with trio.fail_after(30):
+                found = [record.value async for batch in tail for record in batch.records()]
+        # With a forged frame at each bookie none says what is confirmed, until a takeover.
+        assert found == (VALUES if bookies == 1 else [])
+        await append(namespace, [b"after"])
+        assert await read_values(namespace) == [*VALUES, b"after"]
 
 
 async def test_a_ledger_that_was_closed_behind_a_hole_is_mended(tmp_path: Path) -> None:
