@@ -80,7 +80,7 @@ class Claims:
         return claimed
 
     def reject(self, claimed: int) -> None:
-        """Notes that a claim is not shown: those who made it are no witnesses of lesser ones."""
+        """Notes that a claim is not shown: its claimants are no witnesses of lesser ones."""
         self._rejected.add(claimed)
 
     def up_from(self, entry_id: int) -> list[int]:

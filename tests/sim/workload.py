@@ -17,10 +17,11 @@ import trio
 from bookie.testing.cluster import SimCluster
 from bookie.testing.process import SimProcess
 from ledger.client import LedgerClient
-from ledger.core.entry import DigestType, Entry
-from ledger.errors import LedgerError
+from ledger.core.entry import Digest, DigestType, Entry, master_key
+from ledger.errors import LedgerError, Status
 from ledger.options import ClientOptions
 from ledger.reading.reader import LedgerReader
+from ledger.wire.messages import AddRequest
 from ledger.writing.writer import LedgerWriter
 from tests.sim.model import LedgerHistory, Model, payload_of
 from tests.sim.stream_workload import Actor, StreamWorkload
@@ -39,6 +40,8 @@ class WorkloadOptions:
     payload_max: int = 2000
     pause_max_s: float = 0.3
     deletes: bool = True
+    liars: int = 0
+    """Clients that forge entries at one bookie, which claim what nobody wrote to be confirmed."""
     ack_quorum_min: int = 1
     """2: every entry outlives the loss of one disk."""
 
@@ -70,6 +73,7 @@ class Workload:
             ("writer", options.writers),
             ("recoverer", options.recoverers),
             ("reader", options.readers),
+            ("liar", options.liars),
         ):
             for index in range(number):
                 self._actors[f"{kind}-{index}"] = getattr(self, f"_{kind}")
@@ -224,6 +228,32 @@ class Workload:
             self.model.count("ledgers deleted")
         except LedgerError as error:
             self.model.refused(history, "delete", error)
+
+    # Lying.
+
+    async def _liar(self, client: LedgerClient, chance: random.Random) -> None:
+        """Forges one entry far behind those of a ledger that is not closed, at the one bookie."""
+        await trio.sleep(chance.uniform(0, self.options.pause_max_s))
+        history = self._pick(chance)
+        if history is None or history.end is not None:
+            return
+        try:
+            metadata, _ = await client.ledgers.read(history.ledger_id)
+            bookie = min(await client.bookies.all())
+            if bookie not in metadata.last_fragment.bookies:
+                return
+            digest = Digest(metadata.digest_type or DigestType.CRC32C, PASSWORD)
+            entry_id = chance.choice((1_000, 10**6, 10**12)) + chance.randint(0, 9)
+            header, payload = digest.encode_entry(
+                history.ledger_id, entry_id, entry_id - 1, 10**6, b"forged"
+            )
+            body, key = header + bytes(payload), master_key(PASSWORD)
+            request = AddRequest(history.ledger_id, entry_id, key, body, is_recovery=True)
+            answer = await client.pool.call(bookie, request, timeout_s=1.0)
+        except LedgerError:
+            return
+        if answer.status is Status.OK:
+            self.model.count("entries forged")
 
     # Reading.
 

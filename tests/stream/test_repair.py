@@ -33,7 +33,7 @@ VALUES = [b"%d" % number for number in range(8)]
 async def forge(
     namespace: Namespace, metadata: LedgerMetadata, entry_id: int, bookies: int
 ) -> None:
-    """Sends each of so many bookies one frame, which claims all entries before it."""
+    """Sends each of the first `bookies` bookies one frame, which claims all entries before it."""
     digest = Digest(metadata.digest_type or DigestType.CRC32C, metadata.password)
     header, payload = digest.encode_entry(metadata.ledger_id, entry_id, entry_id - 1, 9, b"forged")
     body, key = header + bytes(payload), master_key(metadata.password)

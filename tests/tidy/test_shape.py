@@ -21,7 +21,7 @@ LONG_FILES = {
     "bookie/testing/cluster.py": "the simulated cluster: all that a test may do to its bookies",
     "ledger/core/recovery.py": "one state machine; what it knows of claims and adds is beside it",
     "ledger/metastore/memory.py": "the tree, and the session on it that follows the same rules",
-    "ledger/reading/last_confirmed.py": "what a reader knows of the LAC, and the polls that add to it",
+    "ledger/reading/last_confirmed.py": "what a reader knows of the LAC, and its polls",
     "ledger/wire/v2.py": "one protocol: its layouts, and requests and responses in them",
     "stream/cli/streams.py": "the sub-commands of `stream`; half of it is their help",
     "stream/core/metadata/streams.py": "one document: its invariants and its legal changes",

@@ -277,7 +277,7 @@ class SimulatedRecovery:
         return Answered(action, status, body)
 
     def forge(self) -> None:
-        """Sends frames of one who knows the protocol: an entry far ahead, or one that the dead
+        """Forges entries as a client can: one far ahead, or one that the dead
         writer did not reach, which says that all before it are confirmed.
 
         In a history either one frame is sent, to one bookie or to all, or one bookie lies as often

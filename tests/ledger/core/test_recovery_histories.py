@@ -137,7 +137,7 @@ def test_no_forged_claim_moves_an_end_or_keeps_a_ledger_open(block: int) -> None
 
 
 def questions(entries: int, window: int, *, lag: int = 0) -> int:
-    """Returns how many questions a recovery asks about a ledger with so many entries, of which b2
+    """Returns how many questions a recovery asks about a ledger with `entries` entries, of which b2
     lacks the last `lag`."""
     world = SimulatedRecovery(random.Random(3), make_metadata(state=LedgerState.OPEN), spares=0)
     for name, bookie in world.bookies.items():
