@@ -74,11 +74,16 @@ async def put_in_limbo(storage: BookieStorage, ledgers: LedgerStore, bookie_id: 
         if layout.may_lack(one) or layout.directory_of(one) in unverified
     ]
     for step in in_steps(ids):
+        last_ids: dict[int, dict[int, int]] = {}
         for ledger_id, metadata in (await read_metadata(ledgers, step)).items():
             number = layout.directory_of(ledger_id)
             directory = storage.directories[number]
             is_limbo = _settle(storage, directory, metadata, ledger_id, bookie_id)
             found[number] = found.get(number, 0) + is_limbo
+            if metadata is not None and metadata.is_closed:
+                last_ids.setdefault(number, {})[ledger_id] = metadata.last_entry_id
+        for number, closed in last_ids.items():
+            await storage.directories[number].closed(closed)
         for number in found:
             if storage.directories[number].task.is_due:
                 await storage.directories[number].checkpoint()
@@ -224,6 +229,8 @@ class LimboRepair:
         try:
             metadata = await client.ledger_metadata(ledger_id)
             _learn_key(directory, metadata)
+            if metadata.is_closed:
+                await directory.closed({ledger_id: metadata.last_entry_id})
             fixed = fixed_part(metadata)
             if not metadata.is_closed and self._fetched_to.get(ledger_id) == fixed.last_entry_id:
                 return False
@@ -331,7 +338,9 @@ class LimboRepair:
                 done.set()
 
         for add in adds:
-            self._requests.answer_nowait(Request(2, 0, add), reply, lambda: False)
+            request = Request(2, 0, add)
+            if not self._requests.answer_nowait(request, reply, lambda: False):
+                await self._requests.answer(request, reply, lambda: False)
         await done.wait()
         if failed:
             raise BookieIoError(

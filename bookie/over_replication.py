@@ -2,8 +2,9 @@
 
 Auto-recovery, a decommission or a rebalance copies a ledger elsewhere and changes its metadata; the
 entries stay where they were. In rounds the bookie reads the metadata of the ledgers that it has,
-and removes those that name it in no fragment. It must never remove entries that any metadata names,
-now or later. For each ledger:
+and removes those that name it in no fragment. Of the others it records where closed ones end, so
+that nothing is added behind (`LedgerStorage.closed`). It must never remove entries that any
+metadata names, now or later. For each ledger:
 
 1. it takes the ledger's replication lock, so that no worker copies to it meanwhile, and leaves the
    ledger alone if it is marked as lacking copies;
@@ -34,7 +35,9 @@ from bookie.core.over_replication import (
     is_unneeded,
 )
 from bookie.storage.bookie_storage import BookieStorage
+from bookie.storage.index.key_value import IndexUnreadable
 from bookie.storage.ledger_storage import LedgerStorage
+from ledger.core.metadata import LedgerMetadata
 from ledger.errors import (
     BookieIoError,
     LedgerError,
@@ -172,17 +175,26 @@ class OverReplication:
         *,
         is_forced: bool,
     ) -> None:
+        last_ids: dict[int, int] = {}
         for ledger_id in ledger_ids:
             if self._failures >= _FAILURES_MAX:
-                return  # the store does not answer: the pass continues in a later round
+                break  # the store does not answer: the pass continues in a later round
             try:
                 if directory.garbage.copies.has_entries(ledger_id):
-                    await self._examine_one(directory, ledger_id, report, is_forced=is_forced)
+                    metadata = await self._examine_one(
+                        directory, ledger_id, report, is_forced=is_forced
+                    )
+                    if metadata is not None and metadata.is_closed:
+                        last_ids[ledger_id] = metadata.last_entry_id
                 else:
                     self._unneeded.forget(ledger_id)
                 self._failures = 0
             except (MetadataUnavailable, MetadataCorrupt, BookieIoError) as error:
                 self._failed(report, ledger_id, error)
+        try:
+            await directory.closed(last_ids)
+        except IndexUnreadable as error:
+            _log.info("ends of ledgers not recorded cause=%s", error)  # a later pass does
 
     def _failed(self, report: OverReplicationReport, ledger_id: int, error: LedgerError) -> None:
         report.asks_failed += 1
@@ -196,27 +208,29 @@ class OverReplication:
         report: OverReplicationReport,
         *,
         is_forced: bool,
-    ) -> None:
+    ) -> LedgerMetadata | None:
+        """Returns the metadata if the copy stays."""
         await _wait_turn(self._asks)
         report.ledgers_asked += 1
         try:
             metadata, _ = await self._ledgers.read(ledger_id)
         except NoSuchLedger:
             self._unneeded.forget(ledger_id)  # garbage collection decides about it
-            return
+            return None
         if not is_unneeded(metadata, self._bookie_id):
             self._unneeded.forget(ledger_id)
-            return
+            return metadata
         report.copies_unneeded += 1
         is_arriving = directory.garbage.copies.is_arriving(ledger_id)
         is_old = self._unneeded.found(ledger_id, trio.current_time(), is_arriving=is_arriving)
         if not (is_old or is_forced):
             report.copies_young += 1
-            return
+            return None
         await _wait_turn(self._removals)
         self._unneeded.forget(ledger_id)
         if not await self._remove(directory, ledger_id, report):
             self._unneeded.found(ledger_id, trio.current_time())  # not again for a while
+        return None
 
     async def _remove(
         self, directory: LedgerStorage, ledger_id: int, report: OverReplicationReport

@@ -3,7 +3,8 @@
 Nothing is copied and no object is made per entry: the cache keeps the place of each frame in the
 segment, the journal gets one view of the whole stretch, and the reply needs only runs of entry ids.
 Anything that is not an add to a known ledger with the right key ends the stretch, and so does an
-ordinary add to a fenced ledger; `bookie.server.connection` then handles that one frame in the
+ordinary add to a fenced ledger, an add to a closed one, and an entry that may be here already
+(`bookie.core.repeated_adds`); `bookie.server.connection` then handles that one frame in the
 ordinary way.
 """
 
@@ -58,7 +59,9 @@ def take_adds(
                 break
             if found.is_fenced and (found.is_deleted or not is_recovery):
                 break
-            if ledger_id % journals != journal or not 0 <= entry_id < ENTRY_ID_END:
+            if ledger_id % journals != journal or found.end != ENTRY_ID_END:
+                break
+            if not found.new_from <= entry_id < ENTRY_ID_END:
                 break
             if state is not None:
                 _close_run(runs, state, first, last, segment, last_at)
@@ -70,7 +73,7 @@ def take_adds(
         last += 1
         if entry_id != last:
             last -= 1
-            if not 0 <= entry_id < ENTRY_ID_END:
+            if not last < entry_id < ENTRY_ID_END:
                 break
             assert state is not None
             runs.append((state, first, last))
@@ -105,6 +108,7 @@ def _close_run(
     last_at: int,
 ) -> None:
     runs.append((state, first, last))
+    state.new_from = last + 1  # all entries of the run were new
     lac = lac_of_add(segment, last_at)
     if lac > state.lac:
         state.advance_lac(lac)

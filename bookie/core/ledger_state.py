@@ -18,6 +18,8 @@ ENTRY_ID_END = 2**63 - 2**32
 """The end of entry ids: a run of entries begins below it. The distance to the last int64 is more
 than one chunk can hold, so the add path checks only the first entry of a run, and the index relies
 on it."""
+NEW_UNKNOWN = 2**63
+"""`LedgerState.new_from` before it was looked up: no entry is certainly new."""
 EXPLICIT_LAC_BYTES_MAX = 64
 """A LAC packet has 16 bytes and a digest."""
 _FLAG_FENCED = 1
@@ -26,7 +28,7 @@ _FLAG_REMOVED = 4
 
 
 class LedgerState:
-    """One ledger's key, fence, limbo flag and last add confirmed. Plain and mutable.
+    """One ledger's key, fence, end, limbo flag and last add confirmed. Plain and mutable.
 
     A fence is permanent, the key never changes, and `lac` only grows. The key may be unknown: the
     index was rebuilt without it, or the metadata cannot be read. Then no client has it.
@@ -35,6 +37,7 @@ class LedgerState:
     __slots__ = (
         "__weakref__",
         "_watchers",
+        "end",
         "explicit_lac",
         "explicit_lac_id",
         "is_deleted",
@@ -47,6 +50,7 @@ class LedgerState:
         "lac",
         "ledger_id",
         "master_key",
+        "new_from",
     )
 
     def __init__(self, ledger_id: int, master_key: bytes) -> None:
@@ -67,6 +71,10 @@ class LedgerState:
         """The index has a record of the ledger; before that it has none of its entries either."""
         self.is_deleted = False
         """Its metadata is gone: nothing is served and nothing is accepted. Implies `is_fenced`."""
+        self.new_from = NEW_UNKNOWN
+        """No entry from this id on is here, so that none is searched for when one is added."""
+        self.end = ENTRY_ID_END
+        """One past the last entry of a ledger that metadata reported to be closed."""
         self.lac = -1
         self.explicit_lac: bytes | None = None
         """The writer's LAC packet: ledger id, LAC, digest."""
@@ -80,6 +88,12 @@ class LedgerState:
     def is_absence_unknown(self) -> bool:
         """Whether it proves nothing that an entry is not here."""
         return self.is_limbo or self.is_removed
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the bookie knows that the ledger is closed. If not, it may be closed all the
+        same."""
+        return self.end != ENTRY_ID_END
 
     @property
     def is_key_known(self) -> bool:
@@ -106,6 +120,15 @@ class LedgerState:
         if self.is_deleted:
             return Status.NO_SUCH_LEDGER
         return Status.READ_ONLY if self.is_leaving else Status.OK
+
+    def check_end(self, entry_id: int) -> Status:
+        """Returns FENCED for an entry behind the end of a closed ledger, of a recovery, too."""
+        return Status.OK if entry_id < self.end else Status.FENCED
+
+    def added(self, entry_id: int) -> None:
+        """Records that the entry was put into the write cache."""
+        if entry_id >= self.new_from:
+            self.new_from = entry_id + 1
 
     def check_fence(self, master_key: bytes | memoryview | None) -> Status:
         """Returns OK if a client with this key may fence the ledger (again). No key is a wrong

@@ -232,13 +232,14 @@ class AddIntake:
     def take_one(
         self, received: ReceivedSegments, at: int, size: int, ledger_id: int, entry_id: int
     ) -> None:
-        """Takes a checked add that the hot loop left, such as the first of a ledger. Its frame has
-        `size` bytes, from offset `at` of the segment."""
+        """Takes a checked add of a new entry that the hot loop left, such as the first of a ledger.
+        Its frame has `size` bytes, from offset `at` of the segment."""
         shard = self._shards[self._shard_of(ledger_id)]
         segment_no = received.pin(shard)
         state = shard.directory.states[ledger_id]
         active = shard.directory.cache.active
         active.setdefault(ledger_id, {})[entry_id] = segment_no << 32 | at
+        state.added(entry_id)
         frame = received.buffer.view[at : at + size]
         lac = v2.lac_of_add(frame)
         if lac > state.lac:

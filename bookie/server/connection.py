@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 import struct
+from dataclasses import replace
 from functools import partial
 
 import trio
@@ -43,6 +44,9 @@ _JOINED_REPLIES_BYTES_MAX = 256 * 1024
 """Replies to one chunk are sent in one piece, up to this size."""
 _FRAMES_PER_SLICE = 500
 """After this number of frames that are examined one by one, other tasks run."""
+_KEPT_BYTES_MAX = 64 << 20
+"""Bytes of adds of all connections that wait for capacity or for a disk; while it is exceeded,
+further ones that need a disk are refused."""
 
 
 class Connection:
@@ -81,6 +85,8 @@ class Connection:
         self._progress = trio.Event()
         """Set when throttled adds were taken or refused, or a read from a disk was answered."""
         self._waiting_reads = 0
+        self._kept_bytes = 0
+        """Bytes of adds that wait until they are compared with entries on a disk."""
         self._has_unread = False
         """Requests were left in the buffer: too many waited already, or other tasks must run."""
         self._is_critical = False
@@ -198,7 +204,8 @@ class Connection:
     @property
     def _has_many_reads(self) -> bool:
         waiting = self._waiting_reads
-        return waiting >= _WAITING_READS_MAX or (waiting > 0 and self._read_scheduler.is_crowded)
+        is_many = waiting >= _WAITING_READS_MAX or self._kept_bytes >= THROTTLED_BYTES_MAX
+        return is_many or (waiting > 0 and self._read_scheduler.is_crowded)
 
     @property
     def _is_overloaded(self) -> bool:
@@ -288,10 +295,12 @@ class Connection:
         self, received: ReceivedSegments, at: int, size: int, request: Request, body: AddRequest
     ) -> None:
         status = self._requests.check_add(body)
-        if status is Status.OK:
+        if status is not Status.OK:
+            self._reply(request, error_reply(body, status))
+        elif self._requests.is_new(body):
             self._intake.take_one(received, at, size, body.ledger_id, body.entry_id)
         else:
-            self._reply(request, error_reply(body, status))
+            self._dispatch(request)
 
     # ---- requests
 
@@ -300,10 +309,20 @@ class Connection:
         reply = partial(self._reply, request)
         if self._requests.answer_nowait(request, reply, self._is_gone, self):
             return
-        if self._requests.submit(request, self, partial(self._answer, request)):
+        body = request.body
+        if isinstance(body, AddRequest):  # the receive buffer is used for other frames meanwhile
+            request = replace(request, body=replace(body, body=bytes(body.body)))
+        nbytes = _bytes_kept(request)
+        is_over = nbytes > 0 and self._pressure.held_bytes >= _KEPT_BYTES_MAX
+        if not is_over and self._requests.submit(request, self, partial(self._answer, request)):
             self._waiting_reads += 1
+            self._keep(nbytes)
         else:
             self._reply(request, error_reply(request.body, Status.TOO_MANY_REQUESTS))
+
+    def _keep(self, nbytes: int) -> None:
+        self._kept_bytes += nbytes
+        self._pressure.held_bytes += nbytes
 
     async def _answer(self, request: Request) -> None:
         """Answers a request when it is its turn. Must not raise: the task runs other jobs, too."""
@@ -317,6 +336,8 @@ class Connection:
             self._fail(error)
         finally:
             self._waiting_reads -= 1
+            if not self._is_closed:
+                self._keep(-_bytes_kept(request))
             self._made_progress()
 
     def _is_gone(self) -> bool:
@@ -435,9 +456,14 @@ class Connection:
         self._transport.close()
         self._send_queue.close()
         self._throttled.clear()
+        self._keep(-self._kept_bytes)
         self._read_scheduler.drop(self)
         self._made_progress()
         if not self._is_taking:
             self._received.release()
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
+
+
+def _bytes_kept(request: Request) -> int:
+    return len(request.body.body) if isinstance(request.body, AddRequest) else 0

@@ -2,7 +2,7 @@
 
 The semantics are those of Apache BookKeeper, except where it is less strict. Reads are in
 `bookie.server.reads`. An add must never be acknowledged before it is durable, nor accepted if the
-ledger's state refuses it.
+ledger's state refuses it, nor change an entry that is stored (`bookie.core.repeated_adds`).
 
 Replies to explicit LACs wait until the LACs are durable. No client waits for those replies, and in
 most cases an add follows soon. So a LAC joins the next group that is synced anyway; only if no add
@@ -11,13 +11,16 @@ comes for `LINGER_S` is a journal synced for the explicit LACs of that time alon
 
 from __future__ import annotations
 
+import logging
+import math
 import struct
 from collections.abc import Awaitable, Callable
 from typing import Final
 
 import trio
 
-from bookie.core.ledger_state import ENTRY_ID_END, EXPLICIT_LAC_BYTES_MAX
+from bookie.core.ledger_state import ENTRY_ID_END, EXPLICIT_LAC_BYTES_MAX, LedgerState
+from bookie.core.repeated_adds import Presence
 from bookie.server.deferred_replies import IsGone, Reply, ReplyTarget
 from bookie.server.error_replies import error_reply, read_refused, status_of_error
 from bookie.server.read_scheduler import Job, Owner, ReadLimits, Unbounded, is_urgent
@@ -48,6 +51,8 @@ from ledger.wire.messages import (
     WriteLacResponse,
 )
 
+_log = logging.getLogger(__name__)
+
 LINGER_S: Final = 0.05
 """A stream with more than twenty entries per second never causes a sync for its LAC alone."""
 _ADD_HEAD = struct.Struct(">iI20s").pack
@@ -55,6 +60,8 @@ _LAC_PACKET = struct.Struct(">qq")
 _REPLY_BYTES = 1024
 """Memory of the reply to an add over v3 while it waits, beside a second copy of the entry in the
 request. Without it, small adds would fill twenty times the limit of a journal's queue."""
+_REPORT_INTERVAL_S: Final = 60.0
+"""Refused adds over other entries are reported once in this time."""
 AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"
 _UNBOUNDED = Unbounded()
 
@@ -103,6 +110,7 @@ class Requests:
         self._reads = Reads(storage, long_polls_max=long_polls_max, limits=read_limits)
         self.read_scheduler = self._reads.read_scheduler
         self._explicit_lac_sync = ExplicitLacSync()
+        self._report_next_at = -math.inf
 
     @property
     def long_polls(self) -> int:
@@ -139,8 +147,8 @@ class Requests:
             return self._reads.begin_batch(body, target)
         reply = target.reply
         if isinstance(body, AddRequest):
-            self._add(body, reply)
-        elif isinstance(body, WriteLacRequest):
+            return self._add(body, reply)
+        if isinstance(body, WriteLacRequest):
             self._write_lac(body, reply)
         elif isinstance(body, ForceLedgerRequest):
             self._storage.journal_of(body.ledger_id).when_durable(
@@ -160,11 +168,13 @@ class Requests:
         too many wait already. `owner` is the connection that takes turns with the others."""
         body = request.body
         directory_no = None
-        if isinstance(body, ReadRequest | BatchReadRequest | ReadLacRequest):
+        if isinstance(body, AddRequest | ReadRequest | BatchReadRequest | ReadLacRequest):
             directory_no = self._storage.layout.directory_of(body.ledger_id)
         return self.read_scheduler.submit(directory_no, owner, job, goes_first=is_urgent(body))
 
-    async def answer(self, request: Request, reply: Reply, is_gone: IsGone, owner: Owner) -> None:
+    async def answer(
+        self, request: Request, reply: Reply, is_gone: IsGone, owner: Owner = _UNBOUNDED
+    ) -> None:
         """Answers a request that needs a disk or may need one. See `answer_nowait`."""
         body, target = request.body, ReplyTarget(reply, is_gone, owner)
         try:
@@ -172,6 +182,8 @@ class Requests:
                 await self._reads.read_entry(body, body.entry_id, target)
             elif isinstance(body, BatchReadRequest):
                 await self._reads.read_batch(body, target)
+            elif isinstance(body, AddRequest):
+                await self._compare_and_add(body, reply)
             elif isinstance(body, ReadLacRequest):
                 reply(await self._reads.read_lac(body.ledger_id))
             elif isinstance(body, GetBookieInfoRequest):
@@ -192,7 +204,9 @@ class Requests:
         try:
             if self._storage.gate.is_emptying and not self._is_of_recovery(body):
                 return Status.READ_ONLY
-            status = self._check_key(body.ledger_id, body.master_key, body.is_recovery)
+            status = self._check_state(
+                body.ledger_id, body.entry_id, body.master_key, body.is_recovery
+            )
             if body.is_recovery and status is Status.OK:
                 self._storage.copied_again(body.ledger_id)
         except BookieIoError as error:
@@ -205,15 +219,29 @@ class Requests:
         return body.is_recovery and self._storage.state(body.ledger_id) is not None
 
     def make_known(self, ledger_id: int, entry_id: int, key: bytes) -> bool:
-        """Returns whether this ordinary add may be stored, and creates its ledger if it is new.
-        If not, `check_add` returns the reason."""
+        """Returns whether this ordinary add may be stored without a search, and creates its ledger
+        if it is new. If not, `check_add` returns the reason."""
         try:
             return (
                 self._check_place(ledger_id, entry_id, is_urgent=False) is Status.OK
-                and self._check_key(ledger_id, key, False) is Status.OK
+                and self._check_state(ledger_id, entry_id, key, False) is Status.OK
+                and self._is_above(ledger_id, entry_id)
             )
         except BookieIoError:
             return False
+
+    def is_new(self, body: AddRequest) -> bool:
+        """Returns whether no entry from the one of a checked add on is here, so that there is
+        nothing to compare it with."""
+        return self._is_above(body.ledger_id, body.entry_id)
+
+    def _is_above(self, ledger_id: int, entry_id: int) -> bool:
+        return entry_id >= self._known(ledger_id).new_from
+
+    def _known(self, ledger_id: int) -> LedgerState:
+        state = self._storage.state(ledger_id)
+        assert state is not None, f"ledger {ledger_id} was known a moment ago"
+        return state
 
     def _check_place(self, ledger_id: int, entry_id: int, *, is_urgent: bool) -> Status:
         if ledger_id < 0 or not 0 <= entry_id < ENTRY_ID_END:
@@ -221,28 +249,87 @@ class Requests:
         is_refused = self._storage.gate.refuses(is_urgent=is_urgent)
         return Status.READ_ONLY if is_refused else Status.OK
 
-    def _check_key(self, ledger_id: int, key: bytes, is_recovery: bool) -> Status:
+    def _check_state(self, ledger_id: int, entry_id: int, key: bytes, is_recovery: bool) -> Status:
         state = self._storage.state(ledger_id)
         if state is None:
             if len(key) != MASTER_KEY_BYTES:
                 return Status.BAD_REQUEST
             state = self._storage.create(ledger_id, key)
-        return state.check_add(key, is_recovery)
+        status = state.check_add(key, is_recovery)
+        if status is not Status.OK:
+            return status
+        self._storage.directory_of(ledger_id).look_up(state)
+        return state.check_end(entry_id)
 
-    def _add(self, body: AddRequest, reply: Reply) -> None:
-        """Stores an add that came over v3, in the frame that v2 would have used."""
+    def _add(self, body: AddRequest, reply: Reply) -> bool:
+        """Takes an add that came over v3, or that may be here already; returns False if a disk must
+        be read to decide that."""
+        status = self.check_add(body)
+        if status is not Status.OK:
+            reply(error_reply(body, status))
+            return True
+        state = self._known(body.ledger_id)
+        directory = self._storage.directory_of(body.ledger_id)
+        presence = directory.presence(state, body.entry_id, body.body)
+        if presence is Presence.UNREAD:
+            return False
+        self._take(body, presence, reply)
+        return True
+
+    async def _compare_and_add(self, body: AddRequest, reply: Reply) -> None:
+        directory = self._storage.directory_of(body.ledger_id)
+        presence = await directory.presence_on_disk(body.ledger_id, body.entry_id, body.body)
+        status = self.check_add(body)  # again: the ledger may have been fenced meanwhile
+        if status is not Status.OK:
+            reply(error_reply(body, status))
+            return
+        state = self._known(body.ledger_id)
+        if presence is Presence.ABSENT:
+            # What is stored is damaged; unless it was replaced meanwhile.
+            now = directory.presence(state, body.entry_id, body.body)
+            presence = presence if now is Presence.UNREAD else now
+        self._take(body, presence, reply)
+
+    def _take(self, body: AddRequest, presence: Presence, reply: Reply) -> None:
+        """Carries out a checked add, of which is known whether the entry is here."""
+        if presence is Presence.OTHER:
+            self._report_other(body)
+            reply(error_reply(body, Status.BAD_REQUEST))
+        elif presence is Presence.EQUAL:
+            journal = self._storage.journal_of(body.ledger_id)
+            accepted = AddResponse(Status.OK, body.ledger_id, body.entry_id, body.entry_id)
+            if journal.is_idle:
+                reply(accepted)
+            else:  # the entry may be in the open group, or in one that is being written
+                journal.with_group(on_accepted=lambda: reply(accepted))
+        else:
+            self._store(body, reply)
+
+    def _report_other(self, body: AddRequest) -> None:
+        now = trio.current_time()
+        if now >= self._report_next_at:
+            self._report_next_at = now + _REPORT_INTERVAL_S
+            _log.warning(
+                "add refused ledger=%d entry=%d cause=another payload or length is stored for this "
+                "entry, and entries never change. Another client has the ledger's key, or wrote "
+                "this entry before its writer did. Further ones within %d s are only counted",
+                body.ledger_id,
+                body.entry_id,
+                _REPORT_INTERVAL_S,
+            )
+
+    def _store(self, body: AddRequest, reply: Reply) -> None:
+        """Stores an add in the frame that v2 would have used."""
         entry = body.body
         # The codec checked the lengths, and that the entry's ids are those of the request.
         lac = v2.lac_of_entry(entry)
-        status = self.check_add(body)
-        if status is not Status.OK:
-            reply(AddResponse(status, body.ledger_id, body.entry_id, body.entry_id))
-            return
         header = v2.ADD_HEADER | (v2.RECOVERY_ADD if body.is_recovery else 0)
         frame = b"".join((_ADD_HEAD(24 + len(entry), header, body.master_key), entry))
         directory = self._storage.directory_of(body.ledger_id)
         directory.cache.put_frame(frame)
-        directory.states[body.ledger_id].advance_lac(lac)
+        state = directory.states[body.ledger_id]
+        state.added(body.entry_id)
+        state.advance_lac(lac)
         journal = self._storage.journal_of(body.ledger_id)
         journal.queue(
             frame,
@@ -258,10 +345,8 @@ class Requests:
         if status is not Status.OK:
             reply(WriteLacResponse(status, body.ledger_id))
             return
-        state = self._storage.state(body.ledger_id)
-        assert state is not None, f"ledger {body.ledger_id} was known a moment ago"
         self._storage.set_explicit_lac(
-            state,
+            self._known(body.ledger_id),
             body.lac,
             bytes(body.body),
             lambda: reply(WriteLacResponse(Status.OK, body.ledger_id)),

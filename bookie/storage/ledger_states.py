@@ -11,7 +11,7 @@ from collections import OrderedDict
 
 from bookie.core.caches import WriteCache
 from bookie.core.capacity import DirectoryCapacity
-from bookie.core.ledger_state import LedgerState
+from bookie.core.ledger_state import NEW_UNKNOWN, LedgerState
 from bookie.storage.index.index import Index
 from ledger.wire.v2 import lac_of_entry
 
@@ -74,10 +74,33 @@ class LedgerStates:
         is_known = ledger_id in self.held or ledger_id in self._alive
         assert not is_known, f"ledger {ledger_id} has a state already"
         state = LedgerState(ledger_id, bytes(master_key))
+        state.new_from = 0
         self.held[ledger_id] = state
         self.changed(state)
         self._evict()
         return state
+
+    def look_up(self, state: LedgerState) -> None:
+        """Looks up what adds must know of the ledger, once while its state is in memory: where its
+        entries here end, and where it was closed. Raises IndexUnreadable."""
+        if state.new_from == NEW_UNKNOWN:
+            ledger_id = state.ledger_id
+            end = self._index.end(ledger_id)
+            last = max(self._cache.last_entry_id(ledger_id), self._index.last_entry_id(ledger_id))
+            if end is not None:
+                state.end = end
+            state.new_from = last + 1
+
+    def begin_replay(self, state: LedgerState) -> None:
+        """Has `new_from` count the entries in the cache only. A journal may hold many entries that
+        are in the index, too, and what it holds is put again."""
+        if state.new_from == NEW_UNKNOWN:
+            state.new_from = self._cache.last_entry_id(state.ledger_id) + 1
+
+    def end_replay(self) -> None:
+        """Forgets what `begin_replay` counted."""
+        for state in self.held.values():
+            state.new_from = NEW_UNKNOWN
 
     def changed(self, state: LedgerState) -> None:
         """Has the next checkpoint store `state`, because it must outlive the process."""

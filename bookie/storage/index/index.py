@@ -24,6 +24,7 @@ _RUN_PLACE = struct.Struct(">qq")
 _LEDGER_ID_MAX = 2**63 - 1
 _STATE_KEY = struct.Struct(">cq")
 _TOMBSTONE = struct.Struct(">q")
+_END = struct.Struct(">q").pack
 _LOG_LEDGER = struct.Struct(">qq")
 
 
@@ -230,6 +231,15 @@ class Index:
             )
             yield
 
+    def end(self, ledger_id: int) -> int | None:
+        """Returns one past the last entry of a ledger that is known to be closed, or None."""
+        value = self._pairs.get(_STATE_KEY.pack(b"N", ledger_id))
+        return None if value is None else int.from_bytes(value, "big")
+
+    def put_ends(self, ends: Mapping[int, int]) -> None:
+        """Writes the ends of closed ledgers: no more than belong in one batch."""
+        self._pairs.write([(_STATE_KEY.pack(b"N", n), _END(end)) for n, end in ends.items()])
+
     def ledger_ids(self, after: int, count_max: int) -> list[int]:
         """Returns up to `count_max` ledgers with a state, in order, beginning after ledger
         `after`."""
@@ -255,7 +265,7 @@ class Index:
         self.put_tombstone(ledger_id, master_key, now_ms)
         yield
         yield from self.delete_runs(ledger_id)
-        self._pairs.write([], [_STATE_KEY.pack(b"L", ledger_id)])
+        self._pairs.write([], [_STATE_KEY.pack(kind, ledger_id) for kind in (b"N", b"L")])
 
     def delete_runs(self, ledger_id: int) -> Iterator[None]:
         """Removes the runs of a ledger and keeps its state, in steps of one batch each. After an

@@ -2,7 +2,8 @@
 
 Each directory takes what is after its own mark and nothing else, as if the journal were its own: so
 a ledger that was deleted and forgotten does not return with frames that are only kept for others.
-Frames may still be replayed twice, and of deleted ledgers; both must do no harm.
+Frames may still be replayed twice, and of deleted ledgers; both must do no harm. Of two frames of
+one entry the first counts; only earlier releases wrote a second one.
 """
 
 from __future__ import annotations
@@ -167,13 +168,16 @@ def _replay_frame(
             _replay_own(own, state)
             states.changed(state)
         return
-    master_key, _, _, lac = _add_of(frame)
+    master_key, _, entry_id, lac = _add_of(frame)
     state = known or states.create(ledger_id, master_key)
     if not state.master_key:  # the index was rebuilt from entry logs, which have no keys
         state.master_key = master_key
         states.changed(state)
     if not state.is_deleted:
-        target.cache.put_frame(frame)
+        states.begin_replay(state)
+        if entry_id >= state.new_from or target.cache.get(ledger_id, entry_id) is None:
+            target.cache.put_frame(frame)
+            state.added(entry_id)
         state.advance_lac(lac)
 
 

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from bookie.core.journal import FlushPolicy
+from bookie.core.repeated_adds import Presence
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.journal.journal import Journal
 from bookie.storage.options import StorageFailed, StorageOptions
@@ -121,6 +122,7 @@ class SimulatedStorage:
         entry = make_entry(ledger_id, entry_id, payload, lac)
         frame = make_frame(ledger_id, entry_id, payload, lac)
         storage.directory_of(ledger_id).cache.put_frame(frame)
+        state.added(entry_id)
         state.advance_lac(lac)
         attempts = self.attempted.setdefault((ledger_id, entry_id), [])
         attempts.append(entry)
@@ -132,6 +134,21 @@ class SimulatedStorage:
         journal = storage.journal_of(ledger_id)
         journal.queue(frame, on_durable=durable)
         return Status.OK
+
+    async def add_again(
+        self, ledger_id: int, entry_id: int, payload: bytes, *, lac: int = -1
+    ) -> Presence:
+        """Adds an entry as a recovery does, by the bookie's rules for one that is there already."""
+        directory, state = self.storage.directory_of(ledger_id), self.storage.state(ledger_id)
+        assert state is not None
+        entry = make_entry(ledger_id, entry_id, payload, lac)
+        directory.look_up(state)
+        presence = directory.presence(state, entry_id, entry)
+        if presence is Presence.UNREAD:
+            presence = await directory.presence_on_disk(ledger_id, entry_id, entry)
+        if presence is Presence.ABSENT:
+            assert self.add(ledger_id, entry_id, payload, lac=lac, is_recovery=True) is Status.OK
+        return presence
 
     def fence(self, ledger_id: int) -> None:
         state = self.storage.state(ledger_id) or self.storage.create(ledger_id, KEY)

@@ -17,6 +17,7 @@ import trio
 import trio.testing
 
 from bookie.core.garbage import GarbageOptions
+from bookie.core.repeated_adds import Presence
 from bookie.storage.options import StorageOptions
 from ledger.errors import NoSuchLedger, Status
 from tests.bookie.storage.crash_disk import CrashDisk
@@ -86,7 +87,9 @@ async def _workload(simulated: SimulatedStorage) -> None:
         await simulated.settle()
         await simulated.storage.checkpoint()
         for i in (9, 10, 11, 12):
-            simulated.add(1, i, b"again", is_recovery=True)
+            found = await simulated.add_again(1, i, b"1" * (i * 5), lac=11)
+            assert found is (Presence.ABSENT if i == 12 else Presence.EQUAL)
+            assert await simulated.add_again(1, i, b"forged", lac=11) is Presence.OTHER
         for i in range(12, 20):
             simulated.add(2, i, b"z" * 60, lac=i - 1)
             await simulated.settle()
@@ -138,6 +141,12 @@ async def _check_after(successor: SimulatedStorage) -> None:
             assert successor.add(3, 99) is Status.FENCED
             with pytest.raises(NoSuchLedger):
                 await successor.storage.read(3, 0)
+        for (ledger, entry_id), entry in list(successor.acked.items()):
+            if ledger not in successor.deleted:
+                forged = await successor.add_again(ledger, entry_id, b"forged")
+                assert forged is Presence.OTHER, "whatever a crash left, history stays"
+                same = await successor.add_again(ledger, entry_id, entry[32:], lac=99)
+                assert same is Presence.EQUAL
         for ledger in (1, 2, 4):
             last = successor.storage.last_entry_id(ledger)
             successor.add(ledger, last + 1, b"still alive!", is_recovery=True)

@@ -246,6 +246,26 @@ def test_ledgers_are_listed_in_pages() -> None:
     assert index.ledger_ids(3, 10) == [7, 2**40]
 
 
+def test_the_end_of_a_closed_ledger_is_a_record_of_its_own() -> None:
+    """Releases that do not know it read the ledger's state as before."""
+    pairs = MemoryKeyValue()
+    index = Index(pairs)
+    list(index.put_states([LedgerState(7, KEY), LedgerState(8, KEY)]))
+    before = dict(pairs.items(b"", b"\xff"))
+    index.put_ends({7: 31, 8: 0})
+    added = {key: value for key, value in pairs.items(b"", b"\xff") if key not in before}
+    assert added == {
+        bytes.fromhex("4e0000000000000007"): bytes.fromhex("000000000000001f"),
+        bytes.fromhex("4e0000000000000008"): bytes.fromhex("0000000000000000"),
+    }
+    assert [index.end(ledger_id) for ledger_id in (7, 8, 9)] == [31, 0, None]
+    assert index.ledger_ids(-1, 10) == [7, 8]
+    for _ in index.delete_ledger(7, KEY, 5):
+        pass
+    assert index.end(7) is None
+    assert index.end(8) == 0
+
+
 def test_entry_logs_and_their_ledgers() -> None:
     index = Index(store := MemoryKeyValue())
     list(index.put_log_ledgers(2, {5: 100, 6: 1}))

@@ -1,0 +1,27 @@
+"""Nobody's acknowledged entry changes while an attacker sends other payloads for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from bookie.core import repeated_adds
+from bookie.core.repeated_adds import Presence
+from bookie.storage import ledger_storage
+from tests.effort import seeds
+from tests.sim.forging import run_forging
+from tests.sim.model import Violation
+
+
+@pytest.mark.parametrize("seed", seeds(ci=3, night=100))
+def test_forged_adds_are_refused_under_faults(seed: int) -> None:
+    found = run_forging(seed)
+    assert found.refused >= 5, "otherwise it proves nothing"
+
+
+def test_a_bookie_that_takes_them_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def hasty(stored: repeated_adds.Buffer, sent: repeated_adds.Buffer) -> Presence:
+        return Presence.ABSENT
+
+    monkeypatch.setattr(ledger_storage, "compare", hasty)
+    with pytest.raises(Violation):
+        run_forging(0)
