@@ -55,13 +55,11 @@ def take_adds(
             break
         if ledger_id != ledger:
             found = states.get(ledger_id)
-            if found is None or k != found.master_key:
+            if found is None or k != found.master_key or found.end != ENTRY_ID_END:
                 break
             if found.is_fenced and (found.is_deleted or not is_recovery):
                 break
-            if ledger_id % journals != journal or found.end != ENTRY_ID_END:
-                break
-            if not found.new_from <= entry_id < ENTRY_ID_END:
+            if ledger_id % journals != journal or not found.new_from <= entry_id < ENTRY_ID_END:
                 break
             if state is not None:
                 _close_run(runs, state, first, last, segment, last_at)

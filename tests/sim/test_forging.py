@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from bookie.core import repeated_adds
 from bookie.core.repeated_adds import Presence
 from bookie.storage import ledger_storage
 from tests.effort import seeds
@@ -19,7 +18,7 @@ def test_forged_adds_are_refused_under_faults(seed: int) -> None:
 
 
 def test_a_bookie_that_takes_them_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hasty(stored: repeated_adds.Buffer, sent: repeated_adds.Buffer) -> Presence:
+    def hasty(*_: object) -> Presence:
         return Presence.ABSENT
 
     monkeypatch.setattr(ledger_storage, "compare", hasty)
