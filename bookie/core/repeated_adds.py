@@ -16,6 +16,7 @@ from bookie.core.caches import Buffer
 from bookie.core.integrity import HEADER_BYTES, digest_that_fits
 
 _IDS: Final = slice(0, 16)
+_LAC: Final = slice(16, 24)
 _LENGTH: Final = slice(24, 32)
 _DIGEST_BYTES: Final = {"CRC32C": 4, "CRC32": 8}
 _LONGEST_DIGEST_BYTES: Final = 20
@@ -38,14 +39,17 @@ class Presence(Enum):
 def compare(stored: Buffer, sent: Buffer) -> Presence:
     """Returns EQUAL or OTHER for two entries with one ledger and entry id, header included.
 
-    The digest that fits the stored entry shows where its payload begins. If none fits, it is an
-    entry with HMAC or without a digest; then what HMAC's digest would occupy is not compared.
+    Under another LAC, the digest that fits the stored entry shows where its payload begins. If none
+    fits, it is an entry with HMAC or without a digest; then what HMAC's digest would occupy is not
+    compared.
     """
     old, new = memoryview(stored), memoryview(sent)
     if len(old) != len(new) or old[_IDS] != new[_IDS] or old[_LENGTH] != new[_LENGTH]:
         return Presence.OTHER
     if old[HEADER_BYTES:] == new[HEADER_BYTES:]:
         return Presence.EQUAL
+    if old[_LAC] == new[_LAC]:
+        return Presence.OTHER  # the same header and payload would have the same digest
     digest = digest_that_fits(old)
     size = _LONGEST_DIGEST_BYTES if digest is None else _DIGEST_BYTES[digest]
     at = HEADER_BYTES + size

@@ -49,13 +49,13 @@ def test_no_byte_of_a_payload_passes_for_a_longer_digest(kind: DigestType, at: i
     forged = bytearray(payload)
     forged[at] ^= 1
     stored = entry(digest, payload)
-    assert compare(stored, entry(digest, bytes(forged))) is Presence.OTHER
-    # The digest as it was, or one of another type: neither makes it the same entry.
-    head = stored[: len(stored) - len(payload)]
+    assert compare(stored, entry(digest, bytes(forged), lac=2)) is Presence.OTHER
+    # The digest of the payload, or one of another type: neither makes it the same entry.
+    head = entry(digest, payload, lac=2)[: -len(payload)]
     assert compare(stored, head + forged) is Presence.OTHER
     for other in TYPES:
         size = len(payload) + len(head) - 32 - Digest(other).size
-        sent = entry(Digest(other), bytes(forged[-size:]))
+        sent = entry(Digest(other), bytes(forged[-size:]), lac=2)
         assert compare(stored, sent) is Presence.OTHER
 
 
@@ -67,5 +67,9 @@ def test_an_entry_without_a_digest_is_compared_behind_what_a_digest_may_occupy()
         forged = bytearray(payload)
         forged[at] ^= 1
         expected = Presence.EQUAL if at < 20 else Presence.OTHER
-        assert compare(entry(digest, payload), entry(digest, bytes(forged))) is expected
+        sent = entry(digest, bytes(forged), lac=3)
+        assert compare(entry(digest, payload), sent) is expected
+        # Under the same LAC any difference is one of the payload.
+        sent = entry(digest, bytes(forged))
+        assert compare(entry(digest, payload), sent) is Presence.OTHER
     assert compare(entry(digest, b"short"), entry(digest, b"shore")) is Presence.OTHER
