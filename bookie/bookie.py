@@ -349,7 +349,7 @@ class Bookie:
             requests,
             limits=BackpressureLimits.of(config),
             frame_bytes_max=config.frame_bytes_max,
-            connections_max=config.connections_max,
+            peer_limits=config.peer_limits(),
         )
         self.over_replication = OverReplication(
             storage,

@@ -21,6 +21,7 @@ from bookie.config_sections import (
     ReadSettings,
     check_minimums,
 )
+from bookie.connection_settings import ConnectionSettings
 from ledger.core.placement.topology import Location
 from ledger.errors import InvalidArgument
 from ledger.metastore import ledgers_root
@@ -42,7 +43,12 @@ def _required(*, unit: str = "", apache: str, reason: str) -> dict[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class BookieConfig(
-    DiskSettings, GarbageSettings, BackpressureSettings, ReadSettings, AutoRecoverySettings
+    DiskSettings,
+    GarbageSettings,
+    BackpressureSettings,
+    ReadSettings,
+    ConnectionSettings,
+    AutoRecoverySettings,
 ):
     """All settings of a bookie. Raises InvalidArgument if they are out of range or contradict each
     other."""
@@ -253,26 +259,6 @@ class BookieConfig(
         " soon.",
     )
 
-    # Connections.
-    frame_bytes_max: int = setting(
-        5 * MIB,
-        unit="bytes",
-        apache="nettyMaxFrameSizeBytes",
-        reason="Largest request and reply; a longer one closes its connection.",
-    )
-    connections_max: int = setting(
-        1000,
-        unit="connections",
-        apache="",
-        reason="Further connections are refused, so that descriptors are left for files.",
-    )
-    long_polls_max: int = setting(
-        10_000,
-        unit="requests",
-        apache="",
-        reason="Tailing reads that wait at the same time; further ones are answered at once.",
-    )
-
     def __post_init__(self) -> None:
         self.check()
 
@@ -283,6 +269,7 @@ class BookieConfig(
         GarbageSettings.check(self)
         BackpressureSettings.check(self)
         ReadSettings.check(self)
+        ConnectionSettings.check(self)
         AutoRecoverySettings.check(self)
         self._check_directories()
         self._check_addresses()
@@ -356,7 +343,6 @@ _MAY_BE_ZERO = (
     "journal_backups_max",
     "journal_page_cache_flush_interval_ms",
     "flush_entrylog_bytes",
-    "long_polls_max",
 )
 
 _DIVIDED = ("write_cache_bytes", "read_cache_bytes")
@@ -368,6 +354,7 @@ _RELATIONS = (
     ("frame_bytes_max", "journal_queue_bytes_max", 1),
     ("frame_bytes_max", "journal_file_bytes_max", 2),
     ("frame_bytes_max", "entry_log_bytes_max", 1),
+    ("frame_bytes_max", "receive_bytes_max", 1),
     ("journal_group_bytes_max", "journal_queue_bytes_max", 1),
     ("read_ahead_bytes", "read_cache_bytes", 2),
 )

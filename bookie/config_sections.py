@@ -274,15 +274,16 @@ class BackpressureSettings:
         128 * 1024 * 1024,
         unit="bytes",
         apache="",
-        reason="Replies that peers have not taken yet, of all connections: above it, only peers"
-        " without waiting replies are answered.",
+        reason="Replies that peers have not taken yet, of all connections: above half of it only"
+        " peers without waiting replies are answered; at the limit reads wait for all of them, and"
+        " peers that took nothing for two seconds are disconnected.",
     )
     reply_wait_ms_max: int = setting(
         60_000,
         unit="ms",
         apache="waitTimeoutOnResponseBackpressureMs, closeChannelOnResponseTimeout",
-        reason="A peer that takes none of the replies that wait for it is disconnected, since it"
-        " would keep the memory forever.",
+        reason="A peer that takes neither 64 KiB of the replies that wait for it nor the last of"
+        " them for this time is disconnected, since it would keep the memory forever.",
     )
 
     def check(self) -> None:

@@ -20,6 +20,7 @@ ledger_state: the key, fence, limbo and LAC of a ledger.
 long_polls: the deadlines of parked long polls.
 marks: the mark file, and the map from ledgers to journals and directories.
 metrics: metrics and histograms.
+peers: which connections are accepted, and which are ended.
 renaming: which ledgers may name a bookie by another id.
 read_ahead: how much is read ahead, and what is read again.
 """

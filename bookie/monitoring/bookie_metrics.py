@@ -126,7 +126,8 @@ BOOKIE: Final[tuple[Metric[Snapshot], ...]] = (
         "waits_total",
         Kind.COUNTER,
         "How often a connection was not read for a while, by what it waited for: the write"
-        " cache, the journal, replies that the peer does not take, reads that wait for a disk.",
+        " cache, the journal, replies that the peer does not take, reads that wait for a disk,"
+        " memory for frames.",
         "bookkeeper_server_ADD_ENTRY_BLOCKED, READ_ENTRY_BLOCKED",
         lambda b: {(wait.value,): count for wait, count in b.server.requests.waits.items()},
         ("reason",),
@@ -170,7 +171,9 @@ BOOKIE: Final[tuple[Metric[Snapshot], ...]] = (
     ),
     counter(
         "peers_dropped",
-        "Connections closed because the peer took no replies for `reply_wait_ms_max`.",
+        "Connections closed because the peer sent no request within `first_request_wait_ms_max`, or"
+        " no rest of a frame within `frame_wait_ms_max`, or took no replies within"
+        " `reply_wait_ms_max`, or sooner while memory for frames or replies is short.",
         "",
         lambda b: b.server.peers_dropped,
     ),
@@ -192,9 +195,27 @@ BOOKIE: Final[tuple[Metric[Snapshot], ...]] = (
     ),
     counter(
         "connections_refused",
-        "Connections refused because `connections_max` were open.",
+        "Connections refused because of `connections_max` or `connections_per_peer_max`.",
         "",
         lambda b: b.server.connections_refused,
+    ),
+    counter(
+        "connections_replaced",
+        "Connections closed for a newer one, because they had sent no valid request, or were idle.",
+        "",
+        lambda b: b.server.connections_replaced,
+    ),
+    gauge(
+        "connections_unproven",
+        "Connections over which no valid request has come yet.",
+        "",
+        lambda b: b.server.connections_unproven,
+    ),
+    gauge(
+        "receive_buffer_bytes",
+        "Receive buffers, beyond 64 KiB of each connection; limit: `receive_bytes_max`.",
+        "",
+        lambda b: b.server.receive_bytes,
     ),
     counter(
         "protocol_errors",

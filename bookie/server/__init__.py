@@ -2,6 +2,8 @@
 
 - server: accepts connections and counts them.
 - connection: one peer; receives, dispatches and replies.
+- peer_watch: ends connections that hold what others need.
+- receive_memory: memory of receive buffers, over all connections.
 - add_intake: adds from the receive buffer to write cache and journal, and their acks.
 - throttled_adds: adds that wait for capacity.
 - backpressure: limits over all connections.

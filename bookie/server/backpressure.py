@@ -8,17 +8,22 @@ full bookie.
 Requests other than adds have a cost: what they make the bookie keep in memory until a journal or a
 checkpoint has made progress. Frames of adds have limits of their own; an add has a cost only if it
 creates a ledger.
+
+Received frames that are not whole, and replies that peers do not take, have limits that hold for
+every peer, before any of its requests was valid.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 import trio
 
 from bookie.config import BookieConfig
+from bookie.server.read_scheduler import ReadScheduler
 from bookie.server.request_metrics import Wait
 from bookie.storage.bookie_storage import BookieStorage, Shard
 from ledger.errors import BookieIoError
@@ -99,7 +104,9 @@ class BackpressureLimits:
     replies_bytes_max: int = 128 << 20
     """Bytes of replies that may wait for peers, of all connections together."""
     reply_wait_s_max: float = 60.0
-    """Longest time in which a peer takes none of the replies that wait for it."""
+    """Longest time in which a peer takes almost none of the replies that wait for it."""
+    receive_bytes_max: int = 256 << 20
+    """Bytes of receive buffers of all connections, beyond SEGMENT_BYTES_MIN of each."""
 
     @classmethod
     def of(cls, config: BookieConfig) -> BackpressureLimits:
@@ -108,6 +115,7 @@ class BackpressureLimits:
             add_wait_s_max=config.write_cache_wait_ms_max / 1000,
             replies_bytes_max=config.replies_bytes_max,
             reply_wait_s_max=config.reply_wait_ms_max / 1000,
+            receive_bytes_max=config.receive_bytes_max,
         )
 
 
@@ -121,8 +129,20 @@ class Blocked(NamedTuple):
 class Backpressure:
     """The state of back-pressure, shared by all connections of one server."""
 
-    def __init__(self, storage: BookieStorage, limits: BackpressureLimits) -> None:
+    def __init__(
+        self, storage: BookieStorage, limits: BackpressureLimits, reads: ReadScheduler
+    ) -> None:
+        """`reads` starts no ordinary read while `are_replies_full`."""
         self.limits = limits
+        self._reads = reads
+        reads.hold_while(self._hold_reads)
+        self.on_shortage: Callable[[], None] = _nothing
+        """Called when memory for replies or unfinished frames is short: peers that hold it without
+        making progress must be disconnected."""
+        self.receive_bytes = 0
+        """Bytes of receive buffers, beyond SEGMENT_BYTES_MIN of each."""
+        self._receive_waiters = 0
+        self._receive_freed = trio.Event()
         self.held_bytes = 0
         """Bytes of throttled adds, of all connections."""
         self.replies_bytes = 0
@@ -228,9 +248,61 @@ class Backpressure:
         share = self._cache_bytes // max(1, self.connections)
         self.segment_bytes_max = max(SEGMENT_BYTES_MIN, min(share, SEGMENT_BYTES_MAX))
 
+    def may_receive(self, more_bytes: int) -> bool:
+        """Returns whether receive buffers may have this many bytes more."""
+        return self.receive_bytes + more_bytes <= self.limits.receive_bytes_max
+
+    def count_received(self, change: int) -> None:
+        """Counts bytes of receive buffers."""
+        self.receive_bytes += change
+        if change < 0 and self._receive_waiters:
+            self._receive_freed.set()
+            self._receive_freed = trio.Event()
+
+    @property
+    def is_receive_short(self) -> bool:
+        """Whether a connection is not read because receive buffers take all they may."""
+        return self._receive_waiters > 0
+
+    async def wait_receive_freed(self) -> None:
+        """Returns when receive buffers may have become smaller."""
+        self._receive_waiters += 1
+        try:
+            self.on_shortage()
+            await self._receive_freed.wait()
+        finally:
+            self._receive_waiters -= 1
+
     # --- replies
 
     @property
     def are_replies_over(self) -> bool:
-        """Whether peers with waiting replies get no more, because the limit is exceeded."""
-        return self.replies_bytes > self.limits.replies_bytes_max
+        """Whether peers with waiting replies get no more, because half of the limit is reached."""
+        return self._reply_bytes > self.limits.replies_bytes_max // 2
+
+    @property
+    def are_replies_full(self) -> bool:
+        """Whether nothing is read for any peer, because what waits for peers and what is being read
+        for them may take more than the limit."""
+        return self._reply_bytes > self.limits.replies_bytes_max
+
+    @property
+    def _reply_bytes(self) -> int:
+        """What waits for peers, and what may be added by the reads in progress."""
+        return self.replies_bytes + self._reads.reply_bytes
+
+    def count_replies(self, change: int) -> None:
+        """Counts the memory of replies that wait for peers."""
+        self.replies_bytes += change
+        if change < 0:
+            self._reads.release()
+
+    def _hold_reads(self) -> bool:
+        if not self.are_replies_full:
+            return False
+        self.on_shortage()
+        return True
+
+
+def _nothing() -> None:
+    """Stands for a listener that is not there yet."""

@@ -16,10 +16,13 @@ from functools import partial
 
 import trio
 
+from bookie.core.peers import Peer, Peers
 from bookie.server.add_intake import AddIntake, ReceivedSegments
 from bookie.server.backpressure import Backpressure, Blocked
 from bookie.server.error_replies import error_reply
-from bookie.server.internal_errors import PROGRAMMING_ERRORS, log_connection_closed
+from bookie.server.internal_errors import REQUEST_ERRORS, log_connection_closed
+from bookie.server.peer_watch import PeerWatch
+from bookie.server.receive_memory import ReceiveMemory, ReceiveMemoryShort
 from bookie.server.request_metrics import RequestCounts, Wait
 from bookie.server.requests import Requests
 from bookie.server.send_queue import SendQueue
@@ -30,7 +33,15 @@ from ledger.errors import LedgerError, ProtocolError, Status
 from ledger.runtime.network import Transport
 from ledger.wire import v2, v3
 from ledger.wire.connection import ReceiveBuffer, is_version_3
-from ledger.wire.messages import AddRequest, Request, RequestRefused, Response, ResponseBody
+from ledger.wire.messages import (
+    AddRequest,
+    AuthRequest,
+    Request,
+    RequestRefused,
+    Response,
+    ResponseBody,
+    StartTlsRequest,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -59,24 +70,33 @@ class Connection:
         requests: Requests,
         counts: RequestCounts,
         pressure: Backpressure,
+        peer: Peer,
+        peers: Peers,
+        watch: PeerWatch,
         *,
         frame_bytes_max: int,
     ) -> None:
+        """`peer` is this connection in `peers`, over which `watch` watches."""
         self._transport = transport
+        self.peer = peer
+        self._peers = peers
+        self._watch = watch
         self._storage = storage
         self._shards = storage.shards
         self._requests = requests
         self._read_scheduler = requests.read_scheduler
         self._counts = counts
         self._pressure = pressure
-        buffer = ReceiveBuffer(frame_bytes_max, new_segment=storage.segments.take_segment)
-        self._received = ReceivedSegments(buffer, storage.directories)
+        self._memory = ReceiveMemory(
+            storage.segments, pressure, peer, frame_bytes_max=frame_bytes_max
+        )
+        self._received = ReceivedSegments(self._memory.buffer, storage.directories)
         self._is_v2 = False
         self._has_adds = False
         self._is_refusal_logged = False
         resume = partial(self._read_scheduler.resume, self)
         self._send_queue = box = SendQueue(
-            transport, pressure, on_flushed=resume, on_broken=self.close
+            transport, pressure, peer, on_flushed=resume, on_broken=self.close
         )
         self._intake = AddIntake(storage, counts, box.send, self._may_take, requests.make_known)
         self._throttled = ThrottledAdds(pressure)
@@ -121,7 +141,7 @@ class Connection:
         except* LedgerError as errors:
             self._counts.protocol_errors += bool(errors.subgroup(ProtocolError))
             log_connection_closed(self._transport.peer, errors.exceptions[0])
-        except* PROGRAMMING_ERRORS as errors:
+        except* REQUEST_ERRORS as errors:
             log_connection_closed(self._transport.peer, errors)
 
     def drain(self, all_durable: trio.Event) -> None:
@@ -129,6 +149,11 @@ class Connection:
         is set when everything in the journals is on disk, so that their adds are acknowledged."""
         self._all_durable = all_durable
         self._receiving.cancel()
+
+    @property
+    def name(self) -> str:
+        """Address of the peer, for the log."""
+        return self._transport.peer
 
     @property
     def is_idle_writer(self) -> bool:
@@ -156,21 +181,30 @@ class Connection:
                 continue
 
     async def _receive(self) -> None:
-        transport, buffer = self._transport, self._received.buffer
+        transport, buffer, peer = self._transport, self._received.buffer, self.peer
         while True:
             if self._has_unread:
                 await trio.lowlevel.checkpoint()
             else:
+                peer.is_reading = True
                 await transport.wait_readable()
+                peer.is_reading = False
             await self._wait_capacity()
             yield_to_threads()
             if self._has_unread:
                 self._has_unread = False
                 self._check_capacity()
-                self._take_chunk(self._received)
+                self._take_received()
                 continue
             buffer.segment_bytes_max = self._pressure.segment_bytes_max
-            space = buffer.space()
+            try:
+                space = buffer.space()
+            except ReceiveMemoryShort:
+                self._counts.waits[Wait.FRAMES] += 1
+                peer.is_short = True
+                await self._pressure.wait_receive_freed()
+                peer.is_short = False
+                continue
             if self._check_capacity():
                 space = space[:_CAREFUL_BYTES_MAX]
             try:
@@ -180,7 +214,25 @@ class Connection:
             if count == 0:
                 return
             buffer.received(count)
-            self._take_chunk(self._received)
+            peer.received_bytes += count
+            peer.received_at = trio.current_time()
+            self._take_received()
+
+    def _take_received(self) -> None:
+        self._take_chunk(self._received)
+        peer, buffer = self.peer, self._received.buffer
+        unfinished = buffer.end - buffer.start
+        peer.consumed_bytes = peer.received_bytes - unfinished
+        peer.has_unfinished = unfinished > 0 and not self._has_unread
+        if peer.has_unfinished and self._watch.is_asleep:
+            self._watch.wake()
+
+    def give_back(self) -> None:
+        """Frees the receive buffer if nothing is in it, while memory is short."""
+        buffer = self._received.buffer
+        if self.peer.is_reading and buffer.start == buffer.end:
+            self._received.release()
+            self._memory.drop()
 
     async def _wait_capacity(self) -> None:
         """Returns when there is capacity for the next requests of this peer."""
@@ -253,7 +305,7 @@ class Connection:
             if self._replies:
                 self._send_replies()
             if self._is_closed:
-                self._received.release()  # not earlier: frames in it were still being stored
+                self._drop_received()  # not earlier: frames in it were still being stored
 
     def _take_frame(
         self, received: ReceivedSegments, frame: memoryview, at: int, *, is_replay: bool
@@ -275,6 +327,8 @@ class Connection:
             self._replies.append(codec.encode_response(refused.response))
             return True
         body = request.body
+        if not self.peer.is_proven and not isinstance(body, AuthRequest | StartTlsRequest):
+            self._peers.prove(self.peer)
         if self._is_critical and not is_replay:
             self._blocked = self._pressure.blocking(body)
             if self._blocked is not None:
@@ -332,7 +386,7 @@ class Connection:
                 return
             if not self._requests.answer_nowait(request, reply, self._is_gone, self):
                 await self._requests.answer(request, reply, self._is_gone, self)
-        except (LedgerError, *PROGRAMMING_ERRORS) as error:
+        except (LedgerError, *REQUEST_ERRORS) as error:
             self._fail(error)
         finally:
             self._waiting_reads -= 1
@@ -347,6 +401,10 @@ class Connection:
     def takes_replies(self) -> bool:
         """Whether the send queue has capacity for replies to requests that wait for a disk."""
         return self._is_closed or not self._send_queue.is_full_with(0)
+
+    def takes_beside(self, nbytes: int) -> bool:
+        """Whether it has capacity beside replies of `nbytes`, which are being read."""
+        return self._is_closed or not self._send_queue.is_full_with(nbytes)
 
     # ---- throttled adds
 
@@ -432,7 +490,7 @@ class Connection:
         codec = v3 if request.version == 3 else v2
         try:
             data = codec.encode_response(Response(request.version, request.txn_id, body))
-        except (LedgerError, *PROGRAMMING_ERRORS) as error:
+        except (LedgerError, *REQUEST_ERRORS) as error:
             self._fail(error)  # never raised: a journal or a request that moves a LAC is the caller
             return
         self._replies.append(data)
@@ -449,6 +507,11 @@ class Connection:
         log_connection_closed(self._transport.peer, cause)
         self.close()
 
+    def _drop_received(self) -> None:
+        # At once: this object is part of cycles, which the collector finds seldom.
+        self._received.release()
+        self._memory.drop()
+
     def close(self) -> None:
         if self._is_closed:
             return
@@ -460,7 +523,7 @@ class Connection:
         self._read_scheduler.drop(self)
         self._made_progress()
         if not self._is_taking:
-            self._received.release()
+            self._drop_received()
         if self._nursery is not None:
             self._nursery.cancel_scope.cancel()
 

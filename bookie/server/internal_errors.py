@@ -25,6 +25,9 @@ PROGRAMMING_ERRORS = (
     struct.error,
 )
 """Not Exception: errors that end the process on purpose must still end it."""
+REQUEST_ERRORS = (*PROGRAMMING_ERRORS, MemoryError)
+"""What may be raised for one request or connection, and must cost no more than that. Memory that
+is short is no bug."""
 
 
 def log_connection_closed(peer: str, cause: BaseException) -> None:
@@ -32,12 +35,25 @@ def log_connection_closed(peer: str, cause: BaseException) -> None:
     or a bug."""
     if isinstance(cause, LedgerError):
         _log.warning("connection closed peer=%s cause=%s", peer, cause)
+    elif is_shortage(cause):
+        _log.warning("connection closed peer=%s cause=no memory is left", peer)
     else:
         log_internal_error(f"the connection of {peer} is closed", cause)
 
 
+def is_shortage(error: BaseException) -> bool:
+    """Returns whether an error, or each in a group, is that memory is short."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(MemoryError)[1] is None
+    return isinstance(error, MemoryError)
+
+
 def log_internal_error(what: str, error: BaseException) -> None:
-    """Logs a bug with its traceback. A test fails for each of these that it did not expect."""
+    """Logs a bug with its traceback, or that memory is short. A test fails for each bug that it did
+    not expect."""
+    if is_shortage(error):
+        _log.warning("%s cause=no memory is left", what)
+        return
     # As text: a log handler that keeps the record must not keep the objects on the stack.
     text = "".join(traceback.format_exception(error))
     _log.error("a bug of this bookie, please report it: %s\n%s", what, text)

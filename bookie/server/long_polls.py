@@ -117,7 +117,7 @@ class LongPolls:
             elif entry_id == -1:
                 entry_id = self._storage.last_entry_id(ledger_id)
             entry = None
-            if target.owner.takes_replies:
+            if target.owner.takes_replies and not self._deferred.is_held:
                 entry = self._storage.read_cached(ledger_id, entry_id)
         except BookieIoError as error:
             target.reply(read_refused(error, ledger_id, entry_id, body.entry_id))

@@ -16,7 +16,7 @@ import trio
 from bookie.config import BookieConfig
 from bookie.core.fair_queue import FairQueue
 from bookie.core.metrics import SECONDS, Histogram
-from bookie.server.internal_errors import PROGRAMMING_ERRORS, log_internal_error
+from bookie.server.internal_errors import REQUEST_ERRORS, log_internal_error
 from ledger.wire.messages import BatchReadRequest, ReadRequest, RequestBody
 
 SLOTS: Final = 8
@@ -26,6 +26,8 @@ PRIORITY_SLOTS: Final = 2
 MANY_DIRECTORIES: Final = 4
 """With at least this number of directories each has half the slots, since all of them share one
 interpreter."""
+BATCH_READ_BYTES_MAX: Final = 5 * 1024 * 1024 - 64
+"""The largest reply to a batch read."""
 _JOBS_PER_SLICE = 32
 """After this number of replies other tasks run: all of them may have come from memory."""
 
@@ -54,10 +56,17 @@ class Owner(Protocol):
         """Whether its send queue has capacity; if not, it calls `ReadScheduler.resume` later."""
         ...
 
+    def takes_beside(self, nbytes: int) -> bool:
+        """Whether there is capacity beside replies of `nbytes`, which are being read for it."""
+        ...
+
 
 class _Entry(NamedTuple):
+    owner: Owner
     job: Job
     queued_at: float
+    reply_bytes: int
+    """Memory that its reply may take."""
 
 
 def is_urgent(body: RequestBody) -> bool:
@@ -67,10 +76,25 @@ def is_urgent(body: RequestBody) -> bool:
     return isinstance(body, BatchReadRequest) and body.is_fencing
 
 
+def reply_bytes_of(body: RequestBody) -> int:
+    """Returns the memory that the reply to a batch read may take; for other requests 0, because
+    most entries are small, and few are read at a time."""
+    if not isinstance(body, BatchReadRequest):
+        return 0
+    return max(0, min(body.size_max, BATCH_READ_BYTES_MAX))
+
+
+def _never() -> bool:
+    return False
+
+
 class Unbounded:
     """An owner that always takes replies."""
 
     takes_replies: Final = True
+
+    def takes_beside(self, _: int) -> bool:
+        return True
 
 
 class _Queue:
@@ -106,7 +130,7 @@ class _Queue:
 
     async def _work(self) -> None:
         try:
-            await self._run(lambda: self._take(self.urgent) or self._take(self.ordinary))
+            await self._run(lambda: self._take(self.urgent) or self._take_ordinary())
         finally:
             self.running -= 1
 
@@ -120,24 +144,24 @@ class _Queue:
         done = 0
         while (entry := take()) is not None:
             self._reads.in_flight += 1
+            self._reads.reserve(entry.owner, entry.reply_bytes)
             begun_at = trio.current_time()
             try:
                 await entry.job()
-            except PROGRAMMING_ERRORS as error:
+            except REQUEST_ERRORS as error:
                 log_internal_error("a request that waited for a disk is not answered", error)
             finally:
+                self._reads.unreserve(entry.owner, entry.reply_bytes)
                 self._reads.ended(entry.queued_at, begun_at)
             done += 1
             if done % _JOBS_PER_SLICE == 0:
                 await trio.lowlevel.checkpoint()
 
-    @staticmethod
-    def _take(queue: FairQueue[Owner, _Entry]) -> _Entry | None:
-        return queue.take(_takes_replies)
+    def _take_ordinary(self) -> _Entry | None:
+        return None if self._reads.is_held() else self._take(self.ordinary)
 
-
-def _takes_replies(owner: Owner) -> bool:
-    return owner.takes_replies
+    def _take(self, queue: FairQueue[Owner, _Entry]) -> _Entry | None:
+        return queue.take(self._reads.may_read_for)
 
 
 class ReadScheduler:
@@ -150,6 +174,12 @@ class ReadScheduler:
         self._no_directory = _Queue(self, PRIORITY_SLOTS, 0)
         """For requests that need no particular directory, and for long ones."""
         self._nursery: trio.Nursery | None = None
+        self._must_hold: Callable[[], bool] = _never
+        self._has_held = False
+        self.reply_bytes = 0
+        """Memory that the replies to the batch reads in progress may take."""
+        self._reserved: dict[Owner, int] = {}
+        """The same by connection."""
         self.in_flight = 0
         self.waited = Histogram(SECONDS)
         """From the request on."""
@@ -164,21 +194,68 @@ class ReadScheduler:
         finally:
             self._nursery = None  # the bookie is ending: no task makes deferred replies any more
 
+    def hold_while(self, must_hold: Callable[[], bool]) -> None:
+        """Starts no ordinary job while `must_hold`; when that ends, call `release`."""
+        self._must_hold = must_hold
+
+    def is_held(self) -> bool:
+        """Whether no ordinary job may start now: the replies would take too much memory."""
+        if not self._must_hold():
+            return False
+        self._has_held = True
+        return True
+
+    def release(self) -> None:
+        """Starts the jobs that were held, unless they still must be. Cheap to call often."""
+        if not self._has_held or self._nursery is None or self._must_hold():
+            return
+        self._has_held = False
+        for queue in (*self._queues, self._no_directory):
+            for _ in range(min(queue.count, queue.tasks_max)):
+                queue.start_task(self._nursery)
+
+    def may_read_for(self, owner: Owner) -> bool:
+        """Returns whether the owner will take the reply, beside those that are being read."""
+        reserved = self._reserved.get(owner)
+        return owner.takes_replies if reserved is None else owner.takes_beside(reserved)
+
+    def reserve(self, owner: Owner, nbytes: int) -> None:
+        """Counts the reply of a job that begins."""
+        if nbytes:
+            self.reply_bytes += nbytes
+            self._reserved[owner] = self._reserved.get(owner, 0) + nbytes
+
+    def unreserve(self, owner: Owner, nbytes: int) -> None:
+        """Undoes `reserve` at the end of the job, whose reply is counted elsewhere by then."""
+        if nbytes:
+            self.reply_bytes -= nbytes
+            left = self._reserved.pop(owner) - nbytes
+            if left:
+                self._reserved[owner] = left
+            self.resume(owner)
+
     def submit(
-        self, directory_no: int | None, owner: Owner, job: Job, *, goes_first: bool = False
+        self,
+        directory_no: int | None,
+        owner: Owner,
+        job: Job,
+        *,
+        goes_first: bool = False,
+        reply_bytes: int = 0,
     ) -> bool:
         """Runs `job` when it is its turn; returns False if too many wait for this directory.
 
         Args:
             directory_no: the ledger directory whose disk it needs; None for none of them.
             owner: the connection that takes turns with the others.
-            goes_first: the job runs before those without this flag.
+            goes_first: the job runs before those without this flag, and is never held.
+            reply_bytes: memory that its reply may take, if that is much.
         """
         queue = self._no_directory if directory_no is None else self._queues[directory_no]
         jobs = queue.urgent if goes_first else queue.ordinary
         if jobs.count >= self._limits.directory_waiting_max:
             return False
-        jobs.add(owner, _Entry(job, trio.current_time()))
+        jobs.add(owner, _Entry(owner, job, trio.current_time(), reply_bytes))
         if self._nursery is not None:
             queue.start_task(self._nursery)
         return True
@@ -186,6 +263,7 @@ class ReadScheduler:
     def ended(self, queued_at: float, begun_at: float) -> None:
         """Records that a job has ended."""
         self.in_flight -= 1
+        self.release()
         now = trio.current_time()
         self.waited.observe(now - queued_at)
         self.worked.observe(now - begun_at)

@@ -16,7 +16,7 @@ from bookie.core.ledger_state import LedgerState
 from bookie.server.deferred_replies import DeferredReplies, ReplyTarget
 from bookie.server.error_replies import read_refused, status_of_absent, status_of_error
 from bookie.server.long_polls import LongPolls
-from bookie.server.read_scheduler import ReadLimits, ReadScheduler
+from bookie.server.read_scheduler import BATCH_READ_BYTES_MAX, ReadLimits, ReadScheduler
 from bookie.storage.bookie_storage import BookieStorage
 from ledger.errors import BookieIoError, LedgerError, Status
 from ledger.wire.messages import (
@@ -34,7 +34,6 @@ from ledger.wire.messages import (
 MASTER_KEY_BYTES = 20
 LAST_ENTRY = -1
 """The entry id in a read that means the last entry that the bookie stores."""
-BATCH_READ_BYTES_MAX = 5 * 1024 * 1024 - 64
 BATCH_READ_ENTRIES_MAX = 10_000
 """The largest batch: a longer one would block the event loop for all other connections."""
 _LISTS_MAX = 2
@@ -97,6 +96,8 @@ class Reads:
         entry_id = body.entry_id
         if entry_id == LAST_ENTRY:
             entry_id = self._storage.last_entry_id(state.ledger_id)
+        if not body.is_fencing and self.read_scheduler.is_held():
+            return False
         entry = self._storage.read_cached(state.ledger_id, entry_id)
         if entry is None:
             return False
@@ -181,7 +182,11 @@ class Reads:
         # The entry may have been added while this request waited for a disk.
         is_durable = entry_id <= state.lac or entry_id <= durable_to
         self._deferred.send_when_durable(
-            body, target, _found(body, state, entry), is_durable=is_durable
+            body,
+            target,
+            _found(body, state, entry),
+            is_durable=is_durable,
+            again=partial(self.read_entry, body, entry_id, target, durable_to),
         )
 
     def begin_batch(self, body: BatchReadRequest, target: ReplyTarget) -> bool:
@@ -242,7 +247,12 @@ class Reads:
             target.reply(BatchReadResponse(status, ledger_id, first))
             return
         answer = BatchReadResponse(Status.OK, ledger_id, first, tuple(entries))
-        self._deferred.send_when_durable(body, target, answer, is_durable=first <= durable_to)
+        if first <= durable_to:
+            # It has been counted for this peer since the read began.
+            if not target.is_gone():
+                target.reply(answer)
+        else:
+            self._deferred.send_when_durable(body, target, answer, is_durable=False)
 
     async def read_lac(self, ledger_id: int) -> ResponseBody:
         """Returns the explicit LAC and the last entry, of which the client takes the greater. An

@@ -56,6 +56,7 @@ class Wait(Enum):
     JOURNAL = "journal"
     REPLIES = "replies"
     READS = "reads"
+    FRAMES = "frames"
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,14 @@ from bookie.core.ledger_state import ENTRY_ID_END, EXPLICIT_LAC_BYTES_MAX, Ledge
 from bookie.core.repeated_adds import Presence
 from bookie.server.deferred_replies import IsGone, Reply, ReplyTarget
 from bookie.server.error_replies import error_reply, read_refused, status_of_error
-from bookie.server.read_scheduler import Job, Owner, ReadLimits, Unbounded, is_urgent
+from bookie.server.read_scheduler import (
+    Job,
+    Owner,
+    ReadLimits,
+    Unbounded,
+    is_urgent,
+    reply_bytes_of,
+)
 from bookie.server.reads import LAST_ENTRY, MASTER_KEY_BYTES, Reads
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.journal.journal import CommitGroup, Journal
@@ -170,7 +177,13 @@ class Requests:
         directory_no = None
         if isinstance(body, AddRequest | ReadRequest | BatchReadRequest | ReadLacRequest):
             directory_no = self._storage.layout.directory_of(body.ledger_id)
-        return self.read_scheduler.submit(directory_no, owner, job, goes_first=is_urgent(body))
+        return self.read_scheduler.submit(
+            directory_no,
+            owner,
+            job,
+            goes_first=is_urgent(body),
+            reply_bytes=reply_bytes_of(body),
+        )
 
     async def answer(
         self, request: Request, reply: Reply, is_gone: IsGone, owner: Owner = _UNBOUNDED

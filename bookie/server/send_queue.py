@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import trio
 
+from bookie.core.peers import Peer
 from bookie.server.backpressure import Backpressure
 from ledger.runtime.network import Transport
 
@@ -19,6 +20,8 @@ _log = logging.getLogger(__name__)
 
 SEND_QUEUE_BYTES_MAX = 16 * 1024 * 1024
 """Replies waiting for one peer; above it nothing more is read from that peer."""
+TAKEN_BYTES_MIN = 64 * 1024
+"""A peer that takes less than this, and not all, in the time allowed is disconnected."""
 
 
 class SendQueue:
@@ -29,6 +32,7 @@ class SendQueue:
         self,
         transport: Transport,
         pressure: Backpressure,
+        peer: Peer,
         *,
         on_flushed: Callable[[], None],
         on_broken: Callable[[], None],
@@ -39,9 +43,12 @@ class SendQueue:
         self.is_closed = False
         self._transport = transport
         self._pressure = pressure
+        self._peer = peer
         self._on_flushed = on_flushed
         self._on_broken = on_broken
-        self._pieces: deque[bytes | memoryview] = deque()
+        self._pieces: deque[bytes] = deque()
+        self._sent = 0
+        """How much of the first piece the peer has taken; its memory is counted until the end."""
         self._flushed = trio.Event()
 
     def is_full_with(self, more_bytes: int) -> bool:
@@ -65,46 +72,63 @@ class SendQueue:
             self._on_broken()
             return
         if sent < len(data):
-            self._enqueue(memoryview(data)[sent:])
+            self._sent = sent
+            self._peer.replies_taken_at = trio.current_time()
+            self._enqueue(data)
             assert self.nursery is not None
             self.nursery.start_soon(self._flush)
 
-    def _enqueue(self, data: bytes | memoryview) -> None:
+    def _enqueue(self, data: bytes) -> None:
         self._pieces.append(data)
         self._count(len(data))
 
     def _count(self, nbytes: int) -> None:
         self.nbytes += nbytes
-        self._pressure.replies_bytes += nbytes
+        self._peer.reply_bytes = self.nbytes
+        self._pressure.count_replies(nbytes)
 
     async def _flush(self) -> None:
-        pieces = self._pieces
+        pieces, peer = self._pieces, self._peer
         wait_s = self._pressure.limits.reply_wait_s_max
+        since, taken = peer.replies_taken_at, 0
         while pieces:
-            with trio.move_on_after(wait_s) as waited:
+            with trio.move_on_at(since + wait_s) as waited:
                 await self._transport.wait_writable()
             if waited.cancelled_caught:
                 self._disconnect(wait_s)
                 return
-            try:
-                while pieces:
-                    data = pieces[0]
-                    sent = self._transport.send(data)
-                    self._count(-sent)
-                    if sent < len(data):
-                        pieces[0] = memoryview(data)[sent:]
-                        break
-                    pieces.popleft()
-            except BlockingIOError:
-                continue
+            sent = self._send_pieces()
+            if sent:
+                peer.replies_taken_at = trio.current_time()
+                taken += sent
+            if taken >= TAKEN_BYTES_MIN:
+                since, taken = peer.replies_taken_at, 0
         self._flushed.set()
         self._flushed = trio.Event()
         self._on_flushed()
 
+    def _send_pieces(self) -> int:
+        """Returns how many bytes the socket took. Raises OSError."""
+        pieces, total = self._pieces, 0
+        while pieces:
+            data = pieces[0]
+            try:
+                sent = self._transport.send(memoryview(data)[self._sent :])
+            except BlockingIOError:
+                break
+            total += sent
+            self._sent += sent
+            if self._sent < len(data):
+                break
+            self._sent = 0
+            pieces.popleft()
+            self._count(-len(data))
+        return total
+
     def _disconnect(self, waited_s: float) -> None:
         self._pressure.peers_dropped += 1
         _log.warning(
-            "connection closed peer=%s cause=it took none of %d bytes of replies for %g s",
+            "connection closed peer=%s cause=it took almost none of %d bytes of replies for %g s",
             self._transport.peer,
             self.nbytes,
             waited_s,

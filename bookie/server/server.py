@@ -1,25 +1,25 @@
 """Accepts the connections of a bookie and counts them; `bookie.server.connection` serves each.
 
-Above the limit a connection is refused at once, so that descriptors are left for files. An error
-of one connection must never end another one or the server.
+At the limit a connection is refused at once, or replaces one that has shown less
+(`bookie.core.peers`), so that descriptors are left for files. An error of one connection must never
+end another one or the server.
 """
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 import trio
 
 from bookie.core.metrics import Distribution
+from bookie.core.peers import Ending, Peer, PeerLimits, Peers, address_of
 from bookie.server.backpressure import Backpressure, BackpressureLimits
 from bookie.server.connection import Connection
+from bookie.server.peer_watch import PeerLog, PeerWatch
 from bookie.server.request_metrics import RequestCounts, RequestStatistics
 from bookie.server.requests import Requests
 from bookie.storage.bookie_storage import BookieStorage
 from ledger.runtime.network import Listener, Transport
-
-_log = logging.getLogger(__name__)
 
 LEAVE_S_MAX = 5.0
 """How long a peer whose connection ends may take the answers that are in flight."""
@@ -30,6 +30,11 @@ class ServerStatistics:
     connections: int
     connections_accepted: int
     connections_refused: int
+    connections_replaced: int
+    """Connections that were closed for a newer one, because they had sent no valid request, or
+    were idle."""
+    connections_unproven: int
+    """Connections over which no valid request has come yet."""
     chunks: int
     protocol_errors: int
     held_add_bytes: int
@@ -37,7 +42,10 @@ class ServerStatistics:
     reply_bytes: int
     """Replies that wait for peers to take them."""
     peers_dropped: int
-    """Connections that were closed because the peer took no replies."""
+    """Connections that were closed because the peer sent no request or no rest of one, or took no
+    replies."""
+    receive_bytes: int
+    """Receive buffers of all connections, beyond SEGMENT_BYTES_MIN of each."""
     reads_waiting: int
     """Requests that wait for a disk now."""
     reads_waiting_by_directory: tuple[int, ...]
@@ -60,26 +68,35 @@ class Server:
         *,
         limits: BackpressureLimits,
         frame_bytes_max: int,
-        connections_max: int,
+        peer_limits: PeerLimits,
     ) -> None:
         """`limits` holds for all connections together."""
         self._storage = storage
         self._requests = requests
         self._frame_bytes_max = frame_bytes_max
-        self._connections_max = connections_max
-        self._accepted = self._refused = 0
+        self._accepted = self._refused = self._replaced = 0
         self._counts = RequestCounts()
-        self._pressure = Backpressure(storage, limits)
-        self._connections: dict[Connection, None] = {}
+        self._pressure = Backpressure(storage, limits, requests.read_scheduler)
+        self._peers = Peers(peer_limits)
+        self._connections: dict[Peer, Connection] = {}
+        self._log = PeerLog()
+        self._watch = PeerWatch(
+            self._peers, self._pressure, end=self._end, give_back=self._give_back
+        )
         self._accepting = trio.CancelScope()
+        self._left = trio.Event()
+        """Set when a connection has ended."""
         self._has_ended = trio.Event()
 
     async def run(self, listener: Listener) -> None:
         """Accepts until cancelled, or until `drain`."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._watch.run)
             with self._accepting:
                 await self._accept(listener, nursery)
             listener.close()
+            await self._all_left()
+            nursery.cancel_scope.cancel()
         self._has_ended.set()
 
     async def drain(self) -> None:
@@ -87,7 +104,7 @@ class Server:
         time, and cancels `run` after it: a journal may hang, or a peer take no replies."""
         self._accepting.cancel()
         all_durable = trio.Event()
-        for connection in list(self._connections):
+        for connection in list(self._connections.values()):
             connection.drain(all_durable)
         await self._all_durable()
         all_durable.set()
@@ -96,7 +113,7 @@ class Server:
     async def leave_idle_writers(self) -> int:
         """Ends the connections over which adds came and that are idle, after the answers they
         wait for, so that their writers look for another bookie; returns their number."""
-        idle = [one for one in self._connections if one.is_idle_writer]
+        idle = [one for one in self._connections.values() if one.is_idle_writer]
         all_durable = trio.Event()
         try:
             for connection in idle:
@@ -110,6 +127,11 @@ class Server:
                 connection.close()  # if its peer did not
         return len(idle)
 
+    async def _all_left(self) -> None:
+        while self._connections:
+            self._left = trio.Event()
+            await self._left.wait()
+
     async def _all_durable(self) -> None:
         for journal in self._storage.journals:
             durable = trio.Event()
@@ -118,50 +140,79 @@ class Server:
 
     async def _accept(self, listener: Listener, nursery: trio.Nursery) -> None:
         while True:
-            transport = await listener.accept()
-            if self._pressure.connections >= self._connections_max:
-                self._refused += 1
-                _log.warning(
-                    "connection refused peer=%s connections=%d limit=%d",
-                    transport.peer,
-                    self._pressure.connections,
-                    self._connections_max,
-                )
-                transport.close()
-                continue
-            self._accepted += 1
-            self._pressure.count_connection(1)
-            nursery.start_soon(self.serve, transport)
+            connection = self._admit(await listener.accept())
+            if connection is not None:
+                nursery.start_soon(self._serve, connection)
 
-    async def serve(self, transport: Transport) -> None:
-        """Serves one connection until it ends."""
-        connection = Connection(
+    def _admit(self, transport: Transport) -> Connection | None:
+        """Returns the connection, or None if it was refused."""
+        admission = self._peers.admit(address_of(transport.peer), trio.current_time())
+        peer = admission.peer
+        if peer is None:
+            self._refused += 1
+            self._log.warning("refused", transport.peer, admission.cause)
+            transport.close()
+            return None
+        if admission.leaves is not None:
+            self._replaced += 1
+            self._connections[admission.leaves].close()
+        self._accepted += 1
+        self._pressure.count_connection(1)
+        connection = self._connections[peer] = Connection(
             transport,
             self._storage,
             self._requests,
             self._counts,
             self._pressure,
+            peer,
+            self._peers,
+            self._watch,
             frame_bytes_max=self._frame_bytes_max,
         )
-        self._connections[connection] = None
+        self._watch.wake()
+        return connection
+
+    async def serve(self, transport: Transport) -> None:
+        """Serves one connection until it ends, unless it is refused."""
+        connection = self._admit(transport)
+        if connection is not None:
+            await self._serve(connection)
+
+    async def _serve(self, connection: Connection) -> None:
         try:
             await connection.run()
         finally:
-            del self._connections[connection]
-            self._pressure.count_connection(-1)
             connection.close()
+            self._peers.leave(connection.peer)
+            del self._connections[connection.peer]
+            self._left.set()
+            self._pressure.count_connection(-1)
+
+    def _end(self, ending: Ending) -> None:
+        connection = self._connections[ending.peer]
+        self._pressure.peers_dropped += 1
+        self._log.warning("closed", connection.name, ending.cause)
+        self._peers.leave(ending.peer)
+        connection.close()
+
+    def _give_back(self) -> None:
+        for connection in self._connections.values():
+            connection.give_back()
 
     def statistics(self) -> ServerStatistics:
         reads = self._requests.read_scheduler
         return ServerStatistics(
-            connections=self._pressure.connections,
+            connections=len(self._peers),
             connections_accepted=self._accepted,
             connections_refused=self._refused,
+            connections_replaced=self._replaced,
+            connections_unproven=self._peers.unproven,
             chunks=self._counts.chunks,
             protocol_errors=self._counts.protocol_errors,
             held_add_bytes=self._pressure.held_bytes,
             reply_bytes=self._pressure.replies_bytes,
             peers_dropped=self._pressure.peers_dropped,
+            receive_bytes=self._pressure.receive_bytes,
             reads_waiting=reads.waiting,
             reads_waiting_by_directory=reads.waiting_by_directory(),
             reads_waited_seconds=reads.waited.distribution(),

@@ -13,12 +13,16 @@ from collections.abc import Callable
 from ledger.errors import RemoteProtocolError
 from ledger.wire.messages import FRAME_BYTES_MAX
 
+SEGMENT_BYTES_FIRST = 20 * 1024
+"""The first segment of a peer that has proven nothing: room for one receive, and a begun frame."""
 SEGMENT_BYTES_MIN = 64 * 1024
 SEGMENT_BYTES_MAX = 4 * 1024 * 1024
 RECEIVE_BYTES_MIN = 16 * 1024
 """With less free space than this at the end of a segment the next one is used."""
 RECEIVE_BYTES_MAX = 512 * 1024
 
+_GROWTH = 4
+"""A segment has at most this many times the bytes that have come of the frame in it."""
 _LENGTH = struct.Struct(">i").unpack_from
 
 
@@ -35,9 +39,14 @@ class ReceiveBuffer:
     `is_pinned`: the owner keeps offsets into this segment, so when it is full a new one is used
     instead of moving bytes inside it. The owner sets it, and notices a new segment by comparing
     `generation`.
+
+    Memory grows with what has come, never with the length that a frame announces: the first segment
+    is made when something can be received, and the next ones have up to four times the bytes that
+    are there.
     """
 
     __slots__ = (
+        "_first_bytes",
         "end",
         "frame_bytes_max",
         "generation",
@@ -53,13 +62,21 @@ class ReceiveBuffer:
         self,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         segment_bytes_max: int = SEGMENT_BYTES_MAX,
-        new_segment: Callable[[int], bytearray] = bytearray,
+        new_segment: Callable[[int, int], bytearray] | None = None,
+        first_bytes: int = SEGMENT_BYTES_MIN,
     ) -> None:
-        """`new_segment` returns a buffer of about the given size, with any content."""
+        """Args:
+        frame_bytes_max: the longest frame, without its length.
+        segment_bytes_max: the largest segment, unless a frame needs a larger one.
+        new_segment: returns a buffer, with any content, of about the first size, and no less than
+            the second one. What it raises is raised by `space`, which can be called again.
+        first_bytes: the size of the first segment.
+        """
         self.new_segment = new_segment
         self.frame_bytes_max = frame_bytes_max
         self.segment_bytes_max = segment_bytes_max
-        self.segment = bytearray(min(SEGMENT_BYTES_MIN, segment_bytes_max))
+        self._first_bytes = first_bytes
+        self.segment = bytearray()
         self.view = memoryview(self.segment)
         self.start = 0
         self.end = 0
@@ -76,15 +93,23 @@ class ReceiveBuffer:
         return buffer
 
     def space(self) -> memoryview:
-        """Returns free space for the next receive, at least RECEIVE_BYTES_MIN."""
-        if not self.is_pinned and self.start == self.end:
-            self.start = self.end = 0
+        """Returns free space for the next receive: at least RECEIVE_BYTES_MIN, or the rest of the
+        frame begun."""
         size = len(self.segment)
-        is_begun = self.end - self.start >= 4  # a frame, of which the length is known
-        if size - self.end < RECEIVE_BYTES_MIN or (
-            is_begun and 4 + self._checked_length() > size - self.start
-        ):
-            self._make_space()
+        if not self.is_pinned and self.start == self.end:
+            if size < SEGMENT_BYTES_MIN and size - self.end < RECEIVE_BYTES_MIN:
+                self._replace(SEGMENT_BYTES_MIN if size else self._first_bytes, RECEIVE_BYTES_MIN)
+            self.start = self.end = 0
+            return self.view[:RECEIVE_BYTES_MAX]
+        # 0 until the length of the frame begun is known.
+        needed = 4 + self._checked_length() if self.end - self.start >= 4 else 0
+        is_filled = size - self.end < RECEIVE_BYTES_MIN
+        if needed > size - self.start:
+            fits = min(self.segment_bytes_max, size * _GROWTH) if self.is_pinned else size
+            if is_filled or needed <= fits:  # one that fits is moved while little of it is there
+                self._make_space(needed)
+        elif is_filled and needed <= RECEIVE_BYTES_MIN:
+            self._make_space(needed)
         return self.view[self.end : self.end + RECEIVE_BYTES_MAX]
 
     def received(self, count: int) -> None:
@@ -117,24 +142,45 @@ class ReceiveBuffer:
             )
         return length
 
-    def _make_space(self) -> None:
-        """Makes space for the frame begun, in this or a new segment; moves only that frame."""
+    def _make_space(self, needed: int) -> None:
+        """Makes space for the frame begun, of `needed` bytes if that is known, in this or a new
+        segment; moves only that frame."""
         left = self.end - self.start
-        needed = RECEIVE_BYTES_MIN + left
-        if left >= 4:
-            needed = max(needed, 4 + self._checked_length())
         old = len(self.segment)
-        if not self.is_pinned and needed <= old:
+        least = RECEIVE_BYTES_MIN + left
+        if needed > RECEIVE_BYTES_MIN:
+            least = min(least, needed)
+        needed = max(least, needed)
+        if not self.is_pinned and needed <= old and old >= SEGMENT_BYTES_MIN:
             self.segment[:left] = self.segment[self.start : self.end]
-        else:
+            self.start, self.end = 0, left
+            return
+        size = max(least, SEGMENT_BYTES_MIN, min(needed, _GROWTH * left))
+        if self.is_pinned:
             # A peer that filled a segment sends much: the next one is larger, up to the bound.
-            size = max(needed, min(self.segment_bytes_max, old * 4))
-            is_ordinary = needed <= size // 2
-            segment = self.new_segment(size) if is_ordinary else bytearray(size)
-            segment[:left] = self.view[self.start : self.end]
-            self.segment = segment
-            self.view = memoryview(segment)
-            self.is_pinned = False
-            self.generation += 1
-        self.start = 0
-        self.end = left
+            size = max(size, min(self.segment_bytes_max, old * _GROWTH))
+        self._replace(size, least)
+
+    def _replace(self, size: int, least: int) -> None:
+        """Continues in a new segment, with the bytes that are not consumed."""
+        segment = bytearray(size) if self.new_segment is None else self.new_segment(size, least)
+        left = self.end - self.start
+        segment[:left] = self.view[self.start : self.end]
+        self.segment = segment
+        self.view = memoryview(segment)
+        self.is_pinned = False
+        self.generation += 1
+        self.start, self.end = 0, left
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether bytes are there that were not consumed."""
+        return self.start < self.end
+
+    def drop(self) -> None:
+        """Drops the segment, and what is in it; the next one is made when it is needed."""
+        self.segment = bytearray()
+        self.view = memoryview(self.segment)
+        self.start = self.end = 0
+        self.is_pinned = False
+        self.generation += 1

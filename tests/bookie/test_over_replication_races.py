@@ -232,6 +232,10 @@ class World:
 
 class _Owner:
     takes_replies = True
+
+    def takes_beside(self, _: int) -> bool:
+        return True
+
     send_queue_bytes = 0
 
 

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import trio
 
+from bookie.core.peers import PeerLimits
 from bookie.server.backpressure import BackpressureLimits
 from bookie.server.read_scheduler import ReadLimits
 from bookie.server.requests import Requests
@@ -33,6 +34,9 @@ OPTIONS = StorageOptions(
     read_ahead_bytes=4 * KIB,
     checkpoint_interval_s=1e9,
 )
+
+
+PEER_LIMITS = PeerLimits(connections_max=2000, per_peer_max=2000)
 
 
 class SlowDisk(MemoryDisk):
@@ -201,6 +205,9 @@ def run_server(
     replies_bytes_max: int = 1 << 20,
     reply_wait_s_max: float = 60.0,
     read_limits: ReadLimits | None = None,
+    receive_bytes_max: int = 1 << 20,
+    peer_limits: PeerLimits = PEER_LIMITS,
+    frame_bytes_max: int = 64 * KIB,
 ) -> ResultT:
     """Runs `scenario` with a bookie in virtual time, and returns its result."""
 
@@ -224,9 +231,10 @@ def run_server(
                     add_wait_s_max=add_wait_s_max,
                     replies_bytes_max=replies_bytes_max,
                     reply_wait_s_max=reply_wait_s_max,
+                    receive_bytes_max=receive_bytes_max,
                 ),
-                frame_bytes_max=64 * KIB,
-                connections_max=2000,
+                frame_bytes_max=frame_bytes_max,
+                peer_limits=peer_limits,
             )
             bookie = SimulatedServer(simulation, simulated, server)
             network = bookie.network.options

@@ -25,6 +25,9 @@ from tests.bookie.server.test_server import add
 class Owner:
     takes_replies = True
 
+    def takes_beside(self, _: int) -> bool:
+        return self.takes_replies
+
 
 async def test_a_peer_that_takes_replies_again_uses_all_slots() -> None:
     """Every task ended when its requests were set aside: a single new task would be slow."""
