@@ -19,6 +19,7 @@ import trio
 
 from bookie.config import BookieConfig
 from bookie.core.compaction import CompactionKind
+from bookie.core.descriptors import LOGS_OPEN_MAX
 from bookie.core.disk_space import DiskState, WriteGate
 from bookie.core.garbage import GarbageOptions
 from bookie.core.journal import CommitPolicy, FlushPolicy
@@ -100,6 +101,7 @@ def storage_of(
     now_ms: Callable[[], int],
     gate: WriteGate | None = None,
     has_space: HasSpace | None = None,
+    logs_open_max: int = LOGS_OPEN_MAX,
 ) -> BookieStorage:
     """Returns the storage of a bookie with these settings, not started. See `BookieStorage`."""
     return BookieStorage(
@@ -118,6 +120,7 @@ def storage_of(
             checkpoint_interval_s=config.checkpoint_interval_ms / 1000,
             scrub_bytes_per_s=config.scrub_bytes_per_s,
             garbage=garbage_options(config),
+            logs_open_max=logs_open_max,
         ),
         layout=layout,
         gate=gate,
@@ -164,6 +167,7 @@ class Bookie:
         http: the address of the bookie's HTTP server, which is published but not served here.
         boot_id: identifies the start of the machine; "" if it never stops.
         index_stores: for the repair of a damaged ledger directory; None: it stops the bookie.
+        logs_open_max: entry logs that each ledger directory keeps open.
     """
 
     def __init__(
@@ -179,6 +183,7 @@ class Bookie:
         http: tuple[str, int] | None = None,
         boot_id: str = "",
         index_stores: IndexStores | None = None,
+        logs_open_max: int = LOGS_OPEN_MAX,
     ) -> None:
         self.config = config
         self.http = http
@@ -195,6 +200,7 @@ class Bookie:
         self._draining = Draining(store, self.disk_monitor)
         self._key_value = key_value
         self._index_stores = index_stores
+        self._logs_open_max = logs_open_max
         self.now_ms = now_ms
         self._rng = rng
         self.bookie_id = config.bookie_id
@@ -315,6 +321,7 @@ class Bookie:
             now_ms=self.now_ms,
             gate=self.disk_monitor.gate,
             has_space=disk.promise_space,
+            logs_open_max=self._logs_open_max,
         )
         started_at = trio.current_time()
         self.storage = storage = await start_storage(

@@ -27,9 +27,11 @@ import trio
 from bookie.autorecovery import heal_ledgers
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig, load_bookie_config
+from bookie.core.descriptors import ALL_DESCRIPTORS, DescriptorPlan
 from bookie.monitoring.http import http_address, open_http, serve_http
 from bookie.monitoring.snapshot import Observer
 from bookie.startup.cookies import check_has_no_cluster
+from bookie.startup.descriptors import settle_descriptors
 from bookie.startup.power_loss import boot_id
 from bookie.startup.preflight import check_not_running
 from bookie.storage.disk.disk import Disk
@@ -108,8 +110,9 @@ def run_bookie_process(config_file: Path, *, is_child: bool) -> int:
     reopen_log = open_log(os.environ)
     warn_of_readers(config, config_file)
     _tune_interpreter()
+    config, descriptors = settle_descriptors(config)
     try:
-        trio.run(_serve, config, is_child, reopen_log)
+        trio.run(partial(_serve, config, is_child, reopen_log, descriptors=descriptors))
     except BaseExceptionGroup as group:
         expected, bugs = group.split((LedgerError, OSError))
         if bugs is not None:
@@ -147,7 +150,11 @@ def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 async def _serve(
-    config: BookieConfig, is_child: bool, reopen_log: Callable[[], bool] = lambda: False
+    config: BookieConfig,
+    is_child: bool,
+    reopen_log: Callable[[], bool] = lambda: False,
+    *,
+    descriptors: DescriptorPlan = ALL_DESCRIPTORS,
 ) -> None:
     handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     with trio.open_signal_receiver(*handled) as signals:
@@ -167,7 +174,9 @@ async def _serve(
                     network=TcpNetwork(),
                     disk=disk,
                     key_value=index_opener(
-                        config.index_cache_bytes, len(config.ledger_directories)
+                        config.index_cache_bytes,
+                        len(config.ledger_directories),
+                        descriptors.index_files_max,
                     ),
                     store=store,
                     now_ms=_wall_ms,
@@ -175,6 +184,7 @@ async def _serve(
                     http=http_address(listeners, config.advertised_host or config.host),
                     boot_id=boot_id(),
                     index_stores=RocksStores(disk),
+                    logs_open_max=descriptors.logs_open_max,
                 )
                 observer = Observer(bookie, disk)
                 serving.start_soon(serve_http, listeners, observer)

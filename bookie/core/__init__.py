@@ -6,6 +6,7 @@ caches: the write cache and the read cache.
 capacity: flags that say whether a bookie can take more.
 compaction: which entry logs to rewrite, when, and how fast.
 directories: which ledger directory a ledger is in, when the list has changed.
+descriptors: how many connections and files may be open.
 disk_space: how full the disks are, and what is therefore accepted.
 duty_cycle: how long background work runs and pauses.
 entry_log: the layout of entry logs.

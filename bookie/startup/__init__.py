@@ -1,6 +1,7 @@
 """The checks before a bookie serves.
 
 - preflight: locks the directories and listens.
+- descriptors: raises the limit of open files, and divides it.
 - cookies: detects emptied and foreign disks.
 - directory_layout: reads which ledgers are in each directory.
 - directory_repair: repairs a damaged ledger directory.

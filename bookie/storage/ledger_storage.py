@@ -48,9 +48,8 @@ from ledger.errors import NoSuchEntry, NoSuchLedger, UnknownLedgerState
 
 
 class LedgerStorage:
-    """One ledger directory. Call `load`, replay into `replay_target`, `checkpoint`, then
-    `task.run`: each once, and nothing else before. After a failed checkpoint it raises and takes
-    nothing more: the process must exit."""
+    """One ledger directory. Call `load`, replay into `replay_target`, `checkpoint`, `task.run`:
+    each once, and first. After a failed checkpoint it only raises: the process must exit."""
 
     def __init__(
         self,
@@ -75,6 +74,7 @@ class LedgerStorage:
             directory,
             log_bytes_max=options.entry_log_bytes_max,
             flush_bytes=options.flush_entrylog_bytes,
+            files_open_max=options.logs_open_max,
         )
         self._states = states = LedgerStates(index, cache, options.states_max, capacity)
         self.states = states.held  # for the add path; `state` also reads the index

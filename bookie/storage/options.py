@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from bookie.core.descriptors import LOGS_OPEN_MAX
 from bookie.core.garbage import GarbageOptions
 from bookie.core.read_ahead import ReadAhead
 from ledger.errors import BookieIoError, FinalError, InvalidArgument
@@ -58,6 +59,9 @@ class StorageOptions:
     states_max: int = 100_000
     """Ledgers known in memory, besides those with entries in the write cache. This many new or
     changed ones cause a checkpoint."""
+    logs_open_max: int = LOGS_OPEN_MAX
+    """Sealed entry logs of one directory that stay open for reads, with up to three descriptors
+    each."""
     garbage: GarbageOptions = field(default_factory=GarbageOptions)
 
     def __post_init__(self) -> None:

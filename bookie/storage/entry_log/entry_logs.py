@@ -68,8 +68,6 @@ class EntryLogs:
     raise BookieIoError.
     """
 
-    FILES_OPEN_MAX = 200
-
     def __init__(
         self,
         disk: Disk,
@@ -78,12 +76,14 @@ class EntryLogs:
         log_bytes_max: int,
         write_bytes: int = 1024 * 1024,
         flush_bytes: int = 0,
+        files_open_max: int = 200,
     ) -> None:
         """`log_bytes_max`: a log is sealed when the next run would exceed it, or LEDGERS_MAX.
         `write_bytes`: the amount gathered for one write, which is one hop to a thread.
         `flush_bytes`: a log is synced by itself after this much, so that no sync takes long; 0:
-        never."""
+        never. `files_open_max`: logs that stay open for reads."""
         self._disk = disk
+        self._files_open_max = files_open_max
         self.directory = directory
         self._log_bytes_max = log_bytes_max
         self._write_bytes = write_bytes
@@ -344,7 +344,7 @@ class EntryLogs:
     def _keep(self, log_id: int, file: File) -> None:
         self._files[log_id] = file
         for old_id in list(self._files):
-            if len(self._files) <= self.FILES_OPEN_MAX:
+            if len(self._files) <= self._files_open_max:
                 break
             old = self._files[old_id]
             if old_id not in (self.current_id, log_id) and old not in self._unsynced:

@@ -40,6 +40,7 @@ from rocksdict import (
     WriteOptions,
 )
 
+from bookie.core.descriptors import INDEX_FILES_MAX
 from bookie.storage.disk.disk import Disk
 from bookie.storage.index.key_value import INDEX_CURE, IndexDamaged, IndexUnreadable
 from ledger.errors import BookieIoError, InvalidArgument
@@ -105,7 +106,7 @@ class RocksOptions:
     """Parts of the index kept in memory; a run of a thousand entries takes 4 KiB."""
     write_buffer_bytes: int = 32 * MIB
     """The amount gathered in memory before RocksDB writes it by itself."""
-    files_open_max: int = 500
+    files_open_max: int = INDEX_FILES_MAX
 
     def __post_init__(self) -> None:
         if self.block_cache_bytes < 0 or self.write_buffer_bytes < 64 * 1024:
@@ -281,10 +282,14 @@ def _kind_of(error: Exception) -> type[BookieIoError]:
     return IndexDamaged if str(error).startswith(_DAMAGED) else BookieIoError
 
 
-def index_opener(cache_bytes: int, directories: int) -> Callable[[str], RocksKeyValue]:
+def index_opener(
+    cache_bytes: int, directories: int, files_open_max: int = INDEX_FILES_MAX
+) -> Callable[[str], RocksKeyValue]:
     """Returns a function that opens the index stores of `directories` ledger directories, which
-    have equal shares of `cache_bytes`."""
-    options = RocksOptions(block_cache_bytes=cache_bytes // directories)
+    have equal shares of `cache_bytes`, and keep `files_open_max` files open each."""
+    options = RocksOptions(
+        block_cache_bytes=cache_bytes // directories, files_open_max=files_open_max
+    )
     return partial(RocksKeyValue, options=options)
 
 

@@ -248,11 +248,10 @@ async def test_reads_beyond_a_log_or_of_a_missing_one_are_io_errors() -> None:
             await logs.read(log_id, offset, 100)
 
 
-async def test_open_files_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(EntryLogs, "FILES_OPEN_MAX", 3)
+async def test_open_files_are_bounded() -> None:
     disk = MemoryDisk()
     placed = await _write(disk, [2] * 8, log_bytes_max=100)
-    logs = EntryLogs(disk, "d", log_bytes_max=100)
+    logs = EntryLogs(disk, "d", log_bytes_max=100, files_open_max=3)
     await logs.start()
     for run in placed * 2:
         assert await logs.read(run.log_id, run.offset, 32) == make_entry(run.ledger_id, 0)
