@@ -1,7 +1,8 @@
 """The HTTP server of a bookie: Hypercorn serves `bookie.monitoring.http_app` within limits.
 
-It serves up to 32 connections at a time, one request on each, within 20 s; an error of one
-connection is logged and must never affect another one or the bookie. The libraries are loaded with
+It serves up to 32 connections at a time, one request on each, within 20 s. Further ones take the
+place of those that have sent no whole request (`bookie.core.peers`). An error of one connection is
+logged and must never affect another one or the bookie. The libraries are loaded with
 the first connection, so that a bookie without one starts sooner and takes less memory.
 """
 
@@ -10,10 +11,11 @@ from __future__ import annotations
 import ipaddress
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
+from bookie.core.peers import Peer, PeerLimits, Peers, address_of
 from ledger.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -22,11 +24,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 32
+CONNECTIONS_PER_PEER_MAX = 24
 REQUEST_S_MAX = 20.0
 _REQUEST_HEAD_BYTES_MAX = 16 * 1024
 SILENCE_S_MAX = 10
 
-Serve = Callable[[trio.SocketStream], Awaitable[None]]
+Serve = Callable[[trio.SocketStream, Callable[[], None]], Awaitable[None]]
+"""Serves one connection; calls its second argument when the head of a request has come."""
 
 
 async def open_http(host: str, port: int) -> list[trio.SocketListener]:
@@ -58,7 +62,10 @@ class HttpServer:
     def __init__(self, listeners: list[trio.SocketListener], observer: Observer) -> None:
         self._listeners = listeners
         self._observer = observer
-        self._connections = 0
+        self._peers = Peers(
+            PeerLimits(connections_max=CONNECTIONS_MAX, per_peer_max=CONNECTIONS_PER_PEER_MAX)
+        )
+        self._streams: dict[Peer, trio.SocketStream] = {}
         self._serve: Serve | None = None
         self._loading = trio.Lock()
 
@@ -66,21 +73,35 @@ class HttpServer:
         await trio.serve_listeners(self._connected, self._listeners)
 
     async def _connected(self, stream: trio.SocketStream) -> None:
-        if self._connections >= CONNECTIONS_MAX:
+        peer = self._admit(stream)
+        if peer is None:
             await trio.aclose_forcefully(stream)
             return
-        self._connections += 1
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_close_in_time, stream)
                 serve = await self._loaded()
-                await serve(stream)
+                await serve(stream, lambda: self._peers.prove(peer))
                 nursery.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - a request must never end the bookie
-            _log.error("http connection failed cause=%r", error)
+            if stream.socket.fileno() >= 0:  # else it took too long, or was replaced
+                _log.error("http connection failed cause=%r", error)
         finally:
-            self._connections -= 1
+            self._peers.leave(peer)
+            del self._streams[peer]
             await trio.aclose_forcefully(stream)
+
+    def _admit(self, stream: trio.SocketStream) -> Peer | None:
+        try:
+            host, port = stream.socket.getpeername()[:2]
+        except OSError:
+            return None  # reset already
+        admission = self._peers.admit(address_of(f"{host}:{port}"), trio.current_time())
+        if admission.leaves is not None:
+            self._streams[admission.leaves].socket.close()
+        if admission.peer is not None:
+            self._streams[admission.peer] = stream
+        return admission.peer
 
     async def _loaded(self) -> Serve:
         async with self._loading:
@@ -126,8 +147,12 @@ def load(observer: Observer, host: str) -> Serve:
     wrapped = wrap_app(app, BODY_BYTES_MAX, "asgi")  # type: ignore[arg-type]
     context = WorkerContext(None)
 
-    async def serve(stream: trio.SocketStream) -> None:
-        server = TCPServer(wrapped, config, context, ConnectionState({}), stream)  # type: ignore[arg-type]
+    async def serve(stream: trio.SocketStream, on_request: Callable[[], None]) -> None:
+        async def noticed(*call: Any) -> None:
+            on_request()
+            await wrapped(*call)
+
+        server = TCPServer(noticed, config, context, ConnectionState({}), stream)  # type: ignore[arg-type]
         await server.run()
 
     return serve
