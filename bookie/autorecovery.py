@@ -36,6 +36,7 @@ async def heal_ledgers(
         network,
         rng=rng,
         now_ms=now_ms,
+        options=config.client_options(),
         root=config.ledgers_root,
         layout=ClusterAddress.parse(config.metadata_uri).layout,
     ) as client:

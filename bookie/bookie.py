@@ -29,6 +29,7 @@ from bookie.disk_monitor import DiskMonitor
 from bookie.draining import Draining
 from bookie.over_replication import OverReplication
 from bookie.server.backpressure import BackpressureLimits
+from bookie.server.encryption import ServerTls
 from bookie.server.read_scheduler import ReadLimits
 from bookie.server.requests import Requests
 from bookie.server.server import Server, ServerStatistics
@@ -46,6 +47,7 @@ from bookie.storage.index.key_value import KeyValue
 from bookie.storage.journal.journal import Journal
 from bookie.storage.metrics import GarbageCollectionReport
 from bookie.storage.options import StorageOptions, StorageStatistics
+from ledger.connection.encryption import ClientTls, name_to_check
 from ledger.errors import LedgerError, MetadataUnavailable, NoSuchNode
 from ledger.metastore.address import ClusterAddress
 from ledger.metastore.base import MetadataStore
@@ -213,6 +215,9 @@ class Bookie:
         self.over_replication: OverReplication | None = None
         self.collections_put_off = 0
         """Rounds of garbage collection that were aborted because the metadata was unavailable."""
+        self._tls: ServerTls | None = None
+        self.tls_port = 0
+        """The port for TLS from the first byte, once there is one."""
         self._stopping = trio.Event()
         self._collection_wanted = trio.Event()
         self._forced: CompactionKind | None = None
@@ -230,11 +235,18 @@ class Bookie:
             JournalFailed, OSError: a disk failed; the process must end.
         """
         config = self.config
+        self._load_certificate()
         await lock_directories(config, self._disk)
         listener = await listen(config, self._network)
+        tls_listener: Listener | None = None
         try:
+            if config.tls_port:
+                tls_listener = await listen(config, self._network, "tls_port")
+                self.tls_port = tls_listener.address[1]
             self.address = config.address(listener.address[1])
             self.bookie_id = self.disk_monitor.bookie_id = config.id_of(listener.address[1])
+            if self._tls is not None:
+                self._tls.check_names(name_to_check(self.bookie_id, self.address[0]))
             await self.disk_monitor.open()
             await self._insist("joining the cluster", self._join_cluster)
             storage = await self._open_storage()
@@ -246,18 +258,32 @@ class Bookie:
                     look = partial(self._record_restore, storage)
                     await self._insist("asking whether the metadata is the newest", look)
                     try:
-                        await self._serve(storage, listener, task_status)
+                        await self._serve(storage, listener, tls_listener, task_status)
                     finally:
                         await self._outdate_copies()
             finally:
                 storage.close()
         finally:
             listener.close()
+            if tls_listener is not None:
+                tls_listener.close()
 
     def stop(self) -> None:
         """Has `run` leave the registry, answer the requests that were received within DRAIN_S_MAX
         seconds, and return. Nothing is flushed: what is in the journals is replayed."""
         self._stopping.set()
+
+    def _load_certificate(self) -> None:
+        """Raises InvalidArgument if files of TLS are unusable, before anything is changed."""
+        config = self.config
+        ClientTls.of(config.client_options())
+        context = config.server_context()
+        if context is not None:
+            self._tls = ServerTls(
+                context,
+                is_required=config.tls_required,
+                handshake_s_max=config.tls_handshake_ms_max / 1000,
+            )
 
     async def _join_cluster(self) -> None:
         try:
@@ -342,6 +368,7 @@ class Bookie:
         self,
         storage: BookieStorage,
         listener: Listener,
+        tls_listener: Listener | None,
         task_status: trio.TaskStatus[str],
     ) -> None:
         config = self.config
@@ -357,6 +384,7 @@ class Bookie:
             limits=BackpressureLimits.of(config),
             frame_bytes_max=config.frame_bytes_max,
             peer_limits=config.peer_limits(),
+            tls=self._tls,
         )
         self.over_replication = OverReplication(
             storage,
@@ -373,8 +401,10 @@ class Bookie:
             nursery.start_soon(self.disk_monitor.run)
             nursery.start_soon(requests.run)
             nursery.start_soon(self._limbo_repair(storage, requests).run)
-            nursery.start_soon(self.server.run, listener)
+            nursery.start_soon(self.server.run, listener, tls_listener)
             nursery.start_soon(self._collect_garbage, storage)
+            if self._tls is not None:
+                nursery.start_soon(self._tls.warn_of_expiry, self.now_ms)
             async with AsyncExitStack() as stack:
                 follow = partial(self._draining.run, self.bookie_id, self.server.leave_idle_writers)
                 await nursery.start(follow)  # so that it registers as what it is
@@ -401,6 +431,7 @@ class Bookie:
                 self._network,
                 rng=self._rng,
                 now_ms=self.now_ms,
+                options=self.config.client_options(),
                 root=self.config.ledgers_root,
                 layout=self._layout,
             )
@@ -426,7 +457,14 @@ class Bookie:
         properties = {SOFTWARE_PROPERTY: OUR_SOFTWARE}
         if self.config.location:
             properties[LOCATION_PROPERTY] = self.config.location
-        info = BookieInfo(*self.address, properties, self.http)
+        info = BookieInfo(
+            *self.address,
+            properties,
+            self.http,
+            starts_tls=self._tls is not None,
+            tls_port=self.tls_port or None,
+            is_http_encrypted=self.config.http_tls,
+        )
         is_read_only = self.disk_monitor.gate.is_read_only
         # A session that died at another address keeps the id for its timeout. With SQLite it takes
         # as long again to distinguish that from a file that could not be written for a while.

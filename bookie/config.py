@@ -22,6 +22,7 @@ from bookie.config_sections import (
     check_minimums,
 )
 from bookie.connection_settings import ConnectionSettings
+from bookie.tls_settings import TlsSettings
 from ledger.core.placement.topology import Location
 from ledger.errors import InvalidArgument
 from ledger.metastore import ledgers_root
@@ -48,6 +49,7 @@ class BookieConfig(
     BackpressureSettings,
     ReadSettings,
     ConnectionSettings,
+    TlsSettings,
     AutoRecoverySettings,
 ):
     """All settings of a bookie. Raises InvalidArgument if they are out of range or contradict each
@@ -270,6 +272,7 @@ class BookieConfig(
         BackpressureSettings.check(self)
         ReadSettings.check(self)
         ConnectionSettings.check(self)
+        TlsSettings.check(self)
         AutoRecoverySettings.check(self)
         self._check_directories()
         self._check_addresses()

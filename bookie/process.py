@@ -163,6 +163,8 @@ async def _serve(
                 nursery.start_soon(_die_with_supervisor)
             stopped: list[Callable[[], None]] = [nursery.cancel_scope.cancel]
             nursery.start_soon(_heed_signals, signals, stopped, reopen_log)
+            # Before anything starts: it raises InvalidArgument for unusable files.
+            http_tls = config.server_context() if config.http_tls else None
             listeners = await _open_http(config)
             disk = RealDisk()
             opened = _open_store_with_retries(config, disk)
@@ -187,7 +189,7 @@ async def _serve(
                     logs_open_max=descriptors.logs_open_max,
                 )
                 observer = Observer(bookie, disk)
-                serving.start_soon(serve_http, listeners, observer)
+                serving.start_soon(serve_http, listeners, observer, http_tls)
                 bookie_id = await serving.start(_run_bookie, bookie, serving.cancel_scope)
                 stopped.append(bookie.stop)
                 serving.start_soon(give_memory_back_regularly)

@@ -15,6 +15,7 @@ import trio
 
 from ledger.connection.addresses import BookieAddresses
 from ledger.connection.authentication import AuthProvider
+from ledger.connection.encryption import ClientTls
 from ledger.connection.pool import BookiePool, BookieSpace, ask_space
 from ledger.core.entry import DigestType
 from ledger.core.metadata import LedgerMetadata, LedgerState
@@ -119,10 +120,10 @@ class LedgerClient(Closable):
         self.bookies = BookieRegistry(store, root)
         self.underreplication = UnderreplicationStore(store, root, self.now_ms)
         self._registration = ClientRegistration(store, rng)
-        self.addresses = BookieAddresses(self.bookies)
+        self.addresses = BookieAddresses(self.bookies, direct_tls=self.options.tls == "direct")
         self.pool = BookiePool(
             network, self.addresses.resolve, self.options, rng,
-            auth=auth, is_ours=self.bookies.is_ours,
+            auth=auth, tls=ClientTls.of(self.options), is_ours=self.bookies.is_ours,
         )  # fmt: skip
         self.missed = MissedCopies(self.underreplication, rng)
         parts = (self.pool, self.ledgers, self.bookies, self.missed, self.options, rng)

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from ledger.errors import InvalidArgument
 
+TLS_MODES = ("off", "start_tls", "direct")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
@@ -75,10 +77,49 @@ class ClientOptions:
     """Bookies with more free space are chosen more often, in proportion to up to three times the
     median. They are asked for it in the background, at most once a day."""
 
+    tls: str = "off"
+    """"start_tls": each connection to a bookie is encrypted after a request on its ordinary port,
+    as Apache's clients do it. "direct": connects to the port for TLS that the bookie publishes. A
+    bookie that does not encrypt is then never used. "off": nothing is encrypted."""
+
+    tls_ca_file: str = ""
+    """PEM file with the authorities of which certificates of bookies are accepted; "" are those
+    that the system trusts."""
+
+    tls_certificate_file: str = ""
+    """PEM file with the client's own certificate, for bookies that ask for one."""
+
+    tls_key_file: str = ""
+    """PEM file with its private key, if that is not in the same file. Other users must not be able
+    to read it. All files are read again when they have changed."""
+
+    tls_key_password_file: str = ""
+    """File whose first line is the password of an encrypted key."""
+
+    tls_checks_host_names: bool = True
+    """A bookie's certificate must be for the host in the bookie's id, or, if the id is a free name,
+    for the host that it publishes. Without this check each holder of a certificate of these
+    authorities can pass for any bookie."""
+
     def __post_init__(self) -> None:
         if self.wire_version not in (2, 3):
             raise InvalidArgument(f"wire_version is 2 or 3, not {self.wire_version}")
         if not self.idle_replacement_delay_s > 0:
             raise InvalidArgument(
                 f"idle_replacement_delay_s is more than 0, not {self.idle_replacement_delay_s:g}"
+            )
+        self._check_tls()
+
+    def _check_tls(self) -> None:
+        if self.tls not in TLS_MODES:
+            raise InvalidArgument(f"tls is one of {', '.join(TLS_MODES)}, not {self.tls!r}")
+        names = ("tls_ca_file", "tls_certificate_file", "tls_key_file", "tls_key_password_file")
+        given = [name for name in names if getattr(self, name)]
+        if self.tls == "off" and given:
+            raise InvalidArgument(
+                f"{given[0]} is given, but nothing is encrypted. Cure: tls = start_tls"
+            )
+        if not self.tls_certificate_file and (self.tls_key_file or self.tls_key_password_file):
+            raise InvalidArgument(
+                "a key of the client is given without its certificate. Cure: tls_certificate_file"
             )

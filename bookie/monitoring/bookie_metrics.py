@@ -223,6 +223,36 @@ BOOKIE: Final[tuple[Metric[Snapshot], ...]] = (
         "",
         lambda b: b.server.protocol_errors,
     ),
+    gauge(
+        "tls_certificate_expires_seconds",
+        "When the bookie's certificate expires, in seconds since 1970; 0 without TLS.",
+        "",
+        lambda b: b.server.tls.certificate_expires_at_s,
+    ),
+    counter(
+        "tls_handshakes",
+        "Connections that were encrypted.",
+        "",
+        lambda b: b.server.tls.handshakes,
+    ),
+    counter(
+        "tls_handshakes_failed",
+        "Handshakes of TLS that failed or took longer than `tls_handshake_ms_max`.",
+        "",
+        lambda b: b.server.tls.handshakes_failed,
+    ),
+    counter(
+        "tls_refused_in_clear",
+        "Connections with a request that was refused because it was not encrypted.",
+        "",
+        lambda b: b.server.tls.refused_in_clear,
+    ),
+    counter(
+        "tls_reloads_failed",
+        "Times that changed certificates could not be loaded, so that the old ones stay.",
+        "",
+        lambda b: b.server.tls.reloads_failed,
+    ),
     counter(
         "chunks",
         "Pieces received; adds divided by chunks shows how well clients batch.",

@@ -20,6 +20,7 @@ from ledger.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from bookie.monitoring.snapshot import Observer
+    from ledger.runtime.certificates import TlsContext
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +30,8 @@ REQUEST_S_MAX = 20.0
 _REQUEST_HEAD_BYTES_MAX = 16 * 1024
 SILENCE_S_MAX = 10
 
-Serve = Callable[[trio.SocketStream, Callable[[], None]], Awaitable[None]]
+HttpStream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
+Serve = Callable[[HttpStream, Callable[[], None]], Awaitable[None]]
 """Serves one connection; calls its second argument when the head of a request has come."""
 
 
@@ -50,17 +52,26 @@ async def open_http(host: str, port: int) -> list[trio.SocketListener]:
         ) from error
 
 
-async def serve_http(listeners: list[trio.SocketListener], observer: Observer) -> None:
-    """Serves until cancelled. Errors of clients and handlers are never raised."""
+async def serve_http(
+    listeners: list[trio.SocketListener], observer: Observer, tls: TlsContext | None = None
+) -> None:
+    """Serves until cancelled, over TLS alone if `tls` is given. Errors of clients and handlers are
+    never raised."""
     if listeners:
-        await HttpServer(listeners, observer).run()
+        await HttpServer(listeners, observer, tls).run()
 
 
 class HttpServer:
     """Accepts connections, and closes each in time."""
 
-    def __init__(self, listeners: list[trio.SocketListener], observer: Observer) -> None:
+    def __init__(
+        self,
+        listeners: list[trio.SocketListener],
+        observer: Observer,
+        tls: TlsContext | None = None,
+    ) -> None:
         self._listeners = listeners
+        self._tls = tls
         self._observer = observer
         self._peers = Peers(
             PeerLimits(connections_max=CONNECTIONS_MAX, per_peer_max=CONNECTIONS_PER_PEER_MAX)
@@ -81,7 +92,7 @@ class HttpServer:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_close_in_time, stream)
                 serve = await self._loaded()
-                await serve(stream, lambda: self._peers.prove(peer))
+                await serve(self._encrypted(stream), lambda: self._peers.prove(peer))
                 nursery.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - a request must never end the bookie
             if stream.socket.fileno() >= 0:  # else it took too long, or was replaced
@@ -102,6 +113,11 @@ class HttpServer:
         if admission.peer is not None:
             self._streams[admission.peer] = stream
         return admission.peer
+
+    def _encrypted(self, stream: trio.SocketStream) -> HttpStream:
+        if self._tls is None:
+            return stream
+        return trio.SSLStream(stream, self._tls.current(), server_side=True, https_compatible=True)
 
     async def _loaded(self) -> Serve:
         async with self._loading:
@@ -141,13 +157,14 @@ def load(observer: Observer, host: str) -> Serve:
     config.h11_max_incomplete_size = _REQUEST_HEAD_BYTES_MAX
     config.keep_alive_timeout = config.read_timeout = SILENCE_S_MAX
     config.keep_alive_max_requests = 1
+    config.ssl_handshake_timeout = SILENCE_S_MAX
     app = BookieHttp(observer, CollectorRegistry()).app(
         is_loopback=ipaddress.ip_address(host).is_loopback
     )
     wrapped = wrap_app(app, BODY_BYTES_MAX, "asgi")  # type: ignore[arg-type]
     context = WorkerContext(None)
 
-    async def serve(stream: trio.SocketStream, on_request: Callable[[], None]) -> None:
+    async def serve(stream: HttpStream, on_request: Callable[[], None]) -> None:
         async def noticed(*call: Any) -> None:
             on_request()
             await wrapped(*call)

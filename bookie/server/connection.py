@@ -19,6 +19,7 @@ import trio
 from bookie.core.peers import Peer, Peers
 from bookie.server.add_intake import AddIntake, ReceivedSegments
 from bookie.server.backpressure import Backpressure, Blocked
+from bookie.server.encryption import ServerTls
 from bookie.server.error_replies import error_reply
 from bookie.server.internal_errors import REQUEST_ERRORS, log_connection_closed
 from bookie.server.peer_watch import PeerWatch
@@ -29,18 +30,21 @@ from bookie.server.send_queue import SendQueue
 from bookie.server.throttled_adds import THROTTLED_BYTES_MAX, ThrottledAdds
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.yielding import yield_to_threads
-from ledger.errors import LedgerError, ProtocolError, Status
+from ledger.errors import LedgerError, ProtocolError, RemoteProtocolError, Status
 from ledger.runtime.network import Transport
 from ledger.wire import v2, v3
 from ledger.wire.connection import ReceiveBuffer, is_version_3
 from ledger.wire.messages import (
     AddRequest,
+    AddResponse,
     AuthRequest,
+    ReadResponse,
     Request,
     RequestRefused,
     Response,
     ResponseBody,
     StartTlsRequest,
+    StartTlsResponse,
 )
 
 _log = logging.getLogger(__name__)
@@ -75,12 +79,19 @@ class Connection:
         watch: PeerWatch,
         *,
         frame_bytes_max: int,
+        tls: ServerTls | None = None,
+        begins_encrypted: bool = False,
     ) -> None:
-        """`peer` is this connection in `peers`, over which `watch` watches."""
+        """`peer` is this connection in `peers`, over which `watch` watches. `tls`: how it may be
+        encrypted; None if never. `begins_encrypted`: with its first byte."""
         self._transport = transport
         self.peer = peer
         self._peers = peers
         self._watch = watch
+        self._tls = tls
+        self._must_encrypt = tls is not None and tls.is_required
+        self._is_first = True
+        self._starts_tls = begins_encrypted
         self._storage = storage
         self._shards = storage.shards
         self._requests = requests
@@ -191,6 +202,9 @@ class Connection:
                 peer.is_reading = False
             await self._wait_capacity()
             yield_to_threads()
+            if self._starts_tls:
+                transport = await self._start_tls()
+                continue
             if self._has_unread:
                 self._has_unread = False
                 self._check_capacity()
@@ -233,6 +247,25 @@ class Connection:
         if self.peer.is_reading and buffer.start == buffer.end:
             self._received.release()
             self._memory.drop()
+
+    async def _start_tls(self) -> Transport:
+        """Encrypts the connection; returns its transport from now on. Raises RemoteProtocolError if
+        the peer sent requests behind START_TLS: they came in clear, perhaps from another one."""
+        await self._send_queue.wait_flushed()
+        buffer = self._received.buffer
+        if buffer.start != buffer.end:
+            raise RemoteProtocolError(
+                f"{buffer.end - buffer.start} bytes in clear behind the request to start TLS"
+            )
+        assert self._tls is not None
+        encrypted = await self._tls.accept(self._transport)
+        if encrypted is None:
+            raise trio.ClosedResourceError("the TLS handshake failed")  # which was logged
+        self._transport = encrypted
+        self._send_queue.use(encrypted)
+        self._tls, self._must_encrypt, self._starts_tls = None, False, False
+        self._has_unread = False
+        return encrypted
 
     async def _wait_capacity(self) -> None:
         """Returns when there is capacity for the next requests of this peer."""
@@ -284,7 +317,7 @@ class Connection:
         taken = 0
         self._is_taking = True
         try:
-            while not self._is_closed:  # sending a reply may close it
+            while not (self._is_closed or self._starts_tls):  # sending a reply may close it
                 taken += intake.take_many(received)
                 at = buffer.start
                 if buffer.end - at < 4:  # not even the length of a frame
@@ -329,6 +362,15 @@ class Connection:
         body = request.body
         if not self.peer.is_proven and not isinstance(body, AuthRequest | StartTlsRequest):
             self._peers.prove(self.peer)
+        is_first, self._is_first = self._is_first, False
+        if self._tls is not None:
+            if isinstance(body, StartTlsRequest) and is_first:
+                self._starts_tls = self._has_unread = True
+                self._reply(request, StartTlsResponse(Status.OK))
+                return True
+            if self._must_encrypt:
+                self._refuse_in_clear(request)
+                return True
         if self._is_critical and not is_replay:
             self._blocked = self._pressure.blocking(body)
             if self._blocked is not None:
@@ -344,6 +386,23 @@ class Connection:
                 return True
         self._dispatch(request)
         return True
+
+    def _refuse_in_clear(self, request: Request) -> None:
+        """Refuses a request because it is not encrypted, as one of a peer that is not known."""
+        assert self._tls is not None
+        if not self._is_refusal_logged:
+            self._is_refusal_logged = True
+            self._tls.statistics.refused_in_clear += 1
+            _log.warning(
+                "request refused peer=%s cause=%s is not encrypted, and this bookie requires TLS",
+                self._transport.peer,
+                type(request.body).__name__,
+            )
+        reply = error_reply(request.body, Status.UNAUTHORIZED)
+        if request.version == 3 or isinstance(reply, AddResponse | ReadResponse):
+            self._reply(request, reply)
+        else:
+            self.close()  # other operations of v2 have no refusal that a peer understands
 
     def _take_one_add(
         self, received: ReceivedSegments, at: int, size: int, request: Request, body: AddRequest

@@ -17,19 +17,24 @@ from ledger.errors import (
 from ledger.wire.messages import (
     AddRequest,
     AddResponse,
+    AuthRequest,
     BatchReadRequest,
     BatchReadResponse,
+    ErrorResponse,
     ForceLedgerRequest,
     ForceLedgerResponse,
     GetBookieInfoResponse,
     ListEntriesRequest,
     ListEntriesResponse,
+    Operation,
     ReadLacRequest,
     ReadLacResponse,
     ReadRequest,
     ReadResponse,
     RequestBody,
     ResponseBody,
+    StartTlsRequest,
+    StartTlsResponse,
     WriteLacRequest,
     WriteLacResponse,
 )
@@ -45,8 +50,12 @@ _STATUS_OF_ERROR: dict[type[LedgerError], Status] = {
 
 
 def error_reply(body: RequestBody, status: Status) -> ResponseBody:
-    """Returns the response of the operation with an error status. Requests to authenticate and to
-    start TLS are always carried out, so they have none."""
+    """Returns the response of the operation with an error status. It says so without a message of
+    the operation where that has no status (AUTH)."""
+    if isinstance(body, AuthRequest):
+        return ErrorResponse(status, Operation.AUTH)
+    if isinstance(body, StartTlsRequest):
+        return StartTlsResponse(status)
     if isinstance(body, AddRequest):
         return AddResponse(status, body.ledger_id, body.entry_id, body.entry_id)
     if isinstance(body, ReadRequest):

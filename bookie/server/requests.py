@@ -162,7 +162,7 @@ class Requests:
                 lambda: reply(ForceLedgerResponse(Status.OK, body.ledger_id))
             )
         elif isinstance(body, StartTlsRequest):
-            reply(StartTlsResponse(Status.BAD_REQUEST))  # no TLS is configured here
+            reply(StartTlsResponse(Status.BAD_REQUEST))  # none is configured, or too late
         elif isinstance(body, AuthRequest):
             # No authentication is required: this name says to the peer that it may continue.
             reply(AuthResponse(Status.OK, AUTH_DISABLED_PLUGIN, b""))

@@ -51,6 +51,11 @@ class SendQueue:
         """How much of the first piece the peer has taken; its memory is counted until the end."""
         self._flushed = trio.Event()
 
+    def use(self, transport: Transport) -> None:
+        """Sends over `transport` from now on. Nothing may be waiting."""
+        assert not self._pieces, "replies wait that belong to the transport before"
+        self._transport = transport
+
     def is_full_with(self, more_bytes: int) -> bool:
         """Returns whether no more replies should be made for this peer now; `more_bytes` are about
         to be sent."""

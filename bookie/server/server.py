@@ -15,6 +15,7 @@ from bookie.core.metrics import Distribution
 from bookie.core.peers import Ending, Peer, PeerLimits, Peers, address_of
 from bookie.server.backpressure import Backpressure, BackpressureLimits
 from bookie.server.connection import Connection
+from bookie.server.encryption import ServerTls, TlsStatistics
 from bookie.server.peer_watch import PeerLog, PeerWatch
 from bookie.server.request_metrics import RequestCounts, RequestStatistics
 from bookie.server.requests import Requests
@@ -56,6 +57,7 @@ class ServerStatistics:
     long_polls: int
     """Tailing reads that wait for a newer LAC now."""
     requests: RequestStatistics
+    tls: TlsStatistics
 
 
 class Server:
@@ -69,11 +71,14 @@ class Server:
         limits: BackpressureLimits,
         frame_bytes_max: int,
         peer_limits: PeerLimits,
+        tls: ServerTls | None = None,
     ) -> None:
-        """`limits` holds for all connections together."""
+        """`limits` holds for all connections together. `tls` encrypts those that ask for it, and
+        all on the port for TLS."""
         self._storage = storage
         self._requests = requests
         self._frame_bytes_max = frame_bytes_max
+        self.tls = tls
         self._accepted = self._refused = self._replaced = 0
         self._counts = RequestCounts()
         self._pressure = Backpressure(storage, limits, requests.read_scheduler)
@@ -88,13 +93,19 @@ class Server:
         """Set when a connection has ended."""
         self._has_ended = trio.Event()
 
-    async def run(self, listener: Listener) -> None:
-        """Accepts until cancelled, or until `drain`."""
+    async def run(self, listener: Listener, tls_listener: Listener | None = None) -> None:
+        """Accepts until cancelled, or until `drain`. Connections at `tls_listener` are encrypted
+        from their first byte on."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._watch.run)
             with self._accepting:
-                await self._accept(listener, nursery)
+                async with trio.open_nursery() as accepting:
+                    accepting.start_soon(self._accept, listener, nursery, False)
+                    if tls_listener is not None:
+                        accepting.start_soon(self._accept, tls_listener, nursery, True)
             listener.close()
+            if tls_listener is not None:
+                tls_listener.close()
             await self._all_left()
             nursery.cancel_scope.cancel()
         self._has_ended.set()
@@ -138,13 +149,16 @@ class Server:
             journal.when_durable(durable.set)
             await durable.wait()
 
-    async def _accept(self, listener: Listener, nursery: trio.Nursery) -> None:
+    async def _accept(
+        self, listener: Listener, nursery: trio.Nursery, begins_encrypted: bool
+    ) -> None:
         while True:
-            connection = self._admit(await listener.accept())
+            transport = await listener.accept()
+            connection = self._admit(transport, begins_encrypted=begins_encrypted)
             if connection is not None:
                 nursery.start_soon(self._serve, connection)
 
-    def _admit(self, transport: Transport) -> Connection | None:
+    def _admit(self, transport: Transport, *, begins_encrypted: bool = False) -> Connection | None:
         """Returns the connection, or None if it was refused."""
         admission = self._peers.admit(address_of(transport.peer), trio.current_time())
         peer = admission.peer
@@ -168,6 +182,8 @@ class Server:
             self._peers,
             self._watch,
             frame_bytes_max=self._frame_bytes_max,
+            tls=self.tls,
+            begins_encrypted=begins_encrypted,
         )
         self._watch.wake()
         return connection
@@ -219,4 +235,5 @@ class Server:
             reads_worked_seconds=reads.worked.distribution(),
             long_polls=self._requests.long_polls,
             requests=self._counts.statistics(),
+            tls=self.tls.now() if self.tls is not None else TlsStatistics(),
         )

@@ -76,26 +76,28 @@ def _running(directory: str, error: BlockingIOError) -> BookieRuns:
     )
 
 
-async def listen(config: BookieConfig, network: Network) -> Listener:
-    """Listens on the bookie's address. Raises InvalidArgument if it cannot be used, and OSError."""
+async def listen(config: BookieConfig, network: Network, setting: str = "port") -> Listener:
+    """Listens on the bookie's address, at the port in `setting`. Raises InvalidArgument if it
+    cannot be used, and OSError."""
+    port: int = getattr(config, setting)
     try:
-        return await network.listen(config.host, config.port)
+        return await network.listen(config.host, port)
     except OSError as error:
-        cure = _cure_of(error)
+        cure = _cure_of(error, setting)
         if not cure:
             raise
         raise InvalidArgument(
-            f"cannot listen on {config.host}:{config.port}: {error.strerror}. Cure: {cure}"
+            f"cannot listen on {config.host}:{port}: {error.strerror}. Cure: {cure}"
         ) from error
 
 
-def _cure_of(error: OSError) -> str:
+def _cure_of(error: OSError, setting: str) -> str:
     """Returns the cure for an unusable address, or "" if the error has another cause."""
     if isinstance(error, socket.gaierror):
         return _HOST_CURE
     match error.errno:
         case errno.EADDRINUSE:
-            return "stop the program that listens there, or change port"
+            return f"stop the program that listens there, or change {setting}"
         case errno.EADDRNOTAVAIL:
             return _HOST_CURE
         case errno.EACCES:

@@ -15,6 +15,7 @@ from typing import Protocol
 import trio
 
 from bookie.testing.scheduler import Simulation
+from ledger.runtime.network import PeerCertificate
 
 _ACK_OVERHEAD_S = 1e-6
 """Keeps segments of one pipe apart, so that two never arrive at the same instant by rounding."""
@@ -141,6 +142,8 @@ class _Pipe:
 
 class SimTransport:
     """One end of a connection; implements `Transport`."""
+
+    peer_certificate: PeerCertificate | None = None
 
     def __init__(self, link: Link, name: str, peer: str, incoming: _Pipe, outgoing: _Pipe):
         self.peer = peer

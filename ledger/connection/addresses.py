@@ -2,7 +2,7 @@
 
 It must never resolve to a bookie other than the one that is meant: the answers of another one,
 "no such entry" above all, would be trusted. So the registry is bypassed only for a bookie whose
-id is its address.
+id is its address. A port for TLS is not in an id: to connect to one needs the registry.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ _TRUSTED_MAX = 10_000
 
 
 class BookieAddresses:
-    """Resolves bookie ids for one client."""
+    """Resolves bookie ids for one client. `direct_tls`: to their ports for TLS."""
 
-    def __init__(self, registry: BookieRegistry) -> None:
+    def __init__(self, registry: BookieRegistry, *, direct_tls: bool = False) -> None:
         self._registry = registry
+        self._direct_tls = direct_tls
         self._id_is_address: dict[str, None] = {}
         """Bookies whose id was their `host:port` when the registry was last asked."""
         self._trusted_until: dict[str, float] = {}
@@ -43,6 +44,8 @@ class BookieAddresses:
 
     async def resolve(self, bookie: str) -> tuple[str, int]:
         """Returns host and port of a bookie. Raises BookieUnavailable, MetadataUnavailable."""
+        if self._direct_tls:
+            return await self._tls_address(bookie)
         until_s = self._trusted_until.get(bookie)
         if until_s is not None:
             if trio.current_time() < until_s:
@@ -64,6 +67,17 @@ class BookieAddresses:
         if bookie in self._id_is_address:
             return _address_in(bookie)
         raise error or BookieUnavailable(f"bookie {bookie}: its address is unknown")
+
+    async def _tls_address(self, bookie: str) -> tuple[str, int]:
+        info = await self._registry.info(bookie)
+        if info is None:
+            raise BookieUnavailable(f"bookie {bookie} is not registered: its TLS port is unknown")
+        if info.tls_port is None:
+            raise BookieUnavailable(
+                f"bookie {bookie} publishes no port for TLS. Cure: tls_port in its settings, or "
+                'tls = "start_tls" in those of the client'
+            )
+        return info.host, info.tls_port
 
 
 def _address_in(bookie: str) -> tuple[str, int]:

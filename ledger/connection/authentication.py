@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
+from ledger.connection.single_frames import receive_frame, send_frame
 from ledger.errors import (
     BookieUnavailable,
     LedgerError,
@@ -121,7 +122,7 @@ class _Wire:
         self._rounds += 1
         codec = v3 if self._version == 3 else v2
         message = Request(self._version, self._rounds, request)
-        await self._send(memoryview(codec.encode_request(message)))
+        await send_frame(self._transport, codec.encode_request(message))
         answer = codec.decode_response(await self._receive()).body
         if isinstance(answer, AuthResponse | ErrorResponse) and answer.status is not Status.OK:
             raise self.refused(answer.status.name)
@@ -131,26 +132,13 @@ class _Wire:
             )
         return answer
 
-    async def _send(self, data: memoryview) -> None:
-        while data:
-            try:
-                data = data[self._transport.send(data) :]
-            except BlockingIOError:
-                await self._transport.wait_writable()
-
     async def _receive(self) -> memoryview:
-        buffer = self._buffer
-        while (frame := buffer.next_frame()) is None:
-            await self._transport.wait_readable()
-            try:
-                count = self._transport.recv_into(buffer.space())
-            except BlockingIOError:
-                continue
-            except OSError as error:
-                raise self._ended(f"it broke the connection ({error})") from error
-            if count == 0:
-                raise self._ended("it closed the connection")
-            buffer.received(count)
-        if buffer.start != buffer.end:
+        try:
+            frame = await receive_frame(self._transport, self._buffer)
+        except OSError as error:
+            raise self._ended(f"it broke the connection ({error})") from error
+        if frame is None:
+            raise self._ended("it closed the connection")
+        if self._buffer.start != self._buffer.end:
             raise RemoteProtocolError(f"bookie {self._bookie} sent more than its answer to AUTH")
         return frame

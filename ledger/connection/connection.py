@@ -3,7 +3,8 @@
 Bytes that have gathered are sent in one piece, and responses are processed a whole chunk at a time
 (`ledger.connection.responses`). Adds are sent by `send_adds` and acknowledged to an `AckSink` as
 runs of entries; everything else is a `call`: one request, one response. Nothing is sent before the
-client is authenticated, if the bookie asks for that. Nothing is retried here: the caller decides.
+client is authenticated, if the bookie asks for that, nor in clear by a client that encrypts.
+Nothing is retried here: the caller decides.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 import trio
 
 from ledger.connection.authentication import AuthProvider, authenticate
+from ledger.connection.encryption import ClientTls
 from ledger.connection.pending_calls import OnAnswer, PendingCalls
 from ledger.connection.responses import AckSink, ResponseReader
 from ledger.errors import (
@@ -64,6 +66,7 @@ class BookieConnection:
         outbox_bytes_max: with more unsent bytes than this the bookie does not keep up; the
             connection is closed, so that a slow bookie never costs unbounded memory.
         auth: authenticates the client right after connecting; None: no AUTH exchange.
+        tls: encrypts the connection before that; None: nothing is encrypted.
     """
 
     def __init__(
@@ -73,6 +76,7 @@ class BookieConnection:
         *,
         outbox_bytes_max: int,
         auth: AuthProvider | None = None,
+        tls: ClientTls | None = None,
     ) -> None:
         self.bookie = bookie
         self.version = version
@@ -84,6 +88,7 @@ class BookieConnection:
         self._outbox_bytes = 0
         self._sender = ParkingSlot()
         self._auth = auth
+        self._tls = tls
         self._calls = PendingCalls(version)
         self._responses = ResponseReader(bookie, self._calls)
         self.sinks: dict[int, AckSink] = self._responses.sinks
@@ -225,13 +230,7 @@ class BookieConnection:
             with self._scope:
                 with trio.fail_after(connect_timeout_s):
                     host, port = await resolve(self.bookie)
-                    transport = await network.connect(host, port)
-                    if self._auth is not None:
-                        try:
-                            await authenticate(transport, self.bookie, self.version, self._auth)
-                        except BaseException:
-                            transport.close()
-                            raise
+                    transport = await self._open(await network.connect(host, port), host)
                 try:
                     await self._serve(transport)
                 finally:
@@ -249,6 +248,18 @@ class BookieConnection:
         finally:
             self._transport = None
             self._fail(BookieUnavailable(f"connection to bookie {self.bookie} was closed"))
+
+    async def _open(self, transport: Transport, host: str) -> Transport:
+        """Returns a transport over which the bookie accepts requests."""
+        try:
+            if self._tls is not None:
+                transport = await self._tls.encrypt(transport, self.bookie, host)
+            if self._auth is not None:
+                await authenticate(transport, self.bookie, self.version, self._auth)
+        except BaseException:
+            transport.close()
+            raise
+        return transport
 
     async def _serve(self, transport: Transport) -> None:
         self._transport = transport

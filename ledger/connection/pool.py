@@ -27,6 +27,7 @@ from ledger.connection.connection import (
     lost,
     version_for,
 )
+from ledger.connection.encryption import ClientTls
 from ledger.connection.pending_calls import OnAnswer
 from ledger.errors import (
     BookieUnavailable,
@@ -82,6 +83,7 @@ class BookiePool:
         options: timeouts and bounds.
         rng: jitter of the back-off.
         auth: the client's identity, for bookies that authenticate clients.
+        tls: encrypts each connection; None: nothing is encrypted.
         is_ours: whether a bookie runs our software, which lists entries; None if unknown.
     """
 
@@ -93,6 +95,7 @@ class BookiePool:
         rng: random.Random,
         *,
         auth: AuthProvider | None = None,
+        tls: ClientTls | None = None,
         is_ours: Callable[[str], Awaitable[bool | None]],
     ) -> None:
         self._network = network
@@ -101,6 +104,7 @@ class BookiePool:
         self._options = options
         self._rng = rng
         self._auth = auth
+        self._tls = tls
         self._knows_batches: dict[str, bool] = {}
         """What was probed, valid as long as the v2 connection lives: a bookie is restarted when
         its version changes."""
@@ -116,7 +120,7 @@ class BookiePool:
         over it are never taken for those of this client's writers, nor the reverse."""
         return BookiePool(
             self._network, self._resolve, self._options, self._rng,
-            auth=self._auth, is_ours=self._is_ours,
+            auth=self._auth, tls=self._tls, is_ours=self._is_ours,
         )  # fmt: skip
 
     def start(self, nursery: trio.Nursery) -> None:
@@ -145,7 +149,11 @@ class BookiePool:
                     f"{failures.reason}; tried {failures.count} times, next try in {wait_s:.2f} s"
                 )
         connection = BookieConnection(
-            bookie, version, outbox_bytes_max=self._options.outbox_bytes_max, auth=self._auth
+            bookie,
+            version,
+            outbox_bytes_max=self._options.outbox_bytes_max,
+            auth=self._auth,
+            tls=self._tls,
         )
         return connection, self._nursery
 

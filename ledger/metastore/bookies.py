@@ -41,16 +41,27 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class BookieInfo:
-    """Where a bookie listens. `properties` are free text for tools; `http` is the address of its
-    HTTP server, if it has one."""
+    """Where a bookie listens.
+
+    Attributes:
+        properties: free text for tools.
+        http: the address of its HTTP server, if it has one.
+        starts_tls: whether it encrypts a connection on request.
+        tls_port: its port for TLS from the first byte, if it has one.
+        is_http_encrypted: whether its HTTP server speaks TLS.
+    """
 
     host: str
     port: int
     properties: Mapping[str, str] = field(default_factory=dict, hash=False)
     http: tuple[str, int] | None = None
+    starts_tls: bool = False
+    tls_port: int | None = None
+    is_http_encrypted: bool = False
 
     def __post_init__(self) -> None:
-        for host, port in ((self.host, self.port), *([self.http] if self.http else [])):
+        addresses = [(self.host, self.port), (self.host, self.tls_port or self.port)]
+        for host, port in (*addresses, *([self.http] if self.http else [])):
             if not host or not 0 < port < 65536:
                 raise InvalidArgument(f"a bookie cannot listen on {host!r} port {port}")
 
@@ -323,14 +334,28 @@ class BookieRegistry:
         return f"{self._cookies}/{check_bookie_id(bookie_id)}"
 
 
+_RPC, _RPC_TLS = "bookie-rpc", "bookie-rpc-tls"
+"""Protocols of endpoints: Apache's, and ours for TLS from the first byte, which others ignore."""
+_TLS_EXTENSION = "tls"
+"""Apache's extension of an endpoint that knows START_TLS."""
+
+
 def encode_info(info: BookieInfo) -> bytes:
-    """Returns a BookieServiceInfoFormat with the endpoint for clients and that for tools, which
+    """Returns a BookieServiceInfoFormat with the endpoints for clients and that for tools, which
     has Apache's name for it."""
     message = BookieServiceInfoFormat(properties=dict(info.properties))
-    message.endpoints.add(id="bookie", protocol="bookie-rpc", host=info.host, port=info.port)
+    extensions = [_TLS_EXTENSION] if info.starts_tls else []
+    message.endpoints.add(
+        id="bookie", protocol=_RPC, host=info.host, port=info.port, extensions=extensions
+    )
+    if info.tls_port is not None:
+        message.endpoints.add(
+            id="bookie-tls", protocol=_RPC_TLS, host=info.host, port=info.tls_port
+        )
     if info.http is not None:
         host, port = info.http
-        message.endpoints.add(id="httpserver", protocol="http", host=host, port=port)
+        protocol = "https" if info.is_http_encrypted else "http"
+        message.endpoints.add(id="httpserver", protocol=protocol, host=host, port=port)
     encoded: bytes = message.SerializeToString(deterministic=True)
     return encoded
 
@@ -348,15 +373,24 @@ def decode_info(bookie_id: str, data: bytes) -> BookieInfo:
     except DecodeError as error:
         raise MetadataCorrupt(f"registration of bookie {bookie_id}: {error}") from error
     # By protocol, as Apache does: in old registrations the endpoint id is that of the bookie.
-    addresses = {one.protocol: (one.host, one.port) for one in reversed(message.endpoints)}
-    if "bookie-rpc" not in addresses:
+    endpoints = {one.protocol: one for one in reversed(message.endpoints)}
+    rpc = endpoints.get(_RPC)
+    if rpc is None:
         raise MetadataCorrupt(f"registration of bookie {bookie_id} has no bookie-rpc endpoint")
-    host, port = addresses["bookie-rpc"]
-    http = addresses.get("http")
-    if http is not None and (not http[0] or not 0 < http[1] < 65536):
-        http = None  # only tools use it
+    encrypted = endpoints.get(_RPC_TLS)
+    http = endpoints.get("https", endpoints.get("http"))
+    has_http = http is not None and bool(http.host) and 0 < http.port < 65536  # only for tools
     try:
-        return BookieInfo(host, port, dict(message.properties), http)
+        return BookieInfo(
+            rpc.host,
+            rpc.port,
+            dict(message.properties),
+            (http.host, http.port) if http is not None and has_http else None,
+            starts_tls=_TLS_EXTENSION in rpc.extensions,
+            # One without a port of its own is as useless as none, and no reason to ignore a bookie.
+            tls_port=encrypted.port if encrypted and 0 < encrypted.port < 65536 else None,
+            is_http_encrypted=has_http and "https" in endpoints,
+        )
     except InvalidArgument as error:
         raise MetadataCorrupt(f"registration of bookie {bookie_id}: {error}") from error
 

@@ -10,11 +10,25 @@ from __future__ import annotations
 import errno
 import socket
 import struct
+from dataclasses import dataclass
 from typing import Protocol
 
 import trio
 
 from ledger.errors import BookieUnavailable
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCertificate:
+    """The names in a peer's certificate, which was verified: an authority that we trust signed it,
+    and the peer has its key."""
+
+    common_name: str = ""
+    organizational_units: tuple[str, ...] = ()
+    dns_names: tuple[str, ...] = ()
+    ip_addresses: tuple[str, ...] = ()
+    uris: tuple[str, ...] = ()
+    emails: tuple[str, ...] = ()
 
 
 class Transport(Protocol):
@@ -25,9 +39,15 @@ class Transport(Protocol):
         """Address of the peer, for messages and logs."""
         ...
 
+    @property
+    def peer_certificate(self) -> PeerCertificate | None:
+        """The certificate that the peer proved to own; None without TLS, and if it sent none."""
+        ...
+
     def send(self, data: bytes | bytearray | memoryview) -> int:
         """Returns how many bytes were accepted, at least 1. Raises BlockingIOError if none can be
-        accepted now, OSError if the connection broke."""
+        accepted now, OSError if the connection broke. The next send must begin with the bytes that
+        were not accepted."""
         ...
 
     def recv_into(self, buffer: memoryview) -> int:
@@ -88,6 +108,8 @@ class TcpTransport:
     """A connected, non-blocking TCP socket."""
 
     __slots__ = ("_socket", "peer", "recv_into", "send")
+
+    peer_certificate: PeerCertificate | None = None
 
     def __init__(self, connected: socket.socket) -> None:
         connected.setblocking(False)

@@ -9,6 +9,7 @@ import dataclasses
 import gc
 import random
 import shutil
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ from bookie.disk_monitor import DiskMonitor
 from bookie.monitoring.http import open_http
 from bookie.monitoring.snapshot import Observer
 from bookie.over_replication import OverReplication
+from bookie.server.encryption import ServerTls
 from bookie.server.server import Server
 from bookie.standalone import cluster
 from bookie.storage.bookie_storage import BookieStorage
@@ -44,20 +46,39 @@ from ledger.metastore import open_store
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import decode_info
 from ledger.metastore.locations import LOCATION_PROPERTY
+from ledger.options import ClientOptions
+from ledger.runtime.certificates import TlsContext
 from ledger.runtime.network import Listener, TcpNetwork
 from tests.bookie.setting_values import VALUES
+from tests.certificates import Authority
 
 _TEBIBYTE = 1 << 40
 
 
+TLS_FILES = ("tls_certificate_file", "tls_key_file", "tls_key_password_file", "tls_ca_file")
+
+
+def _tls_files(directory: Path) -> dict[str, str]:
+    """Makes a certificate with an encrypted key."""
+    authority = Authority(directory)
+    certificate, key = authority.issue("bookie", "127.0.0.3", password=b"secret")
+    password = directory / "password"
+    password.write_bytes(b"secret\n")
+    password.chmod(0o600)
+    paths = (certificate, key, password, authority.file)
+    return dict(zip(TLS_FILES, map(str, paths), strict=True))
+
+
 def _config(directory: Path) -> BookieConfig:
-    port, http_port = cluster.free_ports(2)
+    port, http_port, tls_port = cluster.free_ports(3)
     return BookieConfig(
         metadata_uri=f"sqlite://{directory}/cluster.db",
         journal_directories=(f"{directory}/j0", f"{directory}/j1"),
         ledger_directories=(f"{directory}/l0", f"{directory}/l1"),
         port=port,
         http_port=http_port,
+        tls_port=tls_port,
+        **_tls_files(directory),
         **VALUES,
     )
 
@@ -70,6 +91,7 @@ class Engine:
     opened_stores: list[tuple[str, int]] = field(default_factory=list)
     listened: list[tuple[str, int]] = field(default_factory=list)
     opened_http: list[tuple[str, int]] = field(default_factory=list)
+    http_tls: TlsContext | None = None
     index_opener: Any = None
     waits_s: set[float] = field(default_factory=set)
     """The timeouts of all waits for an event."""
@@ -79,6 +101,7 @@ class Engine:
     has_looked: trio.Event = field(default_factory=trio.Event)
     """Set when the disks were checked for the first time since it serves."""
     healing: AutoRecoveryOptions | None = None
+    healing_client_options: ClientOptions = field(default_factory=ClientOptions)
     is_healing: trio.Event = field(default_factory=trio.Event)
     starts: int = 0
     """Number of starts; the second is on empty directories, of a bookie that the cluster knows."""
@@ -207,6 +230,16 @@ _PLACES: dict[str, Found] = {
     "frame_wait_ms_max": lambda e: e.server._peers.limits.frame_s_max * 1000,
     "receive_bytes_max": lambda e: e.server._pressure.limits.receive_bytes_max,
     "long_polls_max": lambda e: e.server._requests._reads._polls._polls.count_max,
+    "tls_client_certificate": lambda e: {
+        ssl.CERT_NONE: "none",
+        ssl.CERT_OPTIONAL: "optional",
+        ssl.CERT_REQUIRED: "required",
+    }[_tls(e).context.current().verify_mode],
+    "tls_required": lambda e: _tls(e).is_required,
+    "tls_port": lambda e: e.listened[1][1],
+    "tls_handshake_ms_max": lambda e: _tls(e)._handshake_s_max * 1000,
+    "tls_to_bookies": lambda e: e.healing_client_options.tls,
+    "http_tls": lambda e: e.http_tls is not None,
     "autorecovery": lambda e: e.healing is not None,
     "lost_bookie_recovery_delay_s": lambda e: _healing(e).lost_bookie_recovery_delay_s,
     "open_ledger_grace_s": lambda e: _healing(e).open_ledger_grace_s,
@@ -216,6 +249,11 @@ _PLACES: dict[str, Found] = {
     "autorecovery_metadata_operations_per_s_max": lambda e: _healing(e).metadata_operations_per_s,
 }
 """Reads, for each setting, the value that takes effect."""
+
+
+def _tls(engine: Engine) -> ServerTls:
+    assert engine.server.tls is not None
+    return engine.server.tls
 
 
 def _healing(engine: Engine) -> AutoRecoveryOptions:
@@ -240,6 +278,7 @@ async def _heal(
     assert bookie_id == VALUES["bookie_id"]
     assert client.ledgers.root == VALUES["metadata_root"]
     engine.healing = options
+    engine.healing_client_options = client.options
     engine.is_healing.set()
 
 
@@ -257,8 +296,10 @@ def _recorded(engine: Engine, patch: pytest.MonkeyPatch) -> None:
         engine.opened_http.append((host, port))
         return await open_http(host, port)
 
-    async def serve_http(listeners: list[trio.SocketListener], observer: Observer) -> None:
-        engine.observer = observer
+    async def serve_http(
+        listeners: list[trio.SocketListener], observer: Observer, tls: TlsContext | None
+    ) -> None:
+        engine.observer, engine.http_tls = observer, tls
         async with listeners[0]:
             await trio.sleep_forever()
 

@@ -20,6 +20,8 @@ LONG_FILES = {
     "bookie/storage/journal/journal.py": "the journal and the group it gathers for one write",
     "bookie/testing/cluster.py": "the simulated cluster: all that a test may do to its bookies",
     "ledger/core/recovery.py": "one state machine; what it knows of claims and adds is beside it",
+    "ledger/connection/pool.py": "the connections of a client, and what each bookie understands",
+    "ledger/metastore/bookies.py": "the registry, and the bytes of what bookies publish in it",
     "ledger/metastore/memory.py": "the tree, and the session on it that follows the same rules",
     "ledger/reading/last_confirmed.py": "what a reader knows of the LAC, and its polls",
     "ledger/wire/v2.py": "one protocol: its layouts, and requests and responses in them",

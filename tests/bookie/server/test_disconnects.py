@@ -20,6 +20,7 @@ class LeavingPeer:
     """A peer that sends one chunk and disconnects, which the bookie notices only when it sends."""
 
     peer = "leaving"
+    peer_certificate = None
 
     def __init__(self, data: bytes) -> None:
         self._data = data

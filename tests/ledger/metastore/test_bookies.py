@@ -291,7 +291,7 @@ def test_an_endpoint_is_recognised_by_its_protocol_and_may_have_more_fields() ->
         extensions=["tls"],
     )
     found = decode_info("b1", message.SerializeToString())
-    assert found == replace(INFO, http=("10.0.0.7", 8080))
+    assert found == replace(INFO, http=("10.0.0.7", 8080), starts_tls=True)
 
 
 def test_the_http_endpoint_has_apaches_name() -> None:
@@ -310,6 +310,20 @@ def test_an_invalid_http_endpoint_does_not_hide_a_bookie() -> None:
     message = BookieServiceInfoFormat.FromString(encode_info(INFO))
     message.endpoints.add(id="httpserver", protocol="http", host="h", port=0)
     assert decode_info("b1", message.SerializeToString()) == INFO
+
+
+def test_tls_is_published_with_apaches_extension_and_an_endpoint_of_ours() -> None:
+    info = replace(INFO, starts_tls=True, tls_port=3182, http=("h", 80), is_http_encrypted=True)
+    address = b"\x1a\x0810.0.0.1"
+    rpc = b"\x0a\x06bookie" + b"\x10\xed\x18" + address + b"\x22\x0abookie-rpc" + b"\x32\x03tls"
+    tls = b"\x0a\x0abookie-tls" + b"\x10\xee\x18" + address + b"\x22\x0ebookie-rpc-tls"
+    http = b"\x0a\x0ahttpserver" + b"\x10\x50" + b"\x1a\x01h" + b"\x22\x05https"
+    entry = b"\x0a\x04rack" + b"\x12\x02r1"
+    endpoints = b"".join(b"\x32%c" % len(one) + one for one in (rpc, tls, http))
+    assert encode_info(info) == endpoints + b"\x3a%c" % len(entry) + entry
+    assert decode_info("b1", encode_info(info)) == info
+    with pytest.raises(InvalidArgument):
+        replace(INFO, tls_port=70_000)
 
 
 async def test_cookies_are_kept_under_their_version() -> None:
