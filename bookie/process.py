@@ -245,6 +245,7 @@ async def _open_store_with_retries(
     leave a file behind: if there is no cluster, the address is wrong. Raises CookieMismatch then.
     """
     may_create = False
+    tls = config.metadata_context()
     async with AsyncExitStack() as stack:
         while True:
             opened = open_store(
@@ -252,6 +253,7 @@ async def _open_store_with_retries(
                 session_timeout_ms=config.session_timeout_ms,
                 root=config.ledgers_root,
                 may_create=may_create,
+                tls=tls,
             )
             try:
                 store = await stack.enter_async_context(opened)

@@ -82,6 +82,13 @@ class TlsSettings:
         reason="How this bookie encrypts when it copies entries of other bookies: `start_tls`,"
         " `direct` (to their `tls_port`) or `off`. With its own certificate, if it has one.",
     )
+    metadata_tls: bool = setting(
+        False,
+        unit="",
+        apache="",
+        reason="Connects to ZooKeeper over TLS, at its `secureClientPort`, with `tls_ca_file` and"
+        " the bookie's certificate, if it has one.",
+    )
     http_tls: bool = setting(
         False,
         unit="",
@@ -133,15 +140,25 @@ class TlsSettings:
 
     def client_options(self) -> ClientOptions:
         """Returns the options with which this bookie is a client of other bookies."""
-        if self.tls_to_bookies == "off":
+        if self.tls_to_bookies == "off" and not self.metadata_tls:
             return ClientOptions()
         return ClientOptions(
             tls=self.tls_to_bookies,
+            metadata_tls=self.metadata_tls,
             tls_ca_file=self.tls_ca_file,
             tls_certificate_file=self.tls_certificate_file,
             tls_key_file=self.tls_key_file,
             tls_key_password_file=self.tls_key_password_file,
         )
+
+    def metadata_context(self) -> TlsContext | None:
+        """Returns what encrypts the connections to ZooKeeper; None if nothing does. Reads the
+        files; raises InvalidArgument if they are unusable."""
+        if not self.metadata_tls:
+            return None
+        from ledger.runtime.certificates import client_tls
+
+        return client_tls(self.client_options())
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -34,6 +34,7 @@ from ledger.missed.copies import MissedCopies
 from ledger.options import ClientOptions
 from ledger.reading.opener import Opener
 from ledger.reading.reader import LedgerReader
+from ledger.runtime.certificates import client_tls
 from ledger.runtime.network import Network, TcpNetwork
 from ledger.runtime.opening import Closable, opening_in_task
 from ledger.writing.creator import LedgerCreator
@@ -153,8 +154,9 @@ class LedgerClient(Closable):
         file that is not a cluster's, MetadataUnavailable.
         """
         address = ClusterAddress.parse(cluster)
+        given = options or ClientOptions()
         async with (
-            open_store(address) as store,
+            open_store(address, tls=client_tls(given) if given.metadata_tls else None) as store,
             cls(
                 store,
                 TcpNetwork(),

@@ -82,6 +82,10 @@ class ClientOptions:
     as Apache's clients do it. "direct": connects to the port for TLS that the bookie publishes. A
     bookie that does not encrypt is then never used. "off": nothing is encrypted."""
 
+    metadata_tls: bool = False
+    """Whether connections to ZooKeeper are encrypted, with the same files; the certificate must be
+    for the server's name in the cluster's address. The port is its secureClientPort."""
+
     tls_ca_file: str = ""
     """PEM file with the authorities of which certificates of bookies are accepted; "" are those
     that the system trusts."""
@@ -115,7 +119,7 @@ class ClientOptions:
             raise InvalidArgument(f"tls is one of {', '.join(TLS_MODES)}, not {self.tls!r}")
         names = ("tls_ca_file", "tls_certificate_file", "tls_key_file", "tls_key_password_file")
         given = [name for name in names if getattr(self, name)]
-        if self.tls == "off" and given:
+        if self.tls == "off" and not self.metadata_tls and given:
             raise InvalidArgument(
                 f"{given[0]} is given, but nothing is encrypted. Cure: tls = start_tls"
             )

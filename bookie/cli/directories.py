@@ -41,6 +41,7 @@ async def _stopped(config: Path) -> AsyncIterator[DirectoryChange]:
         session_timeout_ms=settings.session_timeout_ms,
         root=settings.ledgers_root,
         may_create=False,
+        tls=settings.metadata_context(),
     )
     async with opened as store:
         yield DirectoryChange(

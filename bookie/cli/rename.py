@@ -81,6 +81,7 @@ async def _rename(
         session_timeout_ms=settings.session_timeout_ms,
         root=root,
         may_create=False,
+        tls=settings.metadata_context(),
     )
     layout = ClusterAddress.parse(settings.metadata_uri).layout
     async with opened as store:

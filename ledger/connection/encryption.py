@@ -8,12 +8,11 @@ bookie answers: it must be for the host in the bookie's id, which is what ledger
 from __future__ import annotations
 
 import ssl
-from functools import partial
 
 from ledger.connection.single_frames import receive_frame, send_frame
 from ledger.errors import BookieUnavailable, RemoteProtocolError, Status
 from ledger.options import ClientOptions
-from ledger.runtime.certificates import TlsContext, TlsFiles, client_context
+from ledger.runtime.certificates import TlsContext, client_tls
 from ledger.runtime.network import Transport
 from ledger.runtime.tls import cause_of, new_scratch, open_tls
 from ledger.wire import v3
@@ -36,15 +35,11 @@ class ClientTls:
         unusable."""
         if options.tls == "off":
             return None
-        files = TlsFiles(
-            certificate=options.tls_certificate_file,
-            key=options.tls_key_file,
-            key_password=options.tls_key_password_file,
-            authorities=options.tls_ca_file,
+        return cls(
+            client_tls(options),
+            is_direct=options.tls == "direct",
+            checks_host_names=options.tls_checks_host_names,
         )
-        checks = options.tls_checks_host_names
-        context = TlsContext(files, partial(client_context, checks_host_names=checks))
-        return cls(context, is_direct=options.tls == "direct", checks_host_names=checks)
 
     async def encrypt(self, transport: Transport, bookie: str, host: str) -> Transport:
         """Returns an encrypted transport over `transport`, which carries nothing yet.

@@ -27,10 +27,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
 
 from ledger.errors import InvalidArgument, NoSuchCluster, NoSuchNode
 from ledger.metastore.address import ClusterAddress
 from ledger.metastore.base import MetadataStore
+
+if TYPE_CHECKING:
+    from ledger.runtime.certificates import TlsContext
 
 __all__ = [
     "ClusterAddress",
@@ -48,6 +52,7 @@ async def open_store(
     session_timeout_ms: int = 5000,
     root: str | None = None,
     may_create: bool = False,
+    tls: TlsContext | None = None,
 ) -> AsyncIterator[MetadataStore]:
     """The store at the address `cluster` with a session of its own, which ends with the block.
 
@@ -55,12 +60,14 @@ async def open_store(
     is only for bookies with empty disks: they make clusters. Otherwise nothing is created, and a
     cluster that vanishes later is MetadataUnavailable (`MetadataStore.bind`).
 
+    `tls` encrypts the connections to ZooKeeper; other stores have none.
+
     A process that dies loses its ephemeral nodes after at most about `session_timeout_ms`.
     Raises NoSuchCluster, InvalidArgument for an address that no driver can serve, MetadataCorrupt
     for a file that is not ours, MetadataUnavailable if the store cannot be reached.
     """
     address = ClusterAddress.parse(cluster) if isinstance(cluster, str) else cluster
-    async with _open_driver(address, session_timeout_ms, may_create) as store:
+    async with _open_driver(address, session_timeout_ms, may_create, tls) as store:
         if not may_create and not address.is_memory:
             await bind_to_cluster(store, address.root if root is None else root, address.uri)
         yield store
@@ -68,7 +75,7 @@ async def open_store(
 
 @asynccontextmanager
 async def _open_driver(
-    address: ClusterAddress, session_timeout_ms: int, may_create: bool
+    address: ClusterAddress, session_timeout_ms: int, may_create: bool, tls: TlsContext | None
 ) -> AsyncIterator[MetadataStore]:
     if address.sqlite_path is not None:
         from ledger.metastore.sqlite.store import open_sqlite
@@ -91,7 +98,9 @@ async def _open_driver(
                 " pip install 'ledgerstream[zookeeper]'"
             ) from error
         zookeeper = address.zookeeper
-        async with open_zookeeper(zookeeper, session_timeout_ms=session_timeout_ms) as on_zookeeper:
+        async with open_zookeeper(
+            zookeeper, session_timeout_ms=session_timeout_ms, tls=tls
+        ) as on_zookeeper:
             yield on_zookeeper
     else:
         from ledger.metastore.memory import MemoryStore, MemoryTree

@@ -14,8 +14,10 @@ import ssl
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from ledger.errors import InvalidArgument
+from ledger.options import ClientOptions
 from ledger.runtime.network import PeerCertificate
 from ledger.runtime.tls import peer_certificate_of
 
@@ -126,6 +128,19 @@ def client_context(*, checks_host_names: bool) -> ssl.SSLContext:
     _harden(context)
     context.check_hostname = checks_host_names
     return context
+
+
+def client_tls(options: ClientOptions) -> TlsContext:
+    """Returns the context of a client with these options, for bookies and ZooKeeper. Reads the
+    files; raises InvalidArgument if they are unusable."""
+    files = TlsFiles(
+        certificate=options.tls_certificate_file,
+        key=options.tls_key_file,
+        key_password=options.tls_key_password_file,
+        authorities=options.tls_ca_file,
+    )
+    checks = options.tls_checks_host_names
+    return TlsContext(files, partial(client_context, checks_host_names=checks))
 
 
 def _harden(context: ssl.SSLContext) -> None:

@@ -61,6 +61,7 @@ VALUES: dict[str, Any] = {
     "tls_handshake_ms_max": 10_013,
     "tls_to_bookies": "start_tls",
     "http_tls": True,
+    "metadata_tls": True,
     "reads_waiting_max": 10_007,
     "reads_waiting_per_directory_max": 5009,
     "replies_bytes_max": 100_000_007,

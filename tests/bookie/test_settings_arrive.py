@@ -92,6 +92,7 @@ class Engine:
     listened: list[tuple[str, int]] = field(default_factory=list)
     opened_http: list[tuple[str, int]] = field(default_factory=list)
     http_tls: TlsContext | None = None
+    metadata_tls: TlsContext | None = None
     index_opener: Any = None
     waits_s: set[float] = field(default_factory=set)
     """The timeouts of all waits for an event."""
@@ -240,6 +241,11 @@ _PLACES: dict[str, Found] = {
     "tls_handshake_ms_max": lambda e: _tls(e)._handshake_s_max * 1000,
     "tls_to_bookies": lambda e: e.healing_client_options.tls,
     "http_tls": lambda e: e.http_tls is not None,
+    "metadata_tls": lambda e: e.metadata_tls is not None,
+    "tls_certificate_file": lambda e: _tls(e).context.files.certificate,
+    "tls_key_file": lambda e: _tls(e).context.files.key,
+    "tls_key_password_file": lambda e: _tls(e).context.files.key_password,
+    "tls_ca_file": lambda e: _tls(e).context.files.authorities,
     "autorecovery": lambda e: e.healing is not None,
     "lost_bookie_recovery_delay_s": lambda e: _healing(e).lost_bookie_recovery_delay_s,
     "open_ledger_grace_s": lambda e: _healing(e).open_ledger_grace_s,
@@ -289,6 +295,7 @@ def _recorded(engine: Engine, patch: pytest.MonkeyPatch) -> None:
     @asynccontextmanager
     async def store(uri: str, **settings: Any) -> AsyncIterator[MetadataStore]:
         engine.opened_stores.append((uri, settings["session_timeout_ms"]))
+        engine.metadata_tls = settings["tls"]
         async with open_store(uri, **settings) as opened:
             yield opened
 

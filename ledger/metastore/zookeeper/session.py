@@ -22,6 +22,7 @@ from ledger.errors import MetadataUnavailable
 from ledger.metastore.zookeeper.address import ZooKeeperAddress
 from ledger.metastore.zookeeper.errors import LOST, OutcomeUnknown
 from ledger.metastore.zookeeper.threads import CompletionQueue, Handler
+from ledger.runtime.certificates import TlsContext
 
 log = logging.getLogger(__name__)
 
@@ -96,8 +97,11 @@ class _Call:
 class ZooKeeperSession:
     """One session, made in trio's thread; `run` is its task, `aclose` ends it."""
 
-    def __init__(self, address: ZooKeeperAddress, session_timeout_ms: int) -> None:
+    def __init__(
+        self, address: ZooKeeperAddress, session_timeout_ms: int, tls: TlsContext | None = None
+    ) -> None:
         self.address = address
+        self._tls = tls
         self.patience_s = session_timeout_ms / 1000
         self.session_id: int | None = None
         self.is_closed = False
@@ -241,6 +245,7 @@ class ZooKeeperSession:
             f"zookeeper {self.address.hosts}",
             max(self.patience_s / servers / GREETINGS_PER_PATIENCE, GREET_TIMEOUT_S_MIN),
             ended,
+            self._tls,
         )
         self._client = KazooClient(
             hosts=self.address.hosts,
@@ -249,6 +254,7 @@ class ZooKeeperSession:
             connection_retry=KazooRetry(
                 max_tries=-1, delay=RECONNECT_DELAY_S, max_delay=RECONNECT_DELAY_S_MAX
             ),
+            use_ssl=self._tls is not None,
             logger=self._kazoo_log,
         )
         self._client.add_listener(partial(self._receive_state, self._client))

@@ -34,6 +34,7 @@ from ledger.metastore.zookeeper.session import Issue, ZooKeeperSession, synced
 from ledger.metastore.zookeeper.transactions import Transactions
 from ledger.metastore.zookeeper.watches import Watcher, Watches
 from ledger.runtime.background import open_background
+from ledger.runtime.certificates import TlsContext
 
 SESSION_TIMEOUT_MS_MIN = 100
 _ROOT = Node(b"", 0, 0)
@@ -44,11 +45,15 @@ _BOUND_RETRY_S = 1.0
 
 @asynccontextmanager
 async def open_zookeeper(
-    cluster: str | ZooKeeperAddress, *, session_timeout_ms: int = 5000
+    cluster: str | ZooKeeperAddress,
+    *,
+    session_timeout_ms: int = 5000,
+    tls: TlsContext | None = None,
 ) -> AsyncIterator[ZooKeeperStore]:
     """Opens a session with the ZooKeeper of a cluster; it ends with the block.
 
-    The server bounds `session_timeout_ms` (by default 2 to 20 of its ticks). Raises
+    `tls` encrypts it; the certificate must be for the server's name in the address. The server
+    bounds `session_timeout_ms` (by default 2 to 20 of its ticks). Raises
     InvalidArgument, and MetadataUnavailable if no server is reached within that time.
     """
     address = parse_address(cluster) if isinstance(cluster, str) else cluster
@@ -56,7 +61,7 @@ async def open_zookeeper(
         raise InvalidArgument(
             f"session timeout of {session_timeout_ms} ms, {SESSION_TIMEOUT_MS_MIN} at least"
         )
-    session = ZooKeeperSession(address, session_timeout_ms)
+    session = ZooKeeperSession(address, session_timeout_ms, tls)
     try:
         async with open_background() as nursery:
             nursery.start_soon(session.run)

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import socket
+import ssl
 import threading
 import time
 from collections import deque
@@ -22,7 +23,9 @@ import trio
 from kazoo.handlers.threading import AsyncResult, KazooTimeoutError
 from kazoo.handlers.utils import selector_select
 
+from ledger.runtime.certificates import TlsContext
 from ledger.runtime.network import refuse_own_echo
+from ledger.runtime.tls import cause_of
 
 log = logging.getLogger(__name__)
 
@@ -91,6 +94,7 @@ class Handler:
             wait for the whole session timeout. ZooKeeper forgets connections that it accepts while
             it loads its data: they stay open, and nothing is ever sent on them.
         on_ended: called in the thread when kazoo's connection loop ends.
+        tls: encrypts the connections; None: nothing is encrypted.
     """
 
     name = "ledgerstream"
@@ -99,11 +103,18 @@ class Handler:
     running = False
     """False makes kazoo call back at once, in the thread that received the result."""
 
-    def __init__(self, name: str, greet_timeout_s: float, on_ended: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        greet_timeout_s: float,
+        on_ended: Callable[[], None],
+        tls: TlsContext | None = None,
+    ) -> None:
         self._thread_name = name
         self._greet_timeout_s = greet_timeout_s
         self._greeted_by = math.inf
         self._on_ended = on_ended
+        self._tls = tls
         self._socket: socket.socket | None = None
         self._is_stopped = False
         self.connect_error = "no connection was tried yet: do the names have addresses?"
@@ -120,7 +131,8 @@ class Handler:
         connection = self._socket
         if connection is not None:
             try:
-                connection.shutdown(socket.SHUT_RDWR)
+                # Not SSLSocket's own: it would go on in clear while kazoo's thread reads.
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
             except OSError:
                 pass  # it is over already
 
@@ -137,8 +149,10 @@ class Handler:
         thread.start()
         return thread
 
-    def create_connection(self, address: tuple[str, int], **_: Any) -> socket.socket:
-        """Connects to a numeric address; kazoo resolves names itself."""
+    def create_connection(
+        self, address: tuple[str, int], hostname: str = "", **_: Any
+    ) -> socket.socket:
+        """Connects to a numeric address; kazoo resolves names itself. `hostname` is the name."""
         family, kind, protocol, _name, target = socket.getaddrinfo(
             *address, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST
         )[0]
@@ -152,12 +166,25 @@ class Handler:
             connection.connect(target)
             refuse_own_echo(connection)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                connection = self._encrypted(connection, hostname or address[0], self._tls)
         except OSError as error:
             connection.close()
-            self.connect_error = f"{error.strerror or error}"
+            is_tls = isinstance(error, ssl.SSLError)
+            self.connect_error = (
+                f"TLS: {cause_of(error)}" if is_tls else f"{error.strerror or error}"
+            )
             raise
         self.connect_error = "no answer to the handshake"
         return connection
+
+    def _encrypted(
+        self, connection: socket.socket, hostname: str, tls: TlsContext
+    ) -> socket.socket:
+        name = hostname.removeprefix("[").removesuffix("]")
+        encrypted = tls.current().wrap_socket(connection, server_hostname=name)
+        self._socket = encrypted
+        return encrypted
 
     def greeted(self) -> None:
         """Called in kazoo's thread when the server has answered the handshake."""
@@ -165,6 +192,10 @@ class Handler:
 
     def select(self, reads: Any, writes: Any, errors: Any, timeout_s: float) -> Any:
         """Like kazoo's own, but returns without a ready socket if a handshake takes too long."""
+        # What TLS has decrypted already is not seen by a selector.
+        ready = [one for one in reads if isinstance(one, ssl.SSLSocket) and one.pending()]
+        if ready:
+            return ready, [], []
         left_s = max(self._greeted_by - time.monotonic(), 0)
         return selector_select(reads, writes, errors, min(timeout_s, left_s))
 
