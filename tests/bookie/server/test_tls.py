@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,12 +10,9 @@ from typing import Any
 
 import pytest
 import trio
-import trio.testing
 
-from bookie.config import BookieConfig
-from bookie.server.encryption import ServerTls
 from bookie.standalone.cluster import free_ports
-from ledger.errors import BookieUnavailable, InvalidArgument, Status
+from ledger.errors import BookieUnavailable, Status
 from ledger.proto import bookkeeper_protocol_pb2 as pb
 from ledger.wire import v2, v3
 from ledger.wire.messages import (
@@ -41,7 +37,7 @@ from ledger.wire.messages import (
 from tests.bookie.server.test_operations import exchange
 from tests.bookie.server.test_server import DIGEST, KEY, SETTINGS, add
 from tests.certificates import Authority
-from tests.real_cluster import RealCluster, now_ms, real_cluster
+from tests.real_cluster import RealCluster, real_cluster
 
 TLS = v3.encode_request(Request(3, 9, StartTlsRequest()))
 
@@ -358,52 +354,3 @@ async def test_a_direct_client_says_that_a_bookie_has_no_port_for_tls(tmp_path: 
     ):
         with pytest.raises(BookieUnavailable, match="publishes no port for TLS"):
             await client.pool.wait_connected(cluster.bookies[0].bookie_id, 2)
-
-
-async def test_a_bookie_with_an_unusable_key_makes_nothing(tmp_path: Path) -> None:
-    authority = Authority(tmp_path)
-    _, key = authority.issue("bookie", "127.0.0.1")
-    key.chmod(0o644)
-    with pytest.RaisesGroup(pytest.RaisesExc(InvalidArgument, match="can be read or changed by")):
-        async with encrypted_cluster_of(authority, key):
-            raise AssertionError("it serves")
-    assert not (tmp_path / "0").exists()
-
-
-@asynccontextmanager
-async def encrypted_cluster_of(authority: Authority, key: Path) -> AsyncIterator[RealCluster]:
-    given = {"tls_certificate_file": str(key.with_suffix(".pem")), "tls_key_file": str(key)}
-    async with real_cluster(authority.directory, 1, **(SETTINGS | given)) as cluster:
-        yield cluster
-
-
-async def test_the_end_of_a_certificate_is_announced_once_a_day(
-    tmp_path: Path, autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
-) -> None:
-    authority = Authority(tmp_path)
-    certificate, key = authority.issue("bookie", "127.0.0.1", ends_days=31)
-    config = BookieConfig(
-        metadata_uri="memory:",
-        journal_directories=("j",),
-        ledger_directories=("l",),
-        tls_certificate_file=str(certificate),
-        tls_key_file=str(key),
-    )
-    context = config.server_context()
-    assert context is not None
-    tls = ServerTls(context)
-    began_ms = now_ms()
-    with trio.move_on_after(86_400 * 33 - 3600):
-        await tls.warn_of_expiry(lambda: began_ms + round(trio.current_time() * 1000))
-    levels = [record.levelname for record in caplog.records]
-    assert levels == ["WARNING"] * 30 + ["ERROR"] * 2
-    caplog.clear()
-    authority.issue("bookie", "127.0.0.1", ends_days=365)
-    with trio.move_on_after(3600):
-        await tls.warn_of_expiry(now_ms)
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
-    caplog.clear()
-    tls.check_names("127.0.0.1")
-    assert not caplog.records
-    tls.check_names("127.0.0.9")
-    assert "not for 127.0.0.9 but for 127.0.0.1" in caplog.text
