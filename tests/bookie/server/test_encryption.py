@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -20,7 +21,7 @@ from tests.real_cluster import now_ms, real_cluster
 async def test_a_bookie_with_an_unusable_key_makes_nothing(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     certificate, key = authority.issue("bookie", "127.0.0.1")
-    files = {"tls_certificate_file": str(certificate), "tls_key_file": str(key)}
+    files: dict[str, Any] = {"tls_certificate_file": str(certificate), "tls_key_file": str(key)}
     key.chmod(0o644)
     with pytest.RaisesGroup(pytest.RaisesExc(InvalidArgument, match="can be read or changed by")):
         async with real_cluster(tmp_path, 1, **(SETTINGS | files)):

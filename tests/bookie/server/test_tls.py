@@ -47,7 +47,7 @@ async def encrypted_cluster(
     authority: Authority, bookies: int = 1, **settings: Any
 ) -> AsyncIterator[RealCluster]:
     certificate, key = authority.issue("bookie", "127.0.0.1")
-    given = {"tls_certificate_file": str(certificate), "tls_key_file": str(key)}
+    given: dict[str, Any] = {"tls_certificate_file": str(certificate), "tls_key_file": str(key)}
     async with real_cluster(
         authority.directory, bookies, **(SETTINGS | given | settings)
     ) as cluster:
@@ -55,11 +55,12 @@ async def encrypted_cluster(
 
 
 def options(authority: Authority, mode: str = "start_tls", **more: Any) -> dict[str, Any]:
-    return {"tls": mode, "tls_ca_file": str(authority.file), "connect_timeout_s": 10.0} | more
+    patient = dict.fromkeys(("connect_timeout_s", "add_timeout_s", "read_timeout_s"), 60.0)
+    return {"tls": mode, "tls_ca_file": str(authority.file)} | patient | more
 
 
 async def write_and_read(cluster: RealCluster, **given: Any) -> None:
-    quorums = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
+    quorums: dict[str, Any] = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
     async with (
         cluster.client(**given) as client,
         client.create_ledger(**quorums) as writer,
@@ -244,7 +245,10 @@ async def test_a_client_without_a_certificate_is_refused_where_one_is_required(
     tmp_path: Path,
 ) -> None:
     authority = Authority(tmp_path)
-    settings = {"tls_client_certificate": "required", "tls_ca_file": str(authority.file)}
+    settings: dict[str, Any] = {
+        "tls_client_certificate": "required",
+        "tls_ca_file": str(authority.file),
+    }
     async with encrypted_cluster(authority, **settings) as cluster:
         own, key = authority.issue("client")
         mine = {"tls_certificate_file": str(own), "tls_key_file": str(key)}
@@ -252,7 +256,7 @@ async def test_a_client_without_a_certificate_is_refused_where_one_is_required(
         async with cluster.client(**options(authority)) as client:
             with pytest.raises(BookieUnavailable, match="certificate required"):
                 await client.pool.call(
-                    cluster.bookies[0].bookie_id, GetBookieInfoRequest(3), timeout_s=5
+                    cluster.bookies[0].bookie_id, GetBookieInfoRequest(3), timeout_s=60
                 )
 
 
@@ -261,18 +265,18 @@ async def test_an_authority_that_is_removed_signs_no_more_clients(tmp_path: Path
     authority, old = Authority(tmp_path), Authority(tmp_path, "old")
     both = tmp_path / "both.pem"
     both.write_bytes(authority.file.read_bytes() + old.file.read_bytes())
-    settings = {"tls_client_certificate": "required", "tls_ca_file": str(both)}
+    settings: dict[str, Any] = {"tls_client_certificate": "required", "tls_ca_file": str(both)}
     own, key = old.issue("client")
     given = options(authority, tls_certificate_file=str(own), tls_key_file=str(key))
     async with encrypted_cluster(authority, **settings) as cluster:
         bookie = cluster.bookies[0].bookie_id
         async with cluster.client(**given) as client, cluster.client(**given) as later:
             asked = GetBookieInfoRequest(3)
-            assert (await client.pool.call(bookie, asked, timeout_s=5)).status is Status.OK
+            assert (await client.pool.call(bookie, asked, timeout_s=60)).status is Status.OK
             both.write_bytes(authority.file.read_bytes())
             with pytest.raises(BookieUnavailable, match="unknown ca"):
-                await later.pool.call(bookie, asked, timeout_s=5)
-            assert (await client.pool.call(bookie, asked, timeout_s=5)).status is Status.OK
+                await later.pool.call(bookie, asked, timeout_s=60)
+            assert (await client.pool.call(bookie, asked, timeout_s=60)).status is Status.OK
 
 
 async def test_certificates_are_renewed_under_load(tmp_path: Path) -> None:
@@ -281,7 +285,7 @@ async def test_certificates_are_renewed_under_load(tmp_path: Path) -> None:
         server = cluster.bookies[0].server
         assert server is not None
         assert server.tls is not None
-        quorums = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
+        quorums: dict[str, Any] = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
         async with (
             cluster.client(**options(authority)) as client,
             client.create_ledger(**quorums) as writer,
