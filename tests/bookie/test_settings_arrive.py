@@ -165,7 +165,7 @@ _PLACES: dict[str, Found] = {
     "journal_directories": lambda e: tuple(one.directory for one in e.storage.journals),
     "ledger_directories": lambda e: tuple(one.directory for one in e.storage.directories),
     "host": lambda e: e.listened[-1][0],
-    "port": lambda e: e.listened[-1][1],
+    "port": lambda e: e.listened[-2][1],  # the last one is that for TLS
     "advertised_host": lambda e: e.bookie.address[0],
     "bookie_id": lambda e: e.bookie.bookie_id,
     "location": lambda e: decode_info("", vars(e.bookie.registration)["_data"]).properties[
@@ -237,7 +237,7 @@ _PLACES: dict[str, Found] = {
         ssl.CERT_REQUIRED: "required",
     }[_tls(e).context.current().verify_mode],
     "tls_required": lambda e: _tls(e).is_required,
-    "tls_port": lambda e: e.listened[1][1],
+    "tls_port": lambda e: e.listened[-1][1],
     "tls_handshake_ms_max": lambda e: _tls(e)._handshake_s_max * 1000,
     "tls_to_bookies": lambda e: e.healing_client_options.tls,
     "http_tls": lambda e: e.http_tls is not None,
