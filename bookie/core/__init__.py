@@ -10,6 +10,7 @@ descriptors: how many connections and files may be open.
 disk_space: how full the disks are, and what is therefore accepted.
 duty_cycle: how long background work runs and pauses.
 entry_log: the layout of entry logs.
+failed_attempts: how long a peer waits that has failed to authenticate.
 fair_queue: takes items of many owners in turn.
 garbage: which entry logs and tombstones may be removed.
 integrity: the report of a check, and what can be verified of an entry.
