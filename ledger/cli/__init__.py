@@ -14,4 +14,5 @@ importing this package must import nothing else.
 - `standard_streams`: stdin, stdout and stderr, which may be closed, full, or not UTF-8.
 - `supervised`: for processes that must end with the one that started them.
 - `tables`: tables for terminals and pipes.
+- `users`: the sub-command `ledgerstream user`.
 """

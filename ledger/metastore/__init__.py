@@ -20,6 +20,7 @@ that importing it needs no driver's dependencies.
 - `registration`: keeps one bookie registered.
 - `restores`: histories that were lost when the store was put back to an older state.
 - `underreplication`: which ledgers lack copies, and who copies them.
+- `users`: who may authenticate with a password.
 - `sqlite/`, `zookeeper/`: the other drivers.
 """
 

@@ -39,6 +39,7 @@ COMMANDS: list[tuple[Group, str, str, str]] = [
     (_ADMINISTRATION, "ledger", "ledger.cli.ledgers:app", "The layer below streams."),
     (_ADMINISTRATION, "autorecovery", "ledger.cli.autorecovery:app", "Heal what lacks copies."),
     (_ADMINISTRATION, "metadata", "ledger.cli.metadata:app", "Back up and restore the metadata."),
+    (_ADMINISTRATION, "user", "ledger.cli.users:app", "Create, list, passwd, delete."),
     (_ADMINISTRATION, "canary", "stream.cli.canary:canary", "Verify guarantees continuously."),
     (_ADMINISTRATION, "janitor", "stream.cli.janitor:janitor", "Apply retention."),
     (_MEASURE, "bench", "stream.cli.bench:bench", "Run a benchmark."),

@@ -1,0 +1,188 @@
+"""`ledgerstream user`: who may authenticate with a password. The bookies read users from the
+metadata; passwords themselves are stored nowhere."""
+
+from __future__ import annotations
+
+import getpass
+import secrets
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import App, Parameter
+
+from ledger.cli.output import ClusterOption, OutputOption, UsageError, examples, time_of, usage
+
+if TYPE_CHECKING:
+    from ledger.metastore.users import User
+
+app = App(
+    name="user",
+    help="Create, list, passwd, delete.",
+    help_epilogue=examples("ledgerstream user create ann", "ledgerstream user list"),
+)
+
+_CLUSTER = ClusterOption()
+_OUTPUT = OutputOption()
+_Flag = Annotated[bool, Parameter(negative="")]
+
+
+@app.command(
+    help_epilogue=examples(
+        "ledgerstream user create ann",
+        "ledgerstream user create ann --password-file ann.password",
+        "openssl rand -hex 20 | tee job.password | ledgerstream user create job --password-file -",
+    )
+)
+async def create(
+    name: str,
+    /,
+    *,
+    password_file: str | None = None,
+    digest_md5: _Flag = False,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Create a user with a password.
+
+    Parameters
+    ----------
+    name
+        Letters and digits of ASCII and . _ @ : + -
+    password_file
+        A file with the password, - for standard input. Without it the terminal is asked.
+    digest_md5
+        Store what DIGEST-MD5 needs, too, for Apache's clients. It is as good as the password: who
+        can read the metadata can log in as this user.
+    """
+    from ledger.metastore import open_store
+    from ledger.metastore.users import UserStore
+
+    with usage():
+        user = _with_password(name, password_file, digest_md5=digest_md5)
+    async with open_store(cluster.uri) as store:
+        await UserStore(store).create(user)
+    output.report(_row(user), f"user {name} is created")
+
+
+@app.command(
+    help_epilogue=examples(
+        "ledgerstream user passwd ann", "ledgerstream user passwd ann --password-file new.password"
+    )
+)
+async def passwd(
+    name: str,
+    /,
+    *,
+    password_file: str | None = None,
+    digest_md5: _Flag = False,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Give a user another password. Connections that are open stay so.
+
+    Parameters
+    ----------
+    name
+        A user.
+    password_file
+        A file with the password, - for standard input. Without it the terminal is asked.
+    digest_md5
+        As for `user create`; without it, what was stored for DIGEST-MD5 is removed.
+    """
+    from ledger.metastore import open_store
+    from ledger.metastore.users import UserStore
+
+    with usage():
+        user = _with_password(name, password_file, digest_md5=digest_md5)
+    async with open_store(cluster.uri) as store:
+        await UserStore(store).change(user)
+    output.report(
+        {"user": name, "changed": time_of(user.changed_ms)}, f"user {name} has another password"
+    )
+
+
+@app.command(name="list", help_epilogue=examples("ledgerstream user list --json"))
+async def list_users(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT) -> None:
+    """List the users, and by which mechanisms each can authenticate."""
+    from ledger.metastore import open_store
+    from ledger.metastore.users import UserStore
+
+    async with open_store(cluster.uri) as store:
+        found = await UserStore(store).list()
+    output.show_list([_row(user) for user in found], title="users", none="no users")
+
+
+@app.command(help_epilogue=examples("ledgerstream user delete ann"))
+async def delete(
+    name: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
+) -> None:
+    """Delete a user. Connections that it has opened are not closed.
+
+    Parameters
+    ----------
+    name
+        A user.
+    """
+    from ledger.core.authentication.names import check_user_name
+    from ledger.metastore import open_store
+    from ledger.metastore.users import UserStore
+
+    with usage():
+        check_user_name(name)
+    async with open_store(cluster.uri) as store:
+        await UserStore(store).delete(name)
+    output.report({"user": name, "deleted": True}, f"user {name} is deleted")
+
+
+def _with_password(name: str, password_file: str | None, *, digest_md5: bool) -> User:
+    """Returns the user with the password that the caller gives. Raises UsageError."""
+    from ledger.client import wall_ms
+    from ledger.core.authentication import scram
+    from ledger.core.authentication.names import check_user_name
+    from ledger.metastore.users import new_user
+
+    check_user_name(name)  # before anybody types a password
+    password = _password(name, password_file)
+    return new_user(
+        name,
+        password,
+        salts={mechanism: secrets.token_bytes(scram.SALT_BYTES) for mechanism in scram.HASHES},
+        now_ms=wall_ms(),
+        digest_md5=digest_md5,
+    )
+
+
+def _password(name: str, file: str | None) -> str:
+    from ledger.credentials import FILE_BYTES_MAX, read_secret
+
+    if file == "-":
+        line = sys.stdin.buffer.readline(FILE_BYTES_MAX)
+        try:
+            return line.decode().removesuffix("\n").removesuffix("\r")
+        except UnicodeDecodeError:
+            raise UsageError("the password on standard input is not text in UTF-8") from None
+    if file is not None:
+        return read_secret(file).reveal()
+    if not sys.stdin.isatty():
+        raise UsageError(
+            "no terminal to ask for the password; give --password-file FILE, or --password-file - "
+            "and the password on standard input"
+        )
+    try:
+        password = getpass.getpass(f"password of {name}: ")
+        again = getpass.getpass("once more: ")
+    except EOFError:
+        raise UsageError("no password was typed") from None
+    if password != again:
+        raise UsageError("the two passwords differ")
+    return password
+
+
+def _row(user: User) -> dict[str, object]:
+    mechanisms = [*user.verifiers, *(["DIGEST-MD5"] if user.digest_md5 is not None else [])]
+    return {
+        "user": user.name,
+        "mechanisms": mechanisms,
+        "created": time_of(user.created_ms),
+        "changed": time_of(user.changed_ms),
+    }

@@ -1,0 +1,157 @@
+"""Secrets of this process, and the files that they are read from.
+
+A secret is shown by no repr, text or error. A file that others can read is refused, as by OpenSSH
+and PostgreSQL.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import stat
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ledger.errors import InvalidArgument
+
+FILE_BYTES_MAX: Final = 64 * 1024
+SCRAM: Final = "SCRAM-SHA-256"
+_KEYS: Final = ("user", "password", "password_file", "token", "token_file", "mechanism")
+_WITH_PASSWORD: Final = (SCRAM, "SCRAM-SHA-512", "DIGEST-MD5")
+
+
+class Secret:
+    """A text that is shown as `***`; `reveal` returns it."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def reveal(self) -> str:
+        """Returns the text."""
+        return self._text
+
+    def __repr__(self) -> str:
+        return "Secret('***')"
+
+    __str__ = __repr__
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Secret):
+            return NotImplemented
+        return hmac.compare_digest(self._text.encode(), other._text.encode())
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """Who a client is: a user with a password, or a token. Raises InvalidArgument for anything
+    else, or a mechanism that does not fit."""
+
+    user: str = ""
+    password: Secret | None = None
+    token: Secret | None = None
+    mechanism: str = ""
+    """For a password: SCRAM-SHA-256, which is the default, SCRAM-SHA-512, or DIGEST-MD5 for
+    bookies of Apache's."""
+
+    def __post_init__(self) -> None:
+        if (self.password is None) == (self.token is None):
+            raise InvalidArgument("credentials are a user with a password, or a token: give one")
+        if self.token is not None:
+            if self.user or self.mechanism:
+                raise InvalidArgument("a token names its user itself: leave out user and mechanism")
+            return
+        if not self.user:
+            raise InvalidArgument("a password needs the user that it belongs to")
+        if self.mechanism not in ("", *_WITH_PASSWORD):
+            raise InvalidArgument(
+                f"mechanism is {self.mechanism!r}, must be one of {', '.join(_WITH_PASSWORD)}"
+            )
+
+
+def read_credentials(file: str | Path) -> Credentials:
+    """Returns the credentials in a file of TOML: `user` and `password` (or `password_file`), and
+    perhaps `mechanism`; or `token` (or `token_file`).
+
+    A path in it is relative to the file. Raises InvalidArgument, also if others than its owner can
+    read one of the files.
+    """
+    path = Path(file)
+    try:
+        given: dict[str, Any] = tomllib.loads(_text(read_private(path), path))
+    except tomllib.TOMLDecodeError as error:
+        # Its text has the position, not the line.
+        raise InvalidArgument(f"credentials file {path} is not TOML: {error}") from None
+    for name, value in given.items():
+        if name not in _KEYS or not isinstance(value, str):
+            raise InvalidArgument(
+                f"credentials file {path}: {name!r} is unknown or no text; known are "
+                f"{', '.join(_KEYS)}"
+            )
+    try:
+        return Credentials(
+            user=given.get("user", ""),
+            password=_secret(given, "password", path),
+            token=_secret(given, "token", path),
+            mechanism=given.get("mechanism", "").upper(),
+        )
+    except InvalidArgument as error:
+        raise InvalidArgument(f"credentials file {path}: {error}") from None
+
+
+def _secret(given: dict[str, Any], name: str, path: Path) -> Secret | None:
+    file = given.get(f"{name}_file")
+    if file is None:
+        return Secret(given[name]) if name in given else None
+    if name in given:
+        raise InvalidArgument(f"give {name} or {name}_file, not both")
+    return read_secret(path.parent / file)
+
+
+def read_secret(file: str | Path) -> Secret:
+    """Returns the text of a file without the line feed at its end. Raises InvalidArgument, also if
+    others than its owner can read it, or it is empty."""
+    path = Path(file)
+    text = _text(read_private(path), path)
+    text = text.removesuffix("\n").removesuffix("\r")
+    if not text:
+        raise InvalidArgument(f"{path} is empty, must contain the secret")
+    return Secret(text)
+
+
+def read_private(path: Path) -> bytes:
+    """Returns the content of a file that only its owner can read.
+
+    A file of root may be readable for a group. Raises InvalidArgument if others can read it, or if
+    it cannot be read here.
+    """
+    try:
+        with open(path, "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise InvalidArgument(f"{path} is not a file")
+            allowed = 0o640 if status.st_uid == 0 and os.geteuid() != 0 else 0o600
+            if stat.S_IMODE(status.st_mode) & 0o077 & ~allowed:
+                raise InvalidArgument(
+                    f"{path} has mode {stat.S_IMODE(status.st_mode):04o}: others can read or "
+                    f"change the secret in it. Cure: chmod 600 {path}, and change the secret"
+                )
+            data = file.read(FILE_BYTES_MAX + 1)
+    except OSError as error:
+        raise InvalidArgument(f"cannot read {path}: {error.strerror}") from error
+    if len(data) > FILE_BYTES_MAX:
+        raise InvalidArgument(f"{path} has more than {FILE_BYTES_MAX} bytes")
+    return data
+
+
+def _text(data: bytes, path: Path) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"{path} is not text in UTF-8") from None
