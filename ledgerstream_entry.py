@@ -25,6 +25,7 @@ EXTRAS = {
         "rocksdict", "msgspec", "tomli_w", "prometheus_client", "starlette", "hypercorn",
     ),
     "zookeeper": ("kazoo",),
+    "security": ("jwt", "cryptography"),
     "compression": ("zstandard", "lz4"),
     "arrow": ("pyarrow",),
     "spark": ("pyspark", "pyarrow"),

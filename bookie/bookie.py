@@ -28,11 +28,13 @@ from bookie.data_integrity import LimboRepair, put_in_limbo
 from bookie.disk_monitor import DiskMonitor
 from bookie.draining import Draining
 from bookie.over_replication import OverReplication
+from bookie.server.authentication import open_authenticator
 from bookie.server.backpressure import BackpressureLimits
 from bookie.server.encryption import ServerTls
 from bookie.server.read_scheduler import ReadLimits
 from bookie.server.requests import Requests
 from bookie.server.server import Server, ServerStatistics
+from bookie.server.tokens import JwtVerifier, tokens_of
 from bookie.startup.cookies import check_cookie, check_has_no_cluster
 from bookie.startup.directory_layout import load_layout, settle_layout
 from bookie.startup.directory_repair import start_storage
@@ -48,6 +50,7 @@ from bookie.storage.journal.journal import Journal
 from bookie.storage.metrics import GarbageCollectionReport
 from bookie.storage.options import StorageOptions, StorageStatistics
 from ledger.connection.encryption import ClientTls, name_to_check
+from ledger.credentials import read_credentials
 from ledger.errors import LedgerError, MetadataUnavailable, NoSuchNode
 from ledger.metastore.address import ClusterAddress
 from ledger.metastore.base import MetadataStore
@@ -130,6 +133,18 @@ def storage_of(
     )
 
 
+def check_own_credentials(config: BookieConfig) -> None:
+    """Raises InvalidArgument if the bookie's own credentials cannot be read; logs if it has none,
+    and most likely needs them."""
+    if config.credentials_file:
+        read_credentials(config.credentials_file)
+    elif config.is_authentication_on and not config.anonymous_allowed:
+        _log.warning(
+            "credentials_file is not set: other bookies that authenticate their clients will not "
+            "let this one copy ledgers"
+        )
+
+
 def garbage_options(config: BookieConfig) -> GarbageOptions:
     """Returns the options of the storage's garbage collection."""
     return GarbageOptions(
@@ -205,6 +220,7 @@ class Bookie:
         self._logs_open_max = logs_open_max
         self.now_ms = now_ms
         self._rng = rng
+        self._tokens: JwtVerifier | None = None
         self.bookie_id = config.bookie_id
         self.address = ("", 0)
         self.instance_id = ""
@@ -236,6 +252,8 @@ class Bookie:
         """
         config = self.config
         self._load_certificate()
+        check_own_credentials(config)
+        self._tokens = tokens_of(config)
         await lock_directories(config, self._disk)
         listener = await listen(config, self._network)
         tls_listener: Listener | None = None
@@ -378,6 +396,7 @@ class Bookie:
             space=self.space,
             read_limits=ReadLimits.of(config),
         )
+        open_it = partial(open_authenticator, config, self.store, self._rng, self._tokens)
         self.server = Server(
             storage,
             requests,
@@ -385,6 +404,7 @@ class Bookie:
             frame_bytes_max=config.frame_bytes_max,
             peer_limits=config.peer_limits(),
             tls=self._tls,
+            authenticator=await self._insist("reading who may authenticate", open_it),
         )
         self.over_replication = OverReplication(
             storage,

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from bookie.authentication_settings import AuthenticationSettings
 from bookie.autorecovery_settings import AutoRecoverySettings
 from bookie.config_sections import (
     BackpressureSettings,
@@ -26,6 +27,7 @@ from bookie.tls_settings import TlsSettings
 from ledger.core.placement.topology import Location
 from ledger.errors import InvalidArgument
 from ledger.metastore import ledgers_root
+from ledger.options import ClientOptions
 from ledger.runtime.config import load_settings, setting
 
 KIB = 1024
@@ -34,7 +36,17 @@ DIRECTORIES_MAX = 64
 """Limits journal directories and ledger directories alike: each journal has a thread, each ledger
 directory has caches and open files."""
 WILDCARD_HOSTS = ("0.0.0.0", "::", "")
-KNOWN_ELSEWHERE = ("cluster", "context", "log_level", "log_format", "log_file")
+KNOWN_ELSEWHERE = (
+    "cluster",
+    "context",
+    "credentials",
+    "user",
+    "password",
+    "token",
+    "log_level",
+    "log_format",
+    "log_file",
+)
 """Names in the environment (LEDGERSTREAM_CLUSTER) that are no settings of a bookie."""
 
 
@@ -50,6 +62,7 @@ class BookieConfig(
     ReadSettings,
     ConnectionSettings,
     TlsSettings,
+    AuthenticationSettings,
     AutoRecoverySettings,
 ):
     """All settings of a bookie. Raises InvalidArgument if they are out of range or contradict each
@@ -273,6 +286,7 @@ class BookieConfig(
         ReadSettings.check(self)
         ConnectionSettings.check(self)
         TlsSettings.check(self)
+        AuthenticationSettings.check(self)
         AutoRecoverySettings.check(self)
         self._check_directories()
         self._check_addresses()
@@ -291,6 +305,11 @@ class BookieConfig(
         root = self.ledgers_root
         if not root.startswith("/") or root.endswith("/"):
             raise InvalidArgument(f"metadata_root is {self.metadata_root!r}, must be like /ledgers")
+
+    def client_options(self) -> ClientOptions:
+        """Returns the options of the clients by which the bookie copies ledgers. Raises
+        InvalidArgument."""
+        return ClientOptions(credentials_file=self.credentials_file)
 
     @property
     def ledgers_root(self) -> str:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ledger.core.entry import DigestType, Entry
     from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
     from ledger.core.placement.policies import PlacementPolicy
+    from ledger.credentials import Credentials, Secret, read_credentials
     from ledger.errors import (
         BookieUnavailable,
         DigestMismatch,
@@ -51,6 +52,7 @@ __all__ = [
     "CopyFault",
     "CopyState",
     "CopyVerdict",
+    "Credentials",
     "DigestMismatch",
     "DigestType",
     "Entry",
@@ -76,7 +78,9 @@ __all__ = [
     "OperationTimeout",
     "PlacementPolicy",
     "RecoveryIncomplete",
+    "Secret",
     "Unauthorized",
+    "read_credentials",
     "verify_entry",
     "verify_ledger",
 ]
@@ -86,6 +90,7 @@ _HOMES = {
     "ledger.core.entry": "DigestType Entry",
     "ledger.core.metadata": "Fragment LedgerMetadata LedgerState",
     "ledger.core.placement.policies": "PlacementPolicy",
+    "ledger.credentials": "Credentials Secret read_credentials",
     "ledger.errors": (
         "BookieUnavailable DigestMismatch InvalidArgument LedgerClosed LedgerError "
         "LedgerFenced MetadataUnavailable NoSuchCluster NoSuchEntry NoSuchLedger "

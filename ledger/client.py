@@ -16,6 +16,7 @@ import trio
 from ledger.connection.addresses import BookieAddresses
 from ledger.connection.authentication import AuthProvider
 from ledger.connection.encryption import ClientTls
+from ledger.connection.mechanisms import auth_source
 from ledger.connection.pool import BookiePool, BookieSpace, ask_space
 from ledger.core.entry import DigestType
 from ledger.core.metadata import LedgerMetadata, LedgerState
@@ -97,7 +98,8 @@ class LedgerClient(Closable):
             than a day is believed after an hour (`ledger.core.steady_clock`).
         root: the node of the metadata store below which ledgers are stored.
         layout: the layout that the ledgers must have there; None accepts any.
-        auth: the client's identity, for bookies that authenticate clients.
+        auth: the client's identity, for bookies that authenticate clients by a plugin of their own;
+            otherwise `options` has credentials.
     """
 
     def __init__(
@@ -124,7 +126,8 @@ class LedgerClient(Closable):
         self.addresses = BookieAddresses(self.bookies, direct_tls=self.options.tls == "direct")
         self.pool = BookiePool(
             network, self.addresses.resolve, self.options, rng,
-            auth=auth, tls=ClientTls.of(self.options), is_ours=self.bookies.is_ours,
+            auth=auth_source(auth, self.options, rng), tls=ClientTls.of(self.options),
+            is_ours=self.bookies.is_ours,
         )  # fmt: skip
         self.missed = MissedCopies(self.underreplication, rng)
         parts = (self.pool, self.ledgers, self.bookies, self.missed, self.options, rng)

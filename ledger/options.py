@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ledger.credentials import Credentials
 from ledger.errors import InvalidArgument
 
 TLS_MODES = ("off", "start_tls", "direct")
@@ -104,6 +105,13 @@ class ClientOptions:
     """A bookie's certificate must be for the host in the bookie's id, or, if the id is a free name,
     for the host that it publishes. Without this check each holder of a certificate of these
     authorities can pass for any bookie."""
+    credentials: Credentials | None = None
+    """Who the client is, for bookies that authenticate clients. Its secrets are not shown by a
+    repr."""
+
+    credentials_file: str = ""
+    """A file of TOML with the credentials (`ledger.credentials.read_credentials`), read again for
+    each connection. Only its owner may be able to read it."""
 
     def __post_init__(self) -> None:
         if self.wire_version not in (2, 3):
@@ -127,3 +135,5 @@ class ClientOptions:
             raise InvalidArgument(
                 "a key of the client is given without its certificate. Cure: tls_certificate_file"
             )
+        if self.credentials is not None and self.credentials_file:
+            raise InvalidArgument("give credentials or credentials_file, not both")

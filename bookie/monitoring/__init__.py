@@ -2,6 +2,7 @@
 
 - http: opens and serves the port.
 - http_app: the paths and their replies.
+- http_authentication: who asks.
 - autorecovery_http: those of auto-recovery, which act on the cluster.
 - http_bodies: the JSON bodies of requests.
 - snapshot: the state of a bookie at one moment.

@@ -254,6 +254,24 @@ BOOKIE: Final[tuple[Metric[Snapshot], ...]] = (
         lambda b: b.server.tls.reloads_failed,
     ),
     counter(
+        "authentications",
+        "Peers that proved who they are.",
+        "",
+        lambda b: b.server.authentications,
+    ),
+    counter(
+        "authentications_failed",
+        "Attempts with a wrong password, token or certificate; the log has the reasons.",
+        "",
+        lambda b: b.server.authentications_failed,
+    ),
+    counter(
+        "authentications_unseen",
+        "Attempts refused without a look, because the peer had failed too often before.",
+        "",
+        lambda b: b.server.authentications_unseen,
+    ),
+    counter(
         "chunks",
         "Pieces received; adds divided by chunks shows how well clients batch.",
         "",

@@ -22,10 +22,12 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bookie.core.compaction import CompactionKind
 from bookie.monitoring.autorecovery_http import AutoRecoveryHttp
+from bookie.monitoring.http_authentication import Authenticated
 from bookie.monitoring.http_bodies import EscapedJson, Handler, json_object
 from bookie.monitoring.prometheus import BookieMetrics
 from bookie.monitoring.report import report, without_credentials
 from bookie.monitoring.snapshot import Observer, ServerStatus
+from bookie.server.authentication import Authenticator
 
 _log = logging.getLogger(__name__)
 
@@ -67,10 +69,16 @@ class BookieHttp:
             Route("/api/v1/config/server_config", self._config),
             *AutoRecoveryHttp(self._bookie).routes(self._ready),
         ]
-        app = Starlette(
+        app: ASGIApp = Starlette(
             routes=routes, exception_handlers={HTTPException: _failed, Exception: _broken}
         )
+        config = self._bookie.config
+        if config.is_authentication_on:
+            app = Authenticated(app, config.authentication_mechanisms, self._authenticator)
         return _OwnHostsOnly(app) if is_loopback else app
+
+    def _authenticator(self) -> Authenticator | None:
+        return None if self._bookie.server is None else self._bookie.server.authenticator
 
     # ---- health
 

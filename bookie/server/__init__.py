@@ -4,6 +4,8 @@
 - connection: one peer; receives, dispatches and replies.
 - peer_watch: ends connections that hold what others need.
 - receive_memory: memory of receive buffers, over all connections.
+- authentication: who a peer is, by AUTH or its certificate.
+- tokens: which user a token proves.
 - add_intake: adds from the receive buffer to write cache and journal, and their acks.
 - throttled_adds: adds that wait for capacity.
 - backpressure: limits over all connections.

@@ -18,6 +18,7 @@ import trio
 
 from bookie.core.peers import Peer, Peers
 from bookie.server.add_intake import AddIntake, ReceivedSegments
+from bookie.server.authentication import AuthSession, answer_when_unknown
 from bookie.server.backpressure import Backpressure, Blocked
 from bookie.server.encryption import ServerTls
 from bookie.server.error_replies import error_reply
@@ -30,7 +31,15 @@ from bookie.server.send_queue import SendQueue
 from bookie.server.throttled_adds import THROTTLED_BYTES_MAX, ThrottledAdds
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.yielding import yield_to_threads
-from ledger.errors import LedgerError, ProtocolError, RemoteProtocolError, Status
+from ledger.core.authentication.names import ANONYMOUS
+from ledger.errors import (
+    LedgerError,
+    MetadataUnavailable,
+    ProtocolError,
+    RemoteProtocolError,
+    Status,
+    Unauthorized,
+)
 from ledger.runtime.network import Transport
 from ledger.wire import v2, v3
 from ledger.wire.connection import ReceiveBuffer, is_version_3
@@ -38,6 +47,9 @@ from ledger.wire.messages import (
     AddRequest,
     AddResponse,
     AuthRequest,
+    AuthResponse,
+    ErrorResponse,
+    ReadRequest,
     ReadResponse,
     Request,
     RequestRefused,
@@ -46,6 +58,7 @@ from ledger.wire.messages import (
     StartTlsRequest,
     StartTlsResponse,
 )
+from ledger.wire.v3_forms import REQUEST_OF_TYPE
 
 _log = logging.getLogger(__name__)
 
@@ -81,10 +94,17 @@ class Connection:
         frame_bytes_max: int,
         tls: ServerTls | None = None,
         begins_encrypted: bool = False,
+        session: AuthSession | None = None,
     ) -> None:
         """`peer` is this connection in `peers`, over which `watch` watches. `tls`: how it may be
-        encrypted; None if never. `begins_encrypted`: with its first byte."""
+        encrypted; None if never. `begins_encrypted`: with its first byte. `session` authenticates
+        the peer; None: every peer is served."""
         self._transport = transport
+        self.principal = ANONYMOUS
+        """The user whose requests these are."""
+        self._session = session
+        self._auth_request: Request | None = None
+        """An AUTH that is to be answered before anything behind it is looked at."""
         self.peer = peer
         self._peers = peers
         self._watch = watch
@@ -194,6 +214,8 @@ class Connection:
     async def _receive(self) -> None:
         transport, buffer, peer = self._transport, self._received.buffer, self.peer
         while True:
+            if self._auth_request is not None:
+                await self._authenticate(self._auth_request)
             if self._has_unread:
                 await trio.lowlevel.checkpoint()
             else:
@@ -317,7 +339,8 @@ class Connection:
         taken = 0
         self._is_taking = True
         try:
-            while not (self._is_closed or self._starts_tls):  # sending a reply may close it
+            # Sending a reply may close it.
+            while not (self._is_closed or self._starts_tls) and self._auth_request is None:
                 taken += intake.take_many(received)
                 at = buffer.start
                 if buffer.end - at < 4:  # not even the length of a frame
@@ -354,14 +377,10 @@ class Connection:
                 header = _HEADER(frame)[0]
             request = codec.decode_request(frame)
         except RequestRefused as refused:
-            if not self._is_refusal_logged:
-                self._is_refusal_logged = True  # once per connection, not for each of a flood
-                _log.warning("request refused peer=%s cause=%s", self._transport.peer, refused)
+            self._log_refusal(refused)
             self._replies.append(codec.encode_response(refused.response))
             return True
         body = request.body
-        if not self.peer.is_proven and not isinstance(body, AuthRequest | StartTlsRequest):
-            self._peers.prove(self.peer)
         is_first, self._is_first = self._is_first, False
         if self._tls is not None:
             if isinstance(body, StartTlsRequest) and is_first:
@@ -371,6 +390,10 @@ class Connection:
             if self._must_encrypt:
                 self._refuse_in_clear(request)
                 return True
+        if self._session is not None and not is_replay and not self._is_admitted(request):
+            return True
+        if not self.peer.is_proven and not isinstance(body, AuthRequest | StartTlsRequest):
+            self._peers.prove(self.peer)
         if self._is_critical and not is_replay:
             self._blocked = self._pressure.blocking(body)
             if self._blocked is not None:
@@ -414,6 +437,62 @@ class Connection:
             self._intake.take_one(received, at, size, body.ledger_id, body.entry_id)
         else:
             self._dispatch(request)
+
+    def _log_refusal(self, cause: LedgerError) -> None:
+        if not self._is_refusal_logged:
+            self._is_refusal_logged = True  # once per connection, not for each of a flood
+            _log.warning("request refused peer=%s cause=%s", self._transport.peer, cause)
+
+    # ---- authentication
+
+    def _is_admitted(self, request: Request) -> bool:
+        """Returns whether a request of a peer that has not authenticated is carried out. If not, it
+        was refused, in the forms of Apache's bookies, or is an AUTH that is answered soon."""
+        assert self._session is not None
+        body = request.body
+        if isinstance(body, AuthRequest):
+            self._auth_request = request
+            self._has_unread = True
+            return False
+        if isinstance(body, StartTlsRequest):
+            return True
+        user = self._session.admitted_user(self._transport)
+        if user is not None:
+            self.principal = user
+            if user != ANONYMOUS:
+                self._session = None
+            return True
+        if request.version == 3:
+            operation = int(REQUEST_OF_TYPE[type(body)].operation)
+            self._reply(request, ErrorResponse(Status.UNAUTHORIZED, operation))
+        elif isinstance(body, AddRequest | ReadRequest):
+            self._reply(request, error_reply(body, Status.UNAUTHORIZED))
+        else:
+            raise Unauthorized(f"{type(body).__name__} before authentication")
+        return False
+
+    async def _authenticate(self, request: Request) -> None:
+        session, body = self._session, request.body
+        assert session is not None
+        assert isinstance(body, AuthRequest)
+        try:
+            payload = await session.answer(body.plugin, body.payload)
+        except Unauthorized as error:
+            if request.version != 3:
+                raise  # v2 has no code for it
+            self._log_refusal(error)
+            self._reply(request, AuthResponse(Status.UNAUTHORIZED, body.plugin, b""))
+        except MetadataUnavailable:
+            unknown = answer_when_unknown(body.plugin)
+            if unknown is not None:
+                self._reply(request, AuthResponse(Status.OK, body.plugin, unknown))
+            raise
+        else:
+            if session.user is not None:
+                self.principal = session.user
+                self._session = None
+            self._reply(request, AuthResponse(Status.OK, body.plugin, payload))
+        self._auth_request = None
 
     # ---- requests
 

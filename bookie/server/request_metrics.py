@@ -119,7 +119,7 @@ class RequestCounts:
             reads=self._reads,
             read_bytes=self._read_bytes,
             read_batches=self._read_batches,
-            answered=self._answered | {_ADD: self.adds + self._adds_refused},
+            answered=self._answered | {_ADD: self._answered[_ADD] + self.adds + self._adds_refused},
             refused=dict(self._refused),
             waits=dict(self.waits),
         )

@@ -13,6 +13,7 @@ import trio
 
 from bookie.core.metrics import Distribution
 from bookie.core.peers import Ending, Peer, PeerLimits, Peers, address_of
+from bookie.server.authentication import AuthenticationCounts, Authenticator
 from bookie.server.backpressure import Backpressure, BackpressureLimits
 from bookie.server.connection import Connection
 from bookie.server.encryption import ServerTls, TlsStatistics
@@ -38,6 +39,11 @@ class ServerStatistics:
     """Connections over which no valid request has come yet."""
     chunks: int
     protocol_errors: int
+    authentications: int
+    """Peers that proved who they are."""
+    authentications_failed: int
+    authentications_unseen: int
+    """Attempts that were refused without a look, because of failures before."""
     held_add_bytes: int
     """Adds that were received and wait for capacity in a write cache or journal."""
     reply_bytes: int
@@ -72,9 +78,11 @@ class Server:
         frame_bytes_max: int,
         peer_limits: PeerLimits,
         tls: ServerTls | None = None,
+        authenticator: Authenticator | None = None,
     ) -> None:
         """`limits` holds for all connections together. `tls` encrypts those that ask for it, and
-        all on the port for TLS."""
+        all on the port for TLS. Without `authenticator` every peer is served."""
+        self.authenticator = authenticator
         self._storage = storage
         self._requests = requests
         self._frame_bytes_max = frame_bytes_max
@@ -172,6 +180,7 @@ class Server:
             self._connections[admission.leaves].close()
         self._accepted += 1
         self._pressure.count_connection(1)
+        known = self.authenticator
         connection = self._connections[peer] = Connection(
             transport,
             self._storage,
@@ -184,6 +193,7 @@ class Server:
             frame_bytes_max=self._frame_bytes_max,
             tls=self.tls,
             begins_encrypted=begins_encrypted,
+            session=known.session(transport.peer) if known is not None else None,
         )
         self._watch.wake()
         return connection
@@ -217,6 +227,8 @@ class Server:
 
     def statistics(self) -> ServerStatistics:
         reads = self._requests.read_scheduler
+        known = self.authenticator
+        counts = AuthenticationCounts() if known is None else known.counts
         return ServerStatistics(
             connections=len(self._peers),
             connections_accepted=self._accepted,
@@ -225,6 +237,9 @@ class Server:
             connections_unproven=self._peers.unproven,
             chunks=self._counts.chunks,
             protocol_errors=self._counts.protocol_errors,
+            authentications=counts.succeeded,
+            authentications_failed=counts.failed,
+            authentications_unseen=counts.unseen,
             held_add_bytes=self._pressure.held_bytes,
             reply_bytes=self._pressure.replies_bytes,
             peers_dropped=self._pressure.peers_dropped,

@@ -3,6 +3,7 @@
 - `addresses`: the host and port of a bookie.
 - `authentication`: the AUTH exchange at the beginning of a connection.
 - `connection`: one connection, from connecting to its first failure.
+- `mechanisms`: SCRAM, DIGEST-MD5 and tokens, from the credentials in the options.
 - `pending_calls`: requests that wait for their responses.
 - `pool`: all connections of a client, with back-off after failures.
 - `responses`: dispatches what a connection receives.

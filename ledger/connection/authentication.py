@@ -103,6 +103,8 @@ class _Wire:
         """Calls the provider, whose own failure must not end the client."""
         try:
             return step()
+        except Unauthorized as error:
+            raise self.refused(str(error)) from error
         except LedgerError:
             raise
         except Exception as error:

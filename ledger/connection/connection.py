@@ -15,8 +15,9 @@ from dataclasses import dataclass
 
 import trio
 
-from ledger.connection.authentication import AuthProvider, authenticate
+from ledger.connection.authentication import authenticate
 from ledger.connection.encryption import ClientTls
+from ledger.connection.mechanisms import AuthSource
 from ledger.connection.pending_calls import OnAnswer, PendingCalls
 from ledger.connection.responses import AckSink, ResponseReader
 from ledger.errors import (
@@ -65,8 +66,8 @@ class BookieConnection:
         version: 2 or 3.
         outbox_bytes_max: with more unsent bytes than this the bookie does not keep up; the
             connection is closed, so that a slow bookie never costs unbounded memory.
-        auth: authenticates the client right after connecting; None: no AUTH exchange.
-        tls: encrypts the connection before that; None: nothing is encrypted.
+        tls: encrypts the connection; None: nothing is encrypted.
+        auth: who the client is, which it proves right after connecting; None: no AUTH exchange.
     """
 
     def __init__(
@@ -75,8 +76,8 @@ class BookieConnection:
         version: int,
         *,
         outbox_bytes_max: int,
-        auth: AuthProvider | None = None,
         tls: ClientTls | None = None,
+        auth: AuthSource | None = None,
     ) -> None:
         self.bookie = bookie
         self.version = version
@@ -254,8 +255,9 @@ class BookieConnection:
         try:
             if self._tls is not None:
                 transport = await self._tls.encrypt(transport, self.bookie, host)
-            if self._auth is not None:
-                await authenticate(transport, self.bookie, self.version, self._auth)
+            provider = None if self._auth is None else self._auth()
+            if provider is not None:
+                await authenticate(transport, self.bookie, self.version, provider)
         except BaseException:
             transport.close()
             raise

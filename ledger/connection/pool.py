@@ -19,7 +19,6 @@ from functools import partial
 
 import trio
 
-from ledger.connection.authentication import AuthProvider
 from ledger.connection.connection import (
     BookieConnection,
     ConnectionStatistics,
@@ -28,6 +27,7 @@ from ledger.connection.connection import (
     version_for,
 )
 from ledger.connection.encryption import ClientTls
+from ledger.connection.mechanisms import AuthSource
 from ledger.connection.pending_calls import OnAnswer
 from ledger.errors import (
     BookieUnavailable,
@@ -82,8 +82,8 @@ class BookiePool:
         resolve: returns host and port of a bookie id; may raise any LedgerError.
         options: timeouts and bounds.
         rng: jitter of the back-off.
-        auth: the client's identity, for bookies that authenticate clients.
         tls: encrypts each connection; None: nothing is encrypted.
+        auth: who the client is, for bookies that authenticate clients; asked for each connection.
         is_ours: whether a bookie runs our software, which lists entries; None if unknown.
     """
 
@@ -94,8 +94,8 @@ class BookiePool:
         options: ClientOptions,
         rng: random.Random,
         *,
-        auth: AuthProvider | None = None,
         tls: ClientTls | None = None,
+        auth: AuthSource | None = None,
         is_ours: Callable[[str], Awaitable[bool | None]],
     ) -> None:
         self._network = network

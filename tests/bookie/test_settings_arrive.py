@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 import trio
+from cryptography.hazmat.primitives.asymmetric import ed25519
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from bookie import process
 from bookie.bookie import Bookie
@@ -30,8 +32,10 @@ from bookie.disk_monitor import DiskMonitor
 from bookie.monitoring.http import open_http
 from bookie.monitoring.snapshot import Observer
 from bookie.over_replication import OverReplication
+from bookie.server.authentication import Authenticator
 from bookie.server.encryption import ServerTls
 from bookie.server.server import Server
+from bookie.server.tokens import JwtVerifier
 from bookie.standalone import cluster
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.disk.real_disk import RealDisk
@@ -71,7 +75,16 @@ def _tls_files(directory: Path) -> dict[str, str]:
 
 def _config(directory: Path) -> BookieConfig:
     port, http_port, tls_port = cluster.free_ports(3)
+    credentials = directory / "credentials.toml"
+    credentials.write_text('token = "a.b.c"\n')
+    credentials.chmod(0o600)
+    public_key = ed25519.Ed25519PrivateKey.generate().public_key()
+    (directory / "keys.pem").write_bytes(
+        public_key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    )
     return BookieConfig(
+        token_keys_file=f"{directory}/keys.pem",
+        credentials_file=str(credentials),
         metadata_uri=f"sqlite://{directory}/cluster.db",
         journal_directories=(f"{directory}/j0", f"{directory}/j1"),
         ledger_directories=(f"{directory}/l0", f"{directory}/l1"),
@@ -156,6 +169,16 @@ class Engine:
         assert self.bookie.server is not None
         return self.bookie.server
 
+    @property
+    def authenticator(self) -> Authenticator:
+        assert self.server.authenticator is not None
+        return self.server.authenticator
+
+    @property
+    def tokens(self) -> JwtVerifier:
+        assert isinstance(self.authenticator.tokens, JwtVerifier)
+        return self.authenticator.tokens
+
 
 Found = Callable[[Engine], object]
 _PLACES: dict[str, Found] = {
@@ -230,6 +253,13 @@ _PLACES: dict[str, Found] = {
     "first_request_wait_ms_max": lambda e: e.server._peers.limits.first_request_s_max * 1000,
     "frame_wait_ms_max": lambda e: e.server._peers.limits.frame_s_max * 1000,
     "receive_bytes_max": lambda e: e.server._pressure.limits.receive_bytes_max,
+    "authentication_mechanisms": lambda e: tuple(sorted(e.authenticator.mechanisms)),
+    "anonymous_allowed": lambda e: e.authenticator.anonymous_allowed,
+    "token_keys_file": lambda e: e.tokens._file,
+    "token_audience": lambda e: e.tokens._audience,
+    "token_issuer": lambda e: e.tokens._issuer,
+    "token_user_claim": lambda e: e.tokens._user_claim,
+    "credentials_file": lambda e: e.bookie.config.client_options().credentials_file,
     "long_polls_max": lambda e: e.server._requests._reads._polls._polls.count_max,
     "tls_client_certificate": lambda e: {
         ssl.CERT_NONE: "none",

@@ -10,6 +10,7 @@ from typing import TypeVar
 import trio
 
 from bookie.core.peers import PeerLimits
+from bookie.server.authentication import Authenticator
 from bookie.server.backpressure import BackpressureLimits
 from bookie.server.read_scheduler import ReadLimits
 from bookie.server.requests import Requests
@@ -19,6 +20,7 @@ from bookie.testing.network import SimNetwork
 from bookie.testing.scheduler import Simulation, run_simulated
 from bookie.testing.transport import SimTransport
 from ledger.connection.connection import BookieConnection
+from ledger.connection.mechanisms import AuthSource
 from ledger.errors import Status
 from ledger.wire import v2
 from ledger.wire.messages import AddRequest, Buffer, Request, RequestBody, ResponseBody
@@ -85,11 +87,13 @@ class SimulatedServer:
         return self.disk
 
     @asynccontextmanager
-    async def peer(self, name: str, version: int = 2) -> AsyncIterator[BookieConnection]:
+    async def peer(
+        self, name: str, version: int = 2, auth: AuthSource | None = None
+    ) -> AsyncIterator[BookieConnection]:
         async def resolve(_: str) -> tuple[str, int]:
             return "bookie", 3181
 
-        connection = BookieConnection("bookie", version, outbox_bytes_max=1 << 30)
+        connection = BookieConnection("bookie", version, outbox_bytes_max=1 << 30, auth=auth)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(connection.run, self.network.of(name), resolve, 5.0)
             await connection.wait_connected()
@@ -208,6 +212,7 @@ def run_server(
     receive_bytes_max: int = 1 << 20,
     peer_limits: PeerLimits = PEER_LIMITS,
     frame_bytes_max: int = 64 * KIB,
+    authenticator: Authenticator | None = None,
 ) -> ResultT:
     """Runs `scenario` with a bookie in virtual time, and returns its result."""
 
@@ -235,6 +240,7 @@ def run_server(
                 ),
                 frame_bytes_max=frame_bytes_max,
                 peer_limits=peer_limits,
+                authenticator=authenticator,
             )
             bookie = SimulatedServer(simulation, simulated, server)
             network = bookie.network.options

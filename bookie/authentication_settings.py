@@ -1,0 +1,89 @@
+"""The settings of a bookie that say who is served, and who the bookie itself is to the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ledger.core.authentication.names import CERTIFICATE, MECHANISMS, TOKEN
+from ledger.errors import InvalidArgument
+from ledger.runtime.config import setting
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuthenticationSettings:
+    """Settings of authentication."""
+
+    authentication_mechanisms: tuple[str, ...] = setting(
+        (),
+        unit="names",
+        apache="bookieAuthProviderFactoryClass",
+        reason="How clients may prove who they are: `SCRAM-SHA-256`, `SCRAM-SHA-512`, `TOKEN`,"
+        " `CERTIFICATE`, and for Apache's clients `DIGEST-MD5`, which is weak. None: every client"
+        " is served. Else others are not, over HTTP neither, but for the health of the bookie.",
+    )
+    anonymous_allowed: bool = setting(
+        False,
+        unit="",
+        apache="",
+        reason="With `authentication_mechanisms`: a client that proves nothing is served as the"
+        " user `anonymous`.",
+    )
+    token_keys_file: str = setting(
+        "",
+        unit="path",
+        apache="",
+        reason="The public keys that tokens are signed with, as PEM or as a JSON Web Key Set; read"
+        " again when it changes.",
+    )
+    token_audience: str = setting(
+        "",
+        unit="",
+        apache="",
+        reason="What a token must name as its audience (`aud`), so that one for another service is"
+        " worth nothing here.",
+    )
+    token_issuer: str = setting(
+        "", unit="", apache="", reason="Who must have issued a token (`iss`); empty is anyone."
+    )
+    token_user_claim: str = setting(
+        "sub", unit="", apache="", reason="The claim of a token that names its user."
+    )
+    credentials_file: str = setting(
+        "",
+        unit="path",
+        apache="clientAuthProviderFactoryClass",
+        reason="Who this bookie is to the other ones, from which it copies ledgers: a file like"
+        " that of `--credentials`, which only its owner can read.",
+    )
+
+    def check(self) -> None:
+        """Raises InvalidArgument if these settings contradict each other."""
+        for name in self.authentication_mechanisms:
+            if name not in MECHANISMS:
+                raise InvalidArgument(
+                    f"authentication_mechanisms has {name!r}, known are {', '.join(MECHANISMS)}"
+                )
+        if self.anonymous_allowed and not self.authentication_mechanisms:
+            raise InvalidArgument(
+                "anonymous_allowed is set without authentication_mechanisms: every client is"
+                " anonymous then. Cure: name mechanisms, or leave it out"
+            )
+        has_tokens = TOKEN in self.authentication_mechanisms
+        for name in ("token_keys_file", "token_audience"):
+            if has_tokens and not getattr(self, name):
+                raise InvalidArgument(f"authentication by TOKEN needs {name}")
+        for name in ("token_keys_file", "token_audience", "token_issuer"):
+            if getattr(self, name) and not has_tokens:
+                raise InvalidArgument(f"{name} is set, but authentication_mechanisms has no TOKEN")
+        if not self.token_user_claim:
+            raise InvalidArgument("token_user_claim is empty, must name a claim like sub")
+
+    @property
+    def is_authentication_on(self) -> bool:
+        """Whether clients must prove who they are, or may."""
+        return bool(self.authentication_mechanisms)
+
+    @property
+    def takes_passwords(self) -> bool:
+        """Whether one of the mechanisms is by the password of a user."""
+        return bool(set(self.authentication_mechanisms) - {TOKEN, CERTIFICATE})

@@ -1,0 +1,146 @@
+"""The client's side of the mechanisms that our bookies know, from the credentials in its options.
+
+Credentials in a file are read again for each connection, so that a token or a password can be
+replaced while the client runs. A file that cannot be read then is logged, and the credentials from
+before are used.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from functools import lru_cache
+
+from ledger.connection.authentication import AuthExchange, AuthProvider
+from ledger.core.authentication.bearer import bearer_message
+from ledger.core.authentication.digest_md5 import DigestMd5Client
+from ledger.core.authentication.names import DIGEST_MD5, PLUGINS, TOKEN
+from ledger.core.authentication.scram import ScramClient, salted_password
+from ledger.credentials import SCRAM, Credentials, read_credentials
+from ledger.errors import InvalidArgument, Unauthorized
+from ledger.options import ClientOptions
+
+_log = logging.getLogger(__name__)
+
+_NONCE_BITS = 144
+
+AuthSource = Callable[[], AuthProvider | None]
+"""Returns who the client is, for one connection; None: it does not authenticate."""
+
+
+def auth_source(
+    auth: AuthProvider | None, options: ClientOptions, rng: random.Random
+) -> AuthSource:
+    """Returns who the client is: what its caller provides, or what its options say.
+
+    `rng` draws nonces: in production a `random.SystemRandom`. Raises InvalidArgument if both are
+    given, or if a file of credentials cannot be used.
+    """
+    if options.credentials is None and not options.credentials_file:
+        return lambda: auth
+    if auth is not None:
+        raise InvalidArgument("give auth=, or credentials in the options, not both")
+    return _OwnCredentials(options, rng)
+
+
+class _OwnCredentials:
+    """The credentials in the options of one client."""
+
+    def __init__(self, options: ClientOptions, rng: random.Random) -> None:
+        self._file = options.credentials_file
+        self._rng = rng
+        self._provider = CredentialsProvider(
+            options.credentials or read_credentials(self._file), rng
+        )
+
+    def __call__(self) -> AuthProvider:
+        if self._file:
+            try:
+                credentials = read_credentials(self._file)
+            except InvalidArgument as error:
+                _log.warning("credentials not read again, those from before are used: %s", error)
+            else:
+                if credentials != self._provider.credentials:
+                    self._provider = CredentialsProvider(credentials, self._rng)
+        return self._provider
+
+
+class CredentialsProvider:
+    """An `AuthProvider` with a password or a token."""
+
+    def __init__(self, credentials: Credentials, rng: random.Random) -> None:
+        self.credentials = credentials
+        self._rng = rng
+        self._mechanism = TOKEN if credentials.token else credentials.mechanism or SCRAM
+        # The same for all bookies of a cluster: a password is hashed once.
+        self._salted = lru_cache(maxsize=4)(self._salt)
+
+    def _salt(self, salt: bytes, iterations: int) -> bytes:
+        return salted_password(self._mechanism, self._password, salt, iterations)
+
+    @property
+    def plugin(self) -> str:
+        """The plugin of the bookies that knows this mechanism."""
+        return PLUGINS[self._mechanism]
+
+    def begin(self, bookie: str) -> AuthExchange:
+        """Begins an exchange; every bookie is met with the same credentials."""
+        if self._mechanism == TOKEN:
+            assert self.credentials.token is not None
+            return _TokenExchange(self.credentials.token.reveal())
+        nonce = f"{self._rng.getrandbits(_NONCE_BITS):0{_NONCE_BITS // 4}x}"
+        user = self.credentials.user
+        if self._mechanism == DIGEST_MD5:
+            return _DigestMd5Exchange(DigestMd5Client(user, self._password, nonce))
+        return _ScramExchange(ScramClient(self._mechanism, user, nonce, self._salted))
+
+    @property
+    def _password(self) -> str:
+        assert self.credentials.password is not None
+        return self.credentials.password.reveal()
+
+
+class _TokenExchange:
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def first_payload(self) -> bytes:
+        return bearer_message(self._token)
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        if challenge:
+            raise Unauthorized("the bookie does not accept the token")
+        return None
+
+
+class _ScramExchange:
+    def __init__(self, client: ScramClient) -> None:
+        self._client = client
+        self._is_proved = False
+
+    def first_payload(self) -> bytes:
+        return self._client.first()
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        if self._is_proved:
+            self._client.check(challenge)
+            return None
+        self._is_proved = True
+        return self._client.final(challenge)
+
+
+class _DigestMd5Exchange:
+    def __init__(self, client: DigestMd5Client) -> None:
+        self._client = client
+        self._is_proved = False
+
+    def first_payload(self) -> bytes:
+        return b""
+
+    def answer(self, challenge: bytes) -> bytes | None:
+        if self._is_proved:
+            self._client.check(challenge)
+            return None
+        self._is_proved = True
+        return self._client.respond(challenge)

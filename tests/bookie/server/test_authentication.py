@@ -1,0 +1,604 @@
+"""Who is let in over a real socket, by v2 and v3, and what everybody else is answered."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import trio
+
+from bookie.server.authentication import (
+    USER_FRESH_S,
+    USERS_CACHED_MAX,
+    Authenticator,
+    Users,
+)
+from bookie.server.connection import Connection
+from bookie.testing.scheduler import run_simulated
+from ledger.connection.connection import BookieConnection
+from ledger.connection.mechanisms import AuthSource, auth_source
+from ledger.core.authentication import scram
+from ledger.core.authentication.digest_md5 import DigestMd5Client, user_secret
+from ledger.core.authentication.names import DIGEST_MD5, SCRAM_SHA_256, SCRAM_SHA_512
+from ledger.core.authentication.scram import ScramClient, salted_password, verifier_of
+from ledger.credentials import Credentials, Secret
+from ledger.errors import BookieUnavailable, MetadataUnavailable, Status, Unauthorized
+from ledger.metastore.memory import MemoryStore
+from ledger.metastore.users import User, UserStore
+from ledger.options import ClientOptions
+from ledger.runtime.network import TcpNetwork
+from ledger.wire import v2, v3
+from ledger.wire.messages import (
+    AddResponse,
+    AuthRequest,
+    AuthResponse,
+    BatchReadRequest,
+    ErrorResponse,
+    ForceLedgerRequest,
+    GetBookieInfoRequest,
+    ListEntriesRequest,
+    ReadLacRequest,
+    ReadRequest,
+    ReadResponse,
+    Request,
+    RequestBody,
+    ResponseBody,
+    StartTlsRequest,
+    StartTlsResponse,
+    WriteLacRequest,
+)
+from tests.bookie.server.simulated_server import SimulatedServer, run_server
+from tests.bookie.server.test_server import KEY, SETTINGS, add
+from tests.real_cluster import RealCluster, real_cluster
+
+MECHANISMS = (SCRAM_SHA_256, SCRAM_SHA_512)
+VERIFIERS = {one: verifier_of(one, "swordfish", b"salt", 4096) for one in MECHANISMS}
+ANN = User(
+    name="ann",
+    created_ms=1,
+    changed_ms=1,
+    verifiers=VERIFIERS,
+    digest_md5=user_secret("ann", "swordfish"),
+)
+PASSWORD = Credentials(user="ann", password=Secret("swordfish"))
+
+
+@asynccontextmanager
+async def guarded(directory: Path, *mechanisms: str, **settings: Any) -> AsyncIterator[RealCluster]:
+    """A bookie that knows the user ann."""
+    wanted: dict[str, Any] = {
+        **SETTINGS,
+        "authentication_mechanisms": mechanisms or MECHANISMS,
+        **settings,
+    }
+    async with real_cluster(directory, 1, **wanted) as cluster:
+        async with MemoryStore(cluster.tree, lambda: 0) as store:
+            await UserStore(store).create(ANN)
+        yield cluster
+
+
+def source(credentials: Credentials, seed: int = 1) -> AuthSource:
+    return auth_source(None, ClientOptions(credentials=credentials), random.Random(seed))
+
+
+@contextmanager
+def unwrapped() -> Iterator[None]:
+    """Raises the error inside the groups of nurseries."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        raise error from None
+
+
+@asynccontextmanager
+async def connected(
+    cluster: RealCluster, version: int, auth: AuthSource | None = None
+) -> AsyncIterator[BookieConnection]:
+    async def resolve(_: str) -> tuple[str, int]:
+        return cluster.bookies[0].address
+
+    connection = BookieConnection("b", version, outbox_bytes_max=1 << 20, auth=auth)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run, TcpNetwork(), resolve, 5.0)
+        try:
+            await connection.wait_connected()
+            yield connection
+        finally:
+            nursery.cancel_scope.cancel()
+
+
+def server_side(cluster: RealCluster) -> Connection:
+    """The bookie's side of its only connection."""
+    server = cluster.bookies[0].server
+    assert server is not None
+    (connection,) = server._connections
+    return connection
+
+
+VERSIONS = pytest.mark.parametrize("version", [2, 3])
+
+
+@VERSIONS
+@pytest.mark.parametrize("mechanism", [*MECHANISMS, DIGEST_MD5])
+async def test_a_user_with_its_password_is_served(
+    tmp_path: Path, version: int, mechanism: str
+) -> None:
+    who = Credentials(user="ann", password=Secret("swordfish"), mechanism=mechanism)
+    async with (
+        guarded(tmp_path, mechanism) as cluster,
+        connected(cluster, version, source(who)) as peer,
+    ):
+        answer = await peer.call(add(7, 0), 5)
+        assert answer.status is Status.OK
+        assert server_side(cluster).principal == "ann"
+
+
+@VERSIONS
+@pytest.mark.parametrize(
+    ("user", "password"),
+    [("ann", "haddock"), ("bob", "swordfish"), ("a/b c", "swordfish"), ("anonymous", "x")],
+)
+@pytest.mark.parametrize("mechanism", [*MECHANISMS, DIGEST_MD5])
+async def test_all_others_are_refused_alike(
+    tmp_path: Path,
+    version: int,
+    user: str,
+    password: str,
+    mechanism: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    who = Credentials(user=user, password=Secret(password), mechanism=mechanism)
+    async with guarded(tmp_path, mechanism) as cluster:
+        refusal = r"bookie b refused to authenticate us.* Cure"
+        with pytest.raises(Unauthorized, match=refusal), unwrapped():
+            async with connected(cluster, version, source(who)):
+                pass
+        server = cluster.bookies[0].server
+        assert server is not None
+        assert server.authenticator is not None
+        assert server.authenticator.counts.failed == 1
+    named = user if user in ("ann", "bob") else "?"
+    assert f"mechanism={mechanism} user={named} cause=wrong password, or no such" in caplog.text
+    assert password == "x" or password not in caplog.text
+
+
+class Raw:
+    """A peer that sends any request, and sees the responses or the end of the connection."""
+
+    def __init__(self, stream: trio.SocketStream, version: int) -> None:
+        self._stream = stream
+        self._version = version
+        self._codec = v3 if version == 3 else v2
+        self._received = b""
+
+    async def send(self, *bodies: RequestBody) -> None:
+        frames = [
+            self._codec.encode_request(Request(self._version, number, body))
+            for number, body in enumerate(bodies)
+        ]
+        await self._stream.send_all(b"".join(frames))
+
+    async def receive(self) -> ResponseBody | None:
+        """Returns the next response, None at the end of the connection."""
+        while len(self._received) < 4 or len(self._received) < 4 + self._length:
+            try:
+                chunk = await self._stream.receive_some()
+            except trio.BrokenResourceError:
+                return None
+            if not chunk:
+                return None
+            self._received += chunk
+        end = 4 + self._length
+        frame, self._received = self._received[4:end], self._received[end:]
+        return self._codec.decode_response(frame).body
+
+    @property
+    def _length(self) -> int:
+        return int.from_bytes(self._received[:4], "big")
+
+    async def ask(self, body: RequestBody) -> ResponseBody | None:
+        await self.send(body)
+        return await self.receive()
+
+
+@asynccontextmanager
+async def raw(cluster: RealCluster, version: int) -> AsyncIterator[Raw]:
+    with trio.fail_after(20):
+        async with await trio.open_tcp_stream(*cluster.bookies[0].address) as stream:
+            yield Raw(stream, version)
+
+
+def scram_client(password: str = "swordfish", nonce: str = "n" * 20) -> ScramClient:
+    return ScramClient(
+        SCRAM_SHA_256, "ann", nonce, partial(salted_password, SCRAM_SHA_256, password)
+    )
+
+
+OTHERS: list[RequestBody] = [
+    add(7, 0),
+    add(7, 0, is_recovery=True),
+    ReadRequest(7, 0),
+    ReadRequest(7, -1, KEY, is_fencing=True),
+]
+ONLY_V3: list[RequestBody] = [
+    ReadLacRequest(7),
+    WriteLacRequest(7, 0, KEY, bytes(20)),
+    ForceLedgerRequest(7),
+    GetBookieInfoRequest(3),
+    ListEntriesRequest(7),
+    ReadRequest(7, 0, previous_lac=0, timeout_ms=10),
+]
+
+
+async def test_v3_answers_nothing_but_eua_before_authentication(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as cluster, raw(cluster, 3) as peer:
+        for body in [*OTHERS, *ONLY_V3]:
+            answer = await peer.ask(body)
+            assert isinstance(answer, ErrorResponse)
+            assert answer.status is Status.UNAUTHORIZED
+        tls = await peer.ask(StartTlsRequest())
+        assert isinstance(tls, StartTlsResponse | ErrorResponse)
+        assert tls.status is Status.BAD_REQUEST
+        assert_no_trace(cluster)
+
+
+async def test_v2_refuses_adds_and_reads_and_closes_on_all_else(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as cluster:
+        async with raw(cluster, 2) as peer:
+            for body in OTHERS:
+                answer = await peer.ask(body)
+                assert isinstance(answer, AddResponse | ReadResponse)
+                assert answer.status is Status.UNAUTHORIZED
+            assert await peer.ask(BatchReadRequest(7, 0, 9, 999)) is None
+        assert_no_trace(cluster)
+
+
+def assert_no_trace(cluster: RealCluster) -> None:
+    storage = cluster.bookies[0].storage
+    assert storage is not None
+    assert storage.state(7) is None
+
+
+@VERSIONS
+@pytest.mark.parametrize(
+    "request_",
+    [
+        AuthRequest("sasl", b""),
+        AuthRequest("", b""),
+        AuthRequest("AuthDisabledPlugin", b""),
+        AuthRequest("x" * 1000, b"y" * 100_000),
+        AuthRequest(SCRAM_SHA_256, b""),
+        AuthRequest(SCRAM_SHA_256, b"\xff" * 100),
+        AuthRequest(SCRAM_SHA_256, b"n,,n=ann,r="),
+        AuthRequest(SCRAM_SHA_256, b"y" * 100_000),
+    ],
+    ids=str,
+)
+async def test_wrong_plugins_and_payloads_are_refused(
+    tmp_path: Path, version: int, request_: AuthRequest
+) -> None:
+    async with guarded(tmp_path) as cluster, raw(cluster, version) as peer:
+        answer = await peer.ask(request_)
+        if version == 2:
+            assert answer is None
+        else:
+            assert answer is not None
+            assert answer.status is Status.UNAUTHORIZED
+            assert (await peer.ask(add(7, 0))).status is Status.UNAUTHORIZED  # type: ignore[union-attr]
+        assert_no_trace(cluster)
+
+
+async def log_in(peer: Raw, client: ScramClient) -> list[bytes]:
+    """Returns what was sent."""
+    sent = [client.first()]
+    challenge = await peer.ask(AuthRequest(SCRAM_SHA_256, sent[0]))
+    assert isinstance(challenge, AuthResponse)
+    sent.append(client.final(challenge.payload))
+    proof = await peer.ask(AuthRequest(SCRAM_SHA_256, sent[1]))
+    assert isinstance(proof, AuthResponse)
+    assert proof.status is Status.OK
+    client.check(proof.payload)
+    return sent
+
+
+@VERSIONS
+async def test_a_replayed_exchange_lets_nobody_in(tmp_path: Path, version: int) -> None:
+    async with guarded(tmp_path) as cluster:
+        async with raw(cluster, version) as peer:
+            sent = await log_in(peer, scram_client())
+        async with raw(cluster, version) as attacker:
+            await attacker.ask(AuthRequest(SCRAM_SHA_256, sent[0]))
+            answer = await attacker.ask(AuthRequest(SCRAM_SHA_256, sent[1]))
+            assert answer is None or answer.status is Status.UNAUTHORIZED
+            if version == 3:
+                refused = await attacker.ask(add(7, 0))
+                assert refused is not None
+                assert refused.status is Status.UNAUTHORIZED
+        async with raw(cluster, version) as attacker:
+            answer = await attacker.ask(AuthRequest(SCRAM_SHA_256, sent[1]))
+            assert answer is None or answer.status is Status.UNAUTHORIZED
+        assert_no_trace(cluster)
+
+
+async def test_requests_behind_an_auth_wait_for_its_outcome(tmp_path: Path) -> None:
+    """All in one piece: what is sent behind the last message is carried out, and not before."""
+    async with guarded(tmp_path) as cluster, raw(cluster, 3) as peer:
+        client = scram_client()
+        await peer.send(AuthRequest(SCRAM_SHA_256, client.first()), add(7, 0))
+        challenge = await peer.receive()
+        assert isinstance(challenge, AuthResponse)
+        refused = await peer.receive()
+        assert refused is not None
+        assert refused.status is Status.UNAUTHORIZED
+        final = client.final(challenge.payload)
+        await peer.send(AuthRequest(SCRAM_SHA_256, final), add(7, 0), ReadRequest(7, 0))
+        answers = [await peer.receive() for _ in range(3)]
+        assert [answer.status for answer in answers if answer is not None] == [Status.OK] * 3
+
+
+@VERSIONS
+async def test_a_message_behind_the_end_is_answered_as_by_apache(
+    tmp_path: Path, version: int
+) -> None:
+    """Java's client of DIGEST-MD5 sends an empty message when it is authenticated already."""
+    async with guarded(tmp_path, DIGEST_MD5) as cluster, raw(cluster, version) as peer:
+        client = DigestMd5Client("ann", "swordfish", "cnonce")
+        challenge = await peer.ask(AuthRequest("sasl", b""))
+        assert isinstance(challenge, AuthResponse)
+        proof = await peer.ask(AuthRequest("sasl", client.respond(challenge.payload)))
+        assert isinstance(proof, AuthResponse)
+        client.check(proof.payload)
+        more = await peer.ask(AuthRequest("sasl", b""))
+        assert more == AuthResponse(Status.OK, "AuthDisabledPlugin", b"")
+        added = await peer.ask(add(7, 0))
+        assert added is not None
+        assert added.status is Status.OK
+
+
+async def test_a_connection_has_so_many_messages(tmp_path: Path) -> None:
+    async with guarded(tmp_path) as cluster, raw(cluster, 3) as peer:
+        first = AuthRequest(SCRAM_SHA_256, b"n,,n=ann,r=abcdefghijklmnop")
+        for _ in range(30):
+            answer = await peer.ask(first)
+            assert isinstance(answer, AuthResponse | ErrorResponse)
+        assert answer.status is Status.UNAUTHORIZED
+
+
+@VERSIONS
+async def test_an_anonymous_peer_stays_anonymous(tmp_path: Path, version: int) -> None:
+    async with guarded(tmp_path, anonymous_allowed=True) as cluster:
+        async with raw(cluster, version) as peer:
+            for entry_id in range(5):
+                added = await peer.ask(add(7, entry_id))
+                assert added is not None
+                assert added.status is Status.OK
+            assert server_side(cluster).principal == "anonymous"
+            late = await peer.ask(AuthRequest(SCRAM_SHA_256, scram_client().first()))
+            assert late is None or late.status is Status.UNAUTHORIZED
+        async with connected(cluster, version, source(PASSWORD)) as known:
+            assert (await known.call(ReadRequest(7, 0), 5)).status is Status.OK
+
+
+async def test_a_certificate_is_an_identity(tmp_path: Path, monkeypatch: Any) -> None:
+    async def of(name: str | None) -> ResponseBody | None:
+        found = None if name is None else SimpleNamespace(common_name=name)
+        monkeypatch.setattr(
+            "ledger.runtime.network.TcpTransport.peer_certificate", found, raising=False
+        )
+        async with raw(cluster, 2) as peer:
+            answer = await peer.ask(add(7, 0))
+            who.append(server_side(cluster).principal)
+            return answer
+
+    who: list[str] = []
+    async with guarded(tmp_path, "CERTIFICATE", SCRAM_SHA_256) as cluster:
+        for name, status in (
+            ("bookie-1.example.com", Status.OK),
+            (None, Status.UNAUTHORIZED),
+            ("odd name", Status.UNAUTHORIZED),
+            ("anonymous", Status.UNAUTHORIZED),
+        ):
+            answer = await of(name)
+            assert answer is not None
+            assert answer.status is status
+    assert who == ["bookie-1.example.com", "anonymous", "anonymous", "anonymous"]
+
+
+@pytest.mark.parametrize("wire_version", [2, 3])
+async def test_a_client_authenticates_all_its_connections(
+    tmp_path: Path, wire_version: int
+) -> None:
+    async with (
+        guarded(tmp_path) as cluster,
+        cluster.client(credentials=PASSWORD, wire_version=wire_version) as client,
+    ):
+        made = client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        async with made as writer:
+            await writer.append_many([b"%d" % n for n in range(300)])
+        async with client.open_ledger(writer.ledger_id) as reader:
+            assert len(await reader.read(0, 299)) == 300
+        server = cluster.bookies[0].server
+        assert server is not None
+        assert {one.principal for one in server._connections} == {"ann"}
+        assert server.authenticator is not None
+        assert server.authenticator.counts.succeeded == server.statistics().connections_accepted
+
+
+async def test_a_client_without_credentials_is_told_what_is_missing(tmp_path: Path) -> None:
+    async with (
+        guarded(tmp_path) as cluster,
+        cluster.client(ensemble_change_timeout_s=0.3) as client,
+        client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1) as writer,
+    ):
+        with pytest.raises(Unauthorized):
+            await writer.append(b"x")
+
+
+# ---- in virtual time
+
+
+def authenticator(*mechanisms: str, store: Any = None) -> Authenticator:
+    class Known:
+        async def read(self, name: str) -> User | None:
+            return ANN if name == "ann" else None
+
+    return Authenticator(
+        mechanisms=frozenset(mechanisms or MECHANISMS),
+        anonymous_allowed=False,
+        users=Users(store or Known()),
+        cluster_secret=b"secret",
+        tokens=None,
+        rng=random.Random(3),
+    )
+
+
+async def attempt(bookie: SimulatedServer, name: str, password: str, user: str = "ann") -> bool:
+    """Returns whether a client at the address `name` gets in."""
+    who = source(Credentials(user=user, password=Secret(password)))
+    try:
+        with unwrapped():
+            async with bookie.peer(name, 3, who):
+                return True
+    except (Unauthorized, BookieUnavailable):
+        return False
+
+
+def test_each_failure_costs_the_peer_more_time_and_nobody_else_any() -> None:
+    async def scenario(bookie: SimulatedServer) -> list[float]:
+        took = []
+        for _ in range(5):
+            began_at = trio.current_time()
+            assert not await attempt(bookie, "mallory", "guess")
+            took.append(trio.current_time() - began_at)
+        began_at = trio.current_time()
+        assert await attempt(bookie, "home of ann", "swordfish")
+        assert await attempt(bookie, "mallory", "guess", user="bob") is False
+        assert trio.current_time() - began_at < 0.2
+        return took
+
+    took = run_server(scenario, authenticator=authenticator())
+    assert [round(seconds * 2) / 2 for seconds in took] == [0, 0, 0, 0.5, 1]
+
+
+def test_attempts_in_parallel_are_looked_at_one_after_the_other() -> None:
+    guarding = authenticator()
+
+    async def scenario(bookie: SimulatedServer) -> None:
+        async with trio.open_nursery() as nursery:
+            for number in range(200):
+                nursery.start_soon(attempt, bookie, "mallory", f"guess {number}")
+
+    run_server(scenario, authenticator=guarding)
+    assert guarding.counts.failed <= 12
+    assert guarding.counts.failed + guarding.counts.unseen <= 200
+    assert len(guarding.attempts) == 2
+
+
+def test_a_flood_of_failures_takes_no_more_memory() -> None:
+    guarding = authenticator()
+
+    async def main(_: object) -> None:
+        for number in range(30_000):
+            guarding.failed(f"10.{number >> 8}.{number & 255}.1:9", "x", "ann", Unauthorized("no"))
+
+    run_simulated(main, 1, time_limit_s=100)
+    assert len(guarding.attempts) == 10_000
+
+
+class Outage:
+    """A store of users that can be reached or not."""
+
+    def __init__(self) -> None:
+        self.is_up = True
+        self.users = {"ann": ANN}
+        self.reads = 0
+
+    async def read(self, name: str) -> User | None:
+        self.reads += 1
+        if not self.is_up:
+            raise MetadataUnavailable("out of reach")
+        return self.users.get(name)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_without_the_metadata_known_users_get_in_and_others_are_not_refused(version: int) -> None:
+    store = Outage()
+    guarding = authenticator(store=store)
+
+    async def scenario(bookie: SimulatedServer) -> None:
+        async with bookie.peer("ann", version, source(PASSWORD)):
+            pass
+        await trio.sleep(USER_FRESH_S * 100)
+        store.is_up = False
+        async with bookie.peer("ann", version, source(PASSWORD)):
+            pass
+        bob = Credentials(user="bob", password=Secret("x"))
+        with pytest.raises(BookieUnavailable, match="cannot look up users now"), unwrapped():
+            async with bookie.peer("bob", version, source(bob)):
+                pass
+
+    run_server(scenario, authenticator=guarding)
+    assert guarding.counts.put_off == 1
+    assert guarding.counts.failed == 0
+
+
+def test_a_deleted_user_is_refused_soon_and_users_cost_few_reads() -> None:
+    store = Outage()
+
+    async def scenario(bookie: SimulatedServer) -> None:
+        for _ in range(50):
+            assert await attempt(bookie, "ann", "swordfish")
+        assert store.reads <= 4
+        del store.users["ann"]
+        await trio.sleep(USER_FRESH_S + 1)
+        assert not await attempt(bookie, "ann", "swordfish")
+
+    run_server(scenario, authenticator=authenticator(store=store))
+
+
+def test_names_that_are_guessed_take_no_more_memory() -> None:
+    users = Users(Outage())  # type: ignore[arg-type]
+
+    async def main(_: object) -> None:
+        for number in range(USERS_CACHED_MAX + 500):
+            assert await users.read(f"user{number}") is None
+
+    run_simulated(main, 1, time_limit_s=100)
+    assert len(users._known) == USERS_CACHED_MAX
+
+
+async def test_the_secret_of_the_cluster_is_the_same_at_all_bookies(tmp_path: Path) -> None:
+    secrets = []
+    settings: dict[str, Any] = {**SETTINGS, "authentication_mechanisms": MECHANISMS}
+    async with real_cluster(tmp_path, 2, **settings) as cluster:
+        for bookie in cluster.bookies.values():
+            assert bookie.server is not None
+            assert bookie.server.authenticator is not None
+            secrets.append(bookie.server.authenticator._cluster_secret)
+    assert secrets[0] == secrets[1]
+    assert len(secrets[0]) == 32
+
+
+async def test_an_unknown_user_causes_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The made-up verifier is computed for every user, so that the time says nothing."""
+    computed: list[str] = []
+    real = scram.made_up_verifier
+
+    def counted(mechanism: str, user: str, secret: bytes) -> scram.ScramVerifier:
+        computed.append(user)
+        return real(mechanism, user, secret)
+
+    monkeypatch.setattr(scram, "made_up_verifier", counted)
+    guarding = authenticator()
+    found = [await guarding.verifier(SCRAM_SHA_256, name) for name in ("ann", "nobody", "a b")]
+    assert computed == ["ann", "nobody", "a b"]
+    assert found[0] == VERIFIERS[SCRAM_SHA_256]

@@ -1,0 +1,198 @@
+"""Tokens: which are believed, and for what reason all others are not."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+
+from bookie.server.tokens import JwtVerifier
+from ledger.errors import InvalidArgument, Unauthorized
+
+ED = ed25519.Ed25519PrivateKey.generate()
+OTHER = ed25519.Ed25519PrivateKey.generate()
+P256 = ec.generate_private_key(ec.SECP256R1())
+RSA = rsa.generate_private_key(65537, 2048)
+AUDIENCE = "bookies"
+
+
+def public(key: Any) -> bytes:
+    data: bytes = key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    return data
+
+
+def private(key: Any) -> bytes:
+    data: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return data
+
+
+def claims(**changes: Any) -> dict[str, Any]:
+    now = int(time.time())
+    found = {"sub": "ann", "aud": AUDIENCE, "exp": now + 600, "iss": "us", **changes}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def token(key: Any = ED, algorithm: str = "EdDSA", kid: str | None = None, **changes: Any) -> str:
+    headers = None if kid is None else {"kid": kid}
+    return jwt.encode(claims(**changes), key, algorithm=algorithm, headers=headers)
+
+
+def verifier(path: Path, *, issuer: str = "", user_claim: str = "sub") -> JwtVerifier:
+    return JwtVerifier(str(path), audience=AUDIENCE, issuer=issuer, user_claim=user_claim)
+
+
+@pytest.fixture
+def keys(tmp_path: Path) -> Path:
+    path = tmp_path / "keys.pem"
+    path.write_bytes(public(ED) + public(P256) + public(RSA))
+    return path
+
+
+def test_a_token_proves_its_user(keys: Path) -> None:
+    tokens = verifier(keys, issuer="us")
+    assert tokens.user_of(token()) == "ann"
+    assert tokens.user_of(token(P256, "ES256")) == "ann"
+    for algorithm in ("RS256", "PS512"):
+        assert tokens.user_of(token(RSA, algorithm, aud=["x", AUDIENCE])) == "ann"
+    assert verifier(keys, user_claim="name").user_of(token(name="system:job")) == "system:job"
+    assert verifier(keys).user_of(token(exp=int(time.time()) - 10)) == "ann"  # within the leeway
+
+
+def unsigned(algorithm: str, signature: bytes = b"") -> str:
+    def part(document: object) -> str:
+        return base64.urlsafe_b64encode(json.dumps(document).encode()).rstrip(b"=").decode()
+
+    last = base64.urlsafe_b64encode(signature).rstrip(b"=").decode()
+    return f"{part({'alg': algorithm, 'typ': 'JWT'})}.{part(claims())}.{last}"
+
+
+def signed_with_the_public_key_as_a_secret() -> str:
+    import hashlib
+    import hmac
+
+    body = unsigned("HS256").rstrip(".")
+    signature = hmac.new(public(RSA), body.encode(), hashlib.sha256).digest()
+    return f"{body}.{base64.urlsafe_b64encode(signature).rstrip(b'=').decode()}"
+
+
+REFUSED: dict[str, tuple[Any, str]] = {
+    "expired": (lambda: token(exp=int(time.time()) - 60), "has expired"),
+    "not yet": (lambda: token(nbf=int(time.time()) + 600), "not valid yet"),
+    "audience": (lambda: token(aud="others"), "for another audience"),
+    "no audience": (lambda: token(aud=None), "lacks a claim"),
+    "no expiry": (lambda: token(exp=None), "lacks a claim"),
+    "no user": (lambda: token(sub=None), "lacks a claim"),
+    "issuer": (lambda: token(iss="them"), "of another issuer"),
+    "no issuer": (lambda: token(iss=None), "lacks a claim"),
+    "other key": (lambda: token(OTHER), "signed by another key"),
+    "none": (lambda: unsigned("none"), "algorithm fits none of the keys"),
+    "None": (lambda: unsigned("None"), "algorithm fits none of the keys"),
+    "empty": (lambda: unsigned("EdDSA"), "signed by another key"),
+    "confused": (signed_with_the_public_key_as_a_secret, "algorithm fits none of the keys"),
+    "claims": (lambda: token()[:-90], "no JWT|another key"),
+    "garbage": (lambda: "garbage", "no JWT"),
+    "nothing": (lambda: "", "no JWT"),
+    "odd user": (lambda: token(sub="a/b"), "no name that a user can have"),
+    "anonymous": (lambda: token(sub="anonymous"), "no name that a user can have"),
+    "number": (lambda: token(sub=None, name=7), "lacks a claim"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_all_others_are_refused_with_the_reason(keys: Path, kind: str) -> None:
+    make, why = REFUSED[kind]
+    given = make()
+    with pytest.raises(Unauthorized, match=why) as caught:
+        verifier(keys, issuer="us").user_of(given)
+    assert all(part not in str(caught.value) for part in given.split(".") if len(part) > 10)
+
+
+def jwks(**keys: Any) -> bytes:
+    documents = []
+    for name, key in keys.items():
+        algorithm = "OKP" if key in (ED, OTHER) else "RSA"
+        kind = jwt.algorithms.OKPAlgorithm if algorithm == "OKP" else jwt.algorithms.RSAAlgorithm
+        document = json.loads(kind.to_jwk(key.public_key()))
+        documents.append({**document, "kid": name, "use": "sig"})
+    return json.dumps({"keys": documents}).encode()
+
+
+def test_a_set_of_keys_is_searched_by_key_id(tmp_path: Path) -> None:
+    path = tmp_path / "jwks.json"
+    path.write_bytes(jwks(one=ED, two=OTHER, three=RSA))
+    tokens = verifier(path)
+    assert tokens.user_of(token(ED, kid="one")) == "ann"
+    assert tokens.user_of(token(OTHER, kid="two")) == "ann"
+    assert tokens.user_of(token(OTHER)) == "ann"
+    assert tokens.user_of(token(RSA, "RS256", kid="three")) == "ann"
+    with pytest.raises(Unauthorized, match="signed by another key"):
+        tokens.user_of(token(OTHER, kid="one"))
+    with pytest.raises(Unauthorized, match="names a key that is not known"):
+        tokens.user_of(token(ED, kid="four"))
+
+
+def test_keys_are_replaced_while_the_bookie_runs(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "keys.pem"
+    path.write_bytes(public(ED))
+    tokens = verifier(path)
+    (tmp_path / "new").write_bytes(public(OTHER))
+    os.replace(tmp_path / "new", path)
+    assert tokens.user_of(token(OTHER)) == "ann"
+    with pytest.raises(Unauthorized, match="signed by another key"):
+        tokens.user_of(token(ED))
+    (tmp_path / "new").write_bytes(b"nothing")
+    os.replace(tmp_path / "new", path)
+    assert tokens.user_of(token(OTHER)) == "ann"
+    path.unlink()
+    assert tokens.user_of(token(OTHER)) == "ann"
+    assert "keys of tokens not read again, those from before hold" in caplog.text
+
+
+SYMMETRIC = {"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}
+BAD_FILES: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "has 0 public keys"),
+    "no set": (b"{}", "is no JSON Web Key Set: KeyError"),
+    "broken": (b'{"keys":', "is no JSON Web Key Set"),
+    "odd": (b'{"keys": [{"kty": "x"}]}', "is no JSON Web Key Set"),
+    "symmetric": (json.dumps(SYMMETRIC).encode(), "has a symmetric key"),
+    "private": (private(ED), "has a private key"),
+    "no key": (b"-----BEGIN PUBLIC KEY-----\n!\n-----END PUBLIC KEY-----\n", "is no key"),
+    "short": (public(rsa.generate_private_key(65537, 1024)), "cannot be used"),
+    "curve": (public(ec.generate_private_key(ec.SECP256K1())), "cannot be used"),
+    "long": (b" " * (1 << 21), "has more than"),
+}
+
+
+@pytest.mark.parametrize("kind", BAD_FILES)
+def test_a_file_without_usable_keys_is_an_error_at_once(tmp_path: Path, kind: str) -> None:
+    data, why = BAD_FILES[kind]
+    path = tmp_path / "keys"
+    path.write_bytes(data)
+    with pytest.raises(InvalidArgument, match=why):
+        verifier(path)
+
+
+def test_a_missing_file_or_library_is_named(
+    tmp_path: Path, keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(InvalidArgument, match=r"cannot read .*: No such file"):
+        verifier(tmp_path / "none")
+    monkeypatch.setitem(sys.modules, "jwt", None)
+    with pytest.raises(InvalidArgument, match=r"pip install 'ledgerstream\[security\]'"):
+        verifier(keys)
