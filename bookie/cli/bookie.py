@@ -226,7 +226,7 @@ async def list_bookies(
     from ledger.connection.pool import BookieSpace
     from ledger.metastore.decommissions import Decommissions
 
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         writable, readable = await client.bookies.available(), await client.bookies.read_only()
         states = dict.fromkeys(await client.bookies.all(), "down")
         states |= dict.fromkeys(readable, "read only") | dict.fromkeys(writable, "up")
@@ -289,19 +289,19 @@ async def show_bookie(
     from ledger.client import LedgerClient
     from ledger.errors import LedgerError
 
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         if bookie is None:
             infos = await client.bookies.available() | await client.bookies.read_only()
         else:
             infos = {}
             info = await client.bookies.info(bookie)
     if bookie is not None:
-        shown = [await ask(bookie, info, REPORT_PATH)]
+        shown = [await ask(bookie, info, REPORT_PATH, options=client.options)]
     else:
         shown = []
         for name in sorted(infos):
             try:
-                shown.append(await ask(name, infos[name], REPORT_PATH))
+                shown.append(await ask(name, infos[name], REPORT_PATH, options=client.options))
             except LedgerError as error:  # the others are shown all the same
                 remark(f"ledgerstream: {error}")
     if output.json:
@@ -345,10 +345,10 @@ async def collect_garbage(
     from ledger.cli.http_client import ask
     from ledger.client import LedgerClient
 
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         info = await client.bookies.info(bookie)
     kind = b'{"forceMinor": true}' if minor else b'{"forceMajor": true}'
-    await ask(bookie, info, GARBAGE_PATH, method="PUT", body=kind)
+    await ask(bookie, info, GARBAGE_PATH, method="PUT", body=kind, options=cluster.options)
     output.report({"bookie": bookie, "is_collecting": True}, f"bookie {bookie} collects garbage")
 
 

@@ -135,7 +135,7 @@ async def _empty(
     from ledger.client import LedgerClient
     from ledger.metastore.decommissions import Decommissions
 
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         decommissions = Decommissions(client.store)
         if cancel:
             is_cancelled = await decommissions.cancel(bookie)

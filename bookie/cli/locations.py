@@ -43,7 +43,7 @@ async def place(
     with usage():
         check_bookie_id(bookie)
         where = None if location is None else Location.parse(location)
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         table = client.bookies.locations
         if where is None:
             was_there = await table.remove(bookie)

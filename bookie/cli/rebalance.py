@@ -65,7 +65,7 @@ async def rebalance(
     from ledger.client import LedgerClient
 
     shown = _Moves(None if output.json else _MOVES_SHOWN_MAX)
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         with usage():
             balance = await balance_of(client, tolerance=tolerance)
         before = dict(balance.loads)

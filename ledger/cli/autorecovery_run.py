@@ -77,7 +77,10 @@ async def run(
         metadata_operations_per_s=metadata_operations_per_s,
     )
     identity = name or _default_name()
-    async with LedgerClient.connect(cluster.uri) as client, trio.open_nursery() as nursery:
+    async with (
+        LedgerClient.connect(cluster.uri, options=cluster.options) as client,
+        trio.open_nursery() as nursery,
+    ):
         if child or not sys.stderr.isatty():
             nursery.start_soon(_reopen_on_hangup, reopen_log)
         if child:

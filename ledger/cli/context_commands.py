@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
@@ -35,6 +36,7 @@ def add(
     *,
     use: _Flag = False,
     replace: _Flag = False,
+    credentials: str | None = None,
     output: OutputOption = _OUTPUT,
 ) -> None:
     """Save the address of a cluster under a name. The first one is selected, too.
@@ -49,20 +51,26 @@ def add(
         Select it.
     replace
         Replace an address that is saved under this name.
+    credentials
+        A file with who you are to the bookies of this cluster. Its path is saved, not its content.
     """
     from ledger.cli.contexts import read_contexts, write_contexts
+    from ledger.credentials import read_credentials
     from ledger.metastore.address import ClusterAddress
 
     if not name.strip() or not name.isprintable() or name.startswith("-"):
         raise UsageError(f"context name {name!r}: use printable characters, with no '-' in front")
     ClusterAddress.parse(uri)
+    if credentials is not None:
+        read_credentials(credentials)
+        credentials = os.path.abspath(credentials)
     contexts = read_contexts()
     if name in contexts.clusters and not replace:
         raise UsageError(
             f"context {name!r} already exists, with {contexts.clusters[name]}; --replace "
             f"replaces it"
         )
-    contexts = contexts.with_cluster(name, uri)
+    contexts = contexts.with_cluster(name, uri, credentials)
     if use:
         contexts = contexts.using(name)
     write_contexts(contexts)
@@ -144,8 +152,9 @@ def show(name: str | None = None, /, *, output: OutputOption = _OUTPUT) -> None:
 
 
 def _row(contexts: Contexts, name: str) -> dict[str, object]:
-    return {
+    row: dict[str, object] = {
         "context": name,
         "current": contexts.current == name,
         "cluster": contexts.address(name),
     }
+    return row | {"credentials": contexts.credentials.get(name)} if contexts.credentials else row

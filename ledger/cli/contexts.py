@@ -26,6 +26,8 @@ class Contexts:
 
     clusters: Mapping[str, str] = field(default_factory=dict)
     current: str | None = None
+    credentials: Mapping[str, str] = field(default_factory=dict)
+    """The files of credentials of those that have one."""
 
     def address(self, name: str) -> str:
         """Returns the address of a context. Raises InvalidArgument if there is none."""
@@ -36,15 +38,20 @@ class Contexts:
             )
         return self.clusters[name]
 
-    def with_cluster(self, name: str, address: str) -> Contexts:
-        """Returns them with one more, which becomes the current one if it is the first."""
-        return Contexts({**self.clusters, name: address}, self.current or name)
+    def with_cluster(self, name: str, address: str, credentials: str | None = None) -> Contexts:
+        """Returns them with one more, which becomes the current one if it is the first.
+        `credentials` is its file of credentials, which is not read here."""
+        files = {one: file for one, file in self.credentials.items() if one != name}
+        if credentials is not None:
+            files[name] = credentials
+        return Contexts({**self.clusters, name: address}, self.current or name, files)
 
     def without(self, name: str) -> Contexts:
         """Returns them without one. Raises InvalidArgument if there is none."""
         self.address(name)
         left = {one: address for one, address in self.clusters.items() if one != name}
-        return Contexts(left, None if self.current == name else self.current)
+        files = {one: file for one, file in self.credentials.items() if one != name}
+        return Contexts(left, None if self.current == name else self.current, files)
 
     def using(self, name: str) -> Contexts:
         """Returns them with another current one. Raises InvalidArgument if there is none."""
@@ -64,7 +71,9 @@ def read_contexts() -> Contexts:
     try:
         document = json.loads(path.read_bytes())
         clusters, current = document["clusters"], document["current"]
+        files = document.get("credentials", {})
         texts = [*clusters.keys(), *clusters.values(), *([] if current is None else [current])]
+        texts += [*files.keys(), *files.values()]
         if not all(isinstance(text, str) for text in texts):
             raise TypeError
     except FileNotFoundError:
@@ -74,14 +83,20 @@ def read_contexts() -> Contexts:
             f"{path} has no contexts that can be read. Cure: delete it, and add them again "
             f"(ledgerstream context add NAME URI)"
         ) from None
-    return Contexts(clusters, current if current in clusters else None)
+    known = {name: file for name, file in files.items() if name in clusters}
+    return Contexts(clusters, current if current in clusters else None, known)
 
 
 def write_contexts(contexts: Contexts) -> None:
     """Replaces the file. Raises OSError."""
     path = contexts_file()
     path.parent.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
-    document = {"clusters": dict(contexts.clusters), "current": contexts.current}
+    document: dict[str, object] = {
+        "clusters": dict(contexts.clusters),
+        "current": contexts.current,
+    }
+    if contexts.credentials:
+        document["credentials"] = dict(contexts.credentials)
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with open(descriptor, "w", encoding="utf-8") as file:

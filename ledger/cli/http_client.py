@@ -5,17 +5,21 @@ They are made in a thread with the standard library: a command makes one and end
 
 from __future__ import annotations
 
+import base64
 import http.client
+import ipaddress
 import ssl
+from functools import partial
 from typing import Any
 
 import trio
 
 from ledger.core.bounded_json import parse_json
+from ledger.credentials import read_credentials
 from ledger.errors import BookieUnavailable, InvalidArgument
 from ledger.metastore.bookies import BookieInfo
 from ledger.options import ClientOptions
-from ledger.runtime.certificates import TlsContext, client_tls
+from ledger.runtime.certificates import client_tls
 from ledger.runtime.tls import cause_of
 
 _TIMEOUT_S = 10.0
@@ -29,13 +33,14 @@ async def ask(
     *,
     method: str = "GET",
     body: bytes = b"",
-    tls: TlsContext | None = None,
+    options: ClientOptions | None = None,
 ) -> Any:
     """Returns the JSON of a reply.
 
-    `info` is the registration of the bookie, None if it has none. `tls` is for servers that
-    encrypt; None trusts the authorities of the system. Raises BookieUnavailable if there is no
-    reply, InvalidArgument if the bookie has no HTTP server or refuses the request.
+    `info` is the registration of the bookie, None if it has none. `options` say which certificates
+    are trusted, and which credentials are sent: in clear only to this machine, because others could
+    read them. Raises BookieUnavailable if there is no reply, InvalidArgument if the bookie has no
+    HTTP server or refuses the request.
     """
     if info is None:
         raise BookieUnavailable(
@@ -49,10 +54,12 @@ async def ask(
     host, port = info.http
     context: ssl.SSLContext | None = None
     if info.is_http_encrypted:
-        context = (tls or client_tls(ClientOptions())).current()
+        context = client_tls(options or ClientOptions()).current()
+    headers = _authorization(host, options, is_encrypted=context is not None)
     try:
         status, data = await trio.to_thread.run_sync(
-            _request, host, port, context, method, path, body, abandon_on_cancel=True
+            partial(_request, host, port, context, method, path, body, headers),
+            abandon_on_cancel=True,
         )
     except ssl.SSLError as error:
         raise BookieUnavailable(
@@ -72,12 +79,48 @@ async def ask(
         ) from error
     if status != 200:
         cause = answer.get("error", answer) if isinstance(answer, dict) else answer
+        if status == 401 and not _is_loopback(host):
+            cause = (
+                f"{cause}; credentials are sent over HTTP to this machine only. Cure: run the "
+                f"command there"
+            )
         raise InvalidArgument(f"bookie {bookie_id} answers {status}: {cause}")
     return answer
 
 
+def _authorization(
+    host: str, options: ClientOptions | None, *, is_encrypted: bool
+) -> dict[str, str]:
+    """Returns the header that says who the caller is. Raises InvalidArgument."""
+    if options is None or not (is_encrypted or _is_loopback(host)):
+        return {}
+    credentials = options.credentials
+    if options.credentials_file:
+        credentials = read_credentials(options.credentials_file)
+    if credentials is None:
+        return {}
+    if credentials.token is not None:
+        return {"Authorization": f"Bearer {credentials.token.reveal()}"}
+    assert credentials.password is not None
+    pair = f"{credentials.user}:{credentials.password.reveal()}".encode()
+    return {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def _request(
-    host: str, port: int, context: ssl.SSLContext | None, method: str, path: str, body: bytes
+    host: str,
+    port: int,
+    context: ssl.SSLContext | None,
+    method: str,
+    path: str,
+    body: bytes,
+    headers: dict[str, str],
 ) -> tuple[int, bytes]:
     connection = (
         http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
@@ -85,7 +128,7 @@ def _request(
         else http.client.HTTPSConnection(host, port, timeout=_TIMEOUT_S, context=context)
     )
     try:
-        connection.request(method, path, body)
+        connection.request(method, path, body, headers)
         response = connection.getresponse()
         return response.status, response.read(_ANSWER_BYTES_MAX)
     finally:

@@ -77,7 +77,7 @@ async def list_ledgers(
     from ledger.client import LedgerClient
     from ledger.errors import NoSuchLedger
 
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         facts = []
         for ledger_id in await client.list_ledgers():
             try:
@@ -94,7 +94,7 @@ async def show(
     """Show a ledger: state, quorums, and which bookies hold which entries."""
     from ledger.client import LedgerClient
 
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         metadata = await client.ledger_metadata(ledger_id)
     fragments = [
         {"first_entry": fragment.first_entry_id, "bookies": list(fragment.bookies)}
@@ -130,7 +130,7 @@ async def create(
 
     with usage():
         check_sizes(ensemble, write_quorum, ack_quorum)
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         ledger_id = await client.reserve_ledger(
             ensemble_size=ensemble,
             write_quorum=write_quorum,
@@ -163,7 +163,7 @@ async def append(
     started_s = trio.current_time()
     with opened(file) as source:
         async with (
-            LedgerClient.connect(cluster.uri) as client,
+            LedgerClient.connect(cluster.uri, options=cluster.options) as client,
             client.write_reserved(ledger_id) as writer,
             aclosing(line_batches(source, ENTRY_PAYLOAD_BYTES_MAX)) as batches,
         ):
@@ -252,7 +252,7 @@ async def read(
 
     shown = stored_bytes_shown(is_raw=raw)
     async with (
-        LedgerClient.connect(cluster.uri) as client,
+        LedgerClient.connect(cluster.uri, options=cluster.options) as client,
         client.open_ledger(
             ledger_id,
             password=os.fsencode(password),
@@ -289,7 +289,7 @@ async def recover(
     from ledger.client import LedgerClient
 
     async with (
-        LedgerClient.connect(cluster.uri) as client,
+        LedgerClient.connect(cluster.uri, options=cluster.options) as client,
         client.open_ledger(
             ledger_id, password=os.fsencode(password), digest_type=_digest_type(digest)
         ) as reader,
@@ -304,7 +304,7 @@ async def delete(
     """Delete a ledger. Bookies reclaim the space with their next garbage collection."""
     from ledger.client import LedgerClient
 
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         await client.delete_ledger(ledger_id)
     if output.json:
         print_json({"ledger_id": ledger_id, "deleted": True})

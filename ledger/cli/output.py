@@ -15,7 +15,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 from cyclopts import Parameter, validators
 
@@ -31,11 +31,16 @@ from ledger.core.times import time_text
 from ledger.errors import InvalidArgument, LedgerError, MetadataUnavailable
 from ledger.shown_text import escaped_json, shown_bytes, shown_text
 
+if TYPE_CHECKING:
+    from ledger.options import ClientOptions
+
 AtLeastZero = Annotated[int, Parameter(validator=validators.Number(gte=0))]
 AtLeastOne = Annotated[int, Parameter(validator=validators.Number(gte=1))]
 PositiveSeconds = Annotated[float, Parameter(validator=validators.Number(gt=0))]
 SecondsOrZero = Annotated[float, Parameter(validator=validators.Number(gte=0))]
 CLUSTER_VARIABLE = "LEDGERSTREAM_CLUSTER"
+CREDENTIALS_VARIABLE = "LEDGERSTREAM_CREDENTIALS"
+_WHO_VARIABLES = ("LEDGERSTREAM_USER", "LEDGERSTREAM_PASSWORD", "LEDGERSTREAM_TOKEN")
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130
@@ -72,6 +77,36 @@ class ClusterOption:
     cluster: str | None = None
     """Where the cluster's metadata is stored, like zk://host:2181/ledgers. Default:
     LEDGERSTREAM_CLUSTER, else the context LEDGERSTREAM_CONTEXT, else that of `context use`."""
+
+    credentials: str | None = None
+    """A file with who you are, for bookies that authenticate clients. Default:
+    LEDGERSTREAM_CREDENTIALS, else LEDGERSTREAM_USER and LEDGERSTREAM_PASSWORD, or
+    LEDGERSTREAM_TOKEN, else the file of the context."""
+
+    @property
+    @usage()
+    def options(self) -> ClientOptions:
+        """The options of a client of the cluster, with the credentials of this process. Raises
+        UsageError if they cannot be read."""
+        from ledger.credentials import Credentials, Secret
+        from ledger.options import ClientOptions
+
+        environment = os.environ
+        if file := self.credentials or environment.get(CREDENTIALS_VARIABLE):
+            return ClientOptions(credentials_file=file)
+        user, password, token = (environment.get(name, "") for name in _WHO_VARIABLES)
+        if user or password or token:
+            who = Credentials(
+                user=user,
+                password=Secret(password) if password else None,
+                token=Secret(token) if token else None,
+            )
+            return ClientOptions(credentials=who)
+        if self.cluster or environment.get(CLUSTER_VARIABLE):
+            return ClientOptions()
+        contexts = read_contexts()
+        name = environment.get(CONTEXT_VARIABLE) or contexts.current or ""
+        return ClientOptions(credentials_file=contexts.credentials.get(name, ""))
 
     @property
     def uri(self) -> str:

@@ -53,7 +53,7 @@ async def check(
     if not placement:
         raise UsageError("say what to check: --placement")
     report = PlacementReport(lines_max)
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         topology = await client.bookies.topology()
 
         async def graded(ledger_id: int) -> GradedLedger | None:

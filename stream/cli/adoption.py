@@ -32,7 +32,7 @@ async def lost(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUT
         if done % _REPORT_IDS == 0:
             remark(f"asked for {done} of {count} ledgers")
 
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         found = await find_lost_ledgers(client, report)
         rows = [await _row(client, each) for each in found]
     output.show_list(rows, title="lost ledgers", none="no ledger is lost")

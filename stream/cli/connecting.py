@@ -35,7 +35,8 @@ async def connect(
         streams = (name.stream,)
     elif isinstance(name, StreamNames):
         streams = StreamPatterns(name.streams).names
-    async with Namespace.connect(cluster.uri, wanted) as namespace:
+    connecting = Namespace.connect(cluster.uri, wanted, options=cluster.options)
+    async with connecting as namespace:
         try:
             yield namespace
         except NoSuchNamespace as error:

@@ -59,7 +59,7 @@ async def janitor(
 
     reopen_log = open_log(os.environ, level="warning")
     age_ms = int(sink_orphan_hours * 3_600_000)
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         if once:
             reports = await sweep(client, sink_orphan_age_ms=age_ms, trust_clock=trust_clock)
             rows = [{"namespace": name, **asdict(report)} for name, report in reports.items()]

@@ -63,7 +63,7 @@ async def create(
     from ledger.client import LedgerClient
     from stream.namespace import create_namespace
 
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         with usage():
             created = await create_namespace(client, name, **policy.given())
         await _warn_of_too_few_bookies(client, created)
@@ -76,7 +76,7 @@ async def list_all(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = 
     from ledger.client import LedgerClient
     from stream.namespace import Namespace, list_namespaces
 
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         listed = [
             {"namespace": name, "streams": len(await Namespace(client, name).list_streams())}
             for name in await list_namespaces(client)
@@ -212,7 +212,7 @@ async def delete(
     from stream.errors import NoSuchNamespace
     from stream.namespace import delete_namespace
 
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         try:
             await delete_namespace(client, name, purge=purge)
         except NoSuchNamespace as error:

@@ -55,7 +55,7 @@ async def list_all(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = 
     from ledger.client import LedgerClient
     from stream.store.sinks import find_sink, list_sinks
 
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         found = [await find_sink(client.store, each) for each in await list_sinks(client.store)]
     facts = [_facts(sink) for sink in found if sink is not None]
     output.show_list(facts, title="sinks", none="no sink has committed anything")
@@ -69,7 +69,7 @@ async def show(
     from ledger.client import LedgerClient
     from stream.store.sinks import read_sink
 
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         found = await read_sink(client.store, sink)
     rows = [
         {
@@ -111,7 +111,7 @@ async def reset(
     from ledger.client import LedgerClient
     from stream.store.sinks import reset_sink
 
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         await reset_sink(client.store, sink, batch, client.now_ms())
     output.report({"sink": sink, "batch": batch}, f"sink {sink} continues behind batch {batch}")
 
@@ -146,7 +146,7 @@ async def forget(
     if (sink is None) == (older_than is None):
         raise UsageError("name a sink, or say --older-than how long for all such sinks")
     forgotten = []
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         if sink is not None:
             await forget_sink(client.store, sink)
             forgotten.append(sink)

@@ -65,10 +65,10 @@ async def status(
 
     with usage():
         lag_ms_max = None if lag_max is None else parse_duration_ms(lag_max)
-    uri = cluster.uri
+    uri, options = cluster.uri, cluster.options
     observed = Observed()
     try:
-        async with LedgerClient.connect(uri) as client:
+        async with LedgerClient.connect(uri, options=options) as client:
             await _observe(client, observed, ledgers_max=ledgers_max, streams_max=streams_max)
     except* MetadataUnavailable as group:
         observed.metadata_problem = str(_first(group))
@@ -185,7 +185,7 @@ async def _observe_bookies(client: LedgerClient, observed: Observed) -> None:
     infos = {**readable, **writable}
 
     async def ask_report(bookie: str) -> None:
-        in_repair[bookie] = await _ledgers_in_repair(bookie, infos[bookie], observed)
+        in_repair[bookie] = await _ledgers_in_repair(client, bookie, infos[bookie], observed)
 
     await _for_each([name for name, info in infos.items() if info.http is not None], ask_report)
     for bookie, state in sorted(states.items()):
@@ -203,12 +203,14 @@ async def _observe_bookies(client: LedgerClient, observed: Observed) -> None:
         )
 
 
-async def _ledgers_in_repair(bookie: str, info: BookieInfo, observed: Observed) -> int | None:
+async def _ledgers_in_repair(
+    client: LedgerClient, bookie: str, info: BookieInfo, observed: Observed
+) -> int | None:
     from ledger.cli.http_client import ask
     from ledger.errors import LedgerError
 
     try:
-        report = await ask(bookie, info, _REPORT_PATH)
+        report = await ask(bookie, info, _REPORT_PATH, options=client.options)
         return sum(int(one["ledgers_in_limbo"]) for one in report["ledger_directories"])
     except LedgerError as error:
         observed.problems.append(str(error))

@@ -204,7 +204,7 @@ async def list_streams(
     from stream.namespace import Namespace, list_namespaces
 
     facts: list[dict[str, Any]] = []
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         for each in await list_namespaces(client) if namespace is None else [namespace]:
             streams = Namespace(client, each)
             listed = [StreamName(each, stream) for stream in await streams.list_streams()]

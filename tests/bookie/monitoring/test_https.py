@@ -13,7 +13,6 @@ from ledger.cli.http_client import ask
 from ledger.errors import BookieUnavailable
 from ledger.metastore.bookies import BookieInfo
 from ledger.options import ClientOptions
-from ledger.runtime.certificates import client_tls
 from tests.bookie.monitoring.test_http import Client
 from tests.certificates import Authority
 from tests.real_cluster import real_cluster
@@ -36,9 +35,9 @@ async def test_over_tls_only_tls_is_answered(tmp_path: Path) -> None:
         info = BookieInfo("127.0.0.1", 1, http=address, is_http_encrypted=True)
         options = ClientOptions(metadata_tls=True, tls_ca_file=str(authority.file))
         with trio.fail_after(30):
-            answer = await ask("b1", info, "/healthz", tls=client_tls(options))
+            answer = await ask("b1", info, "/healthz", options=options)
             assert answer == {"status": "writable"}
             with pytest.raises(BookieUnavailable, match="certificate is not accepted"):
-                await ask("b1", info, "/healthz", tls=client_tls(ClientOptions()))
+                await ask("b1", info, "/healthz", options=ClientOptions())
             assert await Client(address).send(b"GET /healthz HTTP/1.1\r\n\r\n") == b""
         nursery.cancel_scope.cancel()

@@ -10,7 +10,9 @@ import pytest
 from ledger.cli import context_commands, output
 from ledger.cli.contexts import Contexts, contexts_file, read_contexts, write_contexts
 from ledger.cli.output import ClusterOption, OutputOption, UsageError
+from ledger.credentials import Credentials, Secret
 from ledger.errors import InvalidArgument, MetadataUnavailable
+from ledger.options import ClientOptions
 
 PROD = "zk://zk1:2181,zk2:2181/ledgers"
 LOCAL = "sqlite:///var/lib/cluster.db"
@@ -111,3 +113,41 @@ def test_a_damaged_file_is_named_with_the_cure(text: str) -> None:
     with pytest.raises(InvalidArgument, match=r"contexts\.json has no contexts.*Cure: delete it"):
         read_contexts()
     assert ClusterOption(cluster=LOCAL).uri == LOCAL
+
+
+def test_the_option_precedes_the_variables_and_those_the_file_of_the_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "ann.toml"
+    file.write_text('user = "ann"\npassword = "x"\n')
+    file.chmod(0o600)
+    assert ClusterOption().options == ClientOptions()
+    context_commands.add("prod", PROD, credentials=str(file), output=JSON)
+    context_commands.add("local", LOCAL, output=JSON)
+    assert ClusterOption().options == ClientOptions(credentials_file=str(file))
+    assert ClusterOption(cluster=LOCAL).options == ClientOptions()
+    monkeypatch.setenv("LEDGERSTREAM_CONTEXT", "local")
+    assert ClusterOption().options == ClientOptions()
+    monkeypatch.setenv("LEDGERSTREAM_TOKEN", "a.b.c")
+    assert ClusterOption().options.credentials == Credentials(token=Secret("a.b.c"))
+    monkeypatch.setenv("LEDGERSTREAM_USER", "bob")
+    with pytest.raises(UsageError, match="a token names its user itself"):
+        ClusterOption().options  # noqa: B018 - it raises
+    monkeypatch.delenv("LEDGERSTREAM_TOKEN")
+    monkeypatch.setenv("LEDGERSTREAM_PASSWORD", "y")
+    bob = Credentials(user="bob", password=Secret("y"))
+    assert ClusterOption().options.credentials == bob
+    monkeypatch.setenv("LEDGERSTREAM_CREDENTIALS", "/of/the/variable")
+    assert ClusterOption().options.credentials_file == "/of/the/variable"
+    assert ClusterOption(credentials="/of/it").options.credentials_file == "/of/it"
+    context_commands.remove("prod", output=JSON)
+    assert read_contexts().credentials == {}
+
+
+def test_a_file_of_credentials_is_checked_when_it_is_saved(tmp_path: Path) -> None:
+    file = tmp_path / "ann.toml"
+    file.write_text('user = "ann"\npassword = "x"\n')
+    file.chmod(0o644)
+    with pytest.raises(UsageError, match="others can read or change the secret in it"):
+        context_commands.add("prod", PROD, credentials=str(file), output=JSON)
+    assert read_contexts() == Contexts()
