@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ledger.core.authentication.names import CERTIFICATE, MECHANISMS, TOKEN
+from ledger.core.authentication.names import MECHANISMS, TOKEN
 from ledger.errors import InvalidArgument
+from ledger.options import ClientOptions
 from ledger.runtime.config import setting
 
 
@@ -78,12 +79,11 @@ class AuthenticationSettings:
         if not self.token_user_claim:
             raise InvalidArgument("token_user_claim is empty, must name a claim like sub")
 
+    def client_options(self) -> ClientOptions:
+        """Returns the options of the clients by which the bookie copies ledgers."""
+        return ClientOptions(credentials_file=self.credentials_file)
+
     @property
     def is_authentication_on(self) -> bool:
         """Whether clients must prove who they are, or may."""
         return bool(self.authentication_mechanisms)
-
-    @property
-    def takes_passwords(self) -> bool:
-        """Whether one of the mechanisms is by the password of a user."""
-        return bool(set(self.authentication_mechanisms) - {TOKEN, CERTIFICATE})

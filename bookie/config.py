@@ -27,7 +27,6 @@ from bookie.tls_settings import TlsSettings
 from ledger.core.placement.topology import Location
 from ledger.errors import InvalidArgument
 from ledger.metastore import ledgers_root
-from ledger.options import ClientOptions
 from ledger.runtime.config import load_settings, setting
 
 KIB = 1024
@@ -37,16 +36,9 @@ DIRECTORIES_MAX = 64
 directory has caches and open files."""
 WILDCARD_HOSTS = ("0.0.0.0", "::", "")
 KNOWN_ELSEWHERE = (
-    "cluster",
-    "context",
-    "credentials",
-    "user",
-    "password",
-    "token",
-    "log_level",
-    "log_format",
-    "log_file",
-)
+    "cluster", "context", "credentials", "user", "password", "token",
+    "log_level", "log_format", "log_file",
+)  # fmt: skip
 """Names in the environment (LEDGERSTREAM_CLUSTER) that are no settings of a bookie."""
 
 
@@ -305,11 +297,6 @@ class BookieConfig(
         root = self.ledgers_root
         if not root.startswith("/") or root.endswith("/"):
             raise InvalidArgument(f"metadata_root is {self.metadata_root!r}, must be like /ledgers")
-
-    def client_options(self) -> ClientOptions:
-        """Returns the options of the clients by which the bookie copies ledgers. Raises
-        InvalidArgument."""
-        return ClientOptions(credentials_file=self.credentials_file)
 
     @property
     def ledgers_root(self) -> str:

@@ -45,7 +45,7 @@ class Secret:
         return hmac.compare_digest(self._text.encode(), other._text.encode())
 
     def __hash__(self) -> int:
-        return hash(self._text)
+        return 1  # the hash of a text would say something about it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

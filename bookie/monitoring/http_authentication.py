@@ -28,10 +28,10 @@ OPEN_PATHS: Final = frozenset({"/heartbeat", "/healthz", "/api/v1/bookie/is_read
 
 
 class Authenticated:
-    """Middleware that lets in who proves who it is.
+    """Middleware that admits requests with the credentials of a user.
 
-    `find` returns the bookie's authenticator, None while the bookie does not serve yet: then nobody
-    is let in. `mechanisms` are those of its settings.
+    `find` returns the bookie's authenticator, None while the bookie does not serve yet: then no
+    request is admitted. `mechanisms` are those of its settings.
     """
 
     def __init__(

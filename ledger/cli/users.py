@@ -51,8 +51,8 @@ async def create(
     password_file
         A file with the password, - for standard input. Without it the terminal is asked.
     digest_md5
-        Store what DIGEST-MD5 needs, too, for Apache's clients. It is as good as the password: who
-        can read the metadata can log in as this user.
+        Store what DIGEST-MD5 needs, too, for Apache's clients. It is as good as the password:
+        a reader of the metadata can log in as this user.
     """
     from ledger.metastore import open_store
     from ledger.metastore.users import UserStore

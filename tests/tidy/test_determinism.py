@@ -20,6 +20,7 @@ REAL_SIDES = {
     "bookie/cli/bookie.py": "composition root",
     "bookie/cli/directories.py": "composition root, for a bookie that is stopped",
     "ledger/cli/http_client.py": "called by commands, in a thread",
+    "bookie/monitoring/http_authentication.py": "part of the same: hashes passwords in a thread",
     "bookie/monitoring/http.py": "real sockets, beside the bookie; loads libraries in a thread",
     "bookie/process.py": "composition root of one bookie process, with its C library's memory",
     "bookie/standalone/cluster.py": "composition root: starts processes",

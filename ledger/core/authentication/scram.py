@@ -39,7 +39,7 @@ _NUMBER = re.compile(r"[1-9][0-9]{0,8}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class ScramVerifier:
-    """What a server keeps of a password. Only the salt and the iterations are told to a client."""
+    """What a server keeps of a password. A client learns the salt and the iterations only."""
 
     salt: bytes
     iterations: int

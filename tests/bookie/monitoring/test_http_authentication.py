@@ -1,4 +1,4 @@
-"""Who is answered over HTTP, and what is shown to everybody."""
+"""Which requests are answered over HTTP, and what is shown to everybody."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from ledger.core.authentication.names import SCRAM_SHA_256
 from ledger.metastore.memory import MemoryStore
@@ -54,36 +52,33 @@ async def test_a_user_or_a_token_is_answered(tmp_path: Path) -> None:
             assert (await ask(client, "/metrics", right)).status == 200
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        None,
-        basic("ann", "haddock"),
-        basic("bob", "swordfish"),
-        basic("a/b", "x"),
-        basic("ann", "")[:-2],
-        "Basic !",
-        "Basic",
-        f"Bearer {token(OTHER)}",
-        "Bearer",
-        "Bearer a b",
-        "Digest x",
-        "",
-    ],
-)
-async def test_all_others_see_the_health_alone(tmp_path: Path, given: str | None) -> None:
+WRONG = [
+    None,
+    basic("ann", "haddock"),
+    basic("bob", "swordfish"),
+    basic("a/b", "x"),
+    basic("ann", "")[:-2],
+    "Basic !",
+    "Basic",
+    f"Bearer {token(OTHER)}",
+    "Bearer",
+    "Bearer a b",
+    "Digest x",
+    "",
+]
+
+
+async def test_all_others_see_the_health_alone(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (_, client):
-        for method, path in (
-            ("GET", INFO),
-            ("PUT", "/api/v1/bookie/gc"),
-            ("PUT", "/api/v1/bookie/state/readonly"),
-        ):
-            refused = await ask(client, path, given, method)
+        for given in WRONG:
+            refused = await ask(client, INFO, given)
             assert refused.status == 401
             assert refused.json == {"error": "the credentials are missing or wrong"}
             assert "www-authenticate" in refused.headers
+        for path in ("/api/v1/bookie/gc", "/api/v1/bookie/state/readonly"):
+            assert (await ask(client, path, None, "PUT")).status == 401
         for path in ("/heartbeat", "/healthz", "/api/v1/bookie/is_ready"):
-            assert (await ask(client, path, given)).status == 200
+            assert (await ask(client, path, None)).status == 200
 
 
 async def test_anonymous_clients_may_be_allowed(tmp_path: Path) -> None:

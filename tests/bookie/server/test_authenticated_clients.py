@@ -1,0 +1,70 @@
+"""Clients with certificates, with credentials in their options, and without any."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from ledger.core.authentication.names import SCRAM_SHA_256
+from ledger.errors import Status, Unauthorized
+from ledger.wire.messages import ResponseBody
+from tests.bookie.server.test_authentication import PASSWORD, guarded, raw, server_side
+from tests.bookie.server.test_server import add
+
+
+async def test_a_certificate_is_an_identity(tmp_path: Path, monkeypatch: Any) -> None:
+    async def of(name: str | None) -> ResponseBody | None:
+        found = None if name is None else SimpleNamespace(common_name=name)
+        monkeypatch.setattr(
+            "ledger.runtime.network.TcpTransport.peer_certificate", found, raising=False
+        )
+        async with raw(cluster, 2) as peer:
+            answer = await peer.ask(add(7, 0))
+            who.append(server_side(cluster).principal)
+            return answer
+
+    who: list[str] = []
+    async with guarded(tmp_path, "CERTIFICATE", SCRAM_SHA_256) as cluster:
+        for name, status in (
+            ("bookie-1.example.com", Status.OK),
+            (None, Status.UNAUTHORIZED),
+            ("odd name", Status.UNAUTHORIZED),
+            ("anonymous", Status.UNAUTHORIZED),
+        ):
+            answer = await of(name)
+            assert answer is not None
+            assert answer.status is status
+    assert who == ["bookie-1.example.com", "anonymous", "anonymous", "anonymous"]
+
+
+@pytest.mark.parametrize("wire_version", [2, 3])
+async def test_a_client_authenticates_all_its_connections(
+    tmp_path: Path, wire_version: int
+) -> None:
+    async with (
+        guarded(tmp_path) as cluster,
+        cluster.client(credentials=PASSWORD, wire_version=wire_version) as client,
+    ):
+        made = client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        async with made as writer:
+            await writer.append_many([b"%d" % n for n in range(300)])
+        async with client.open_ledger(writer.ledger_id) as reader:
+            assert len(await reader.read(0, 299)) == 300
+        server = cluster.bookies[0].server
+        assert server is not None
+        assert {one.principal for one in server._connections} == {"ann"}
+        assert server.authenticator is not None
+        assert server.authenticator.counts.succeeded == server.statistics().connections_accepted
+
+
+async def test_a_client_without_credentials_is_told_what_is_missing(tmp_path: Path) -> None:
+    async with (
+        guarded(tmp_path) as cluster,
+        cluster.client(ensemble_change_timeout_s=0.3) as client,
+    ):
+        writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        with pytest.raises(Unauthorized, match="requires authentication"):
+            await writer.append(b"x")

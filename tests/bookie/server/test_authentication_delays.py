@@ -1,0 +1,192 @@
+"""Failures cost a peer time, nobody else any, and a bookie no memory: in virtual time."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from bookie.server.authentication import (
+    USER_FRESH_S,
+    USERS_CACHED_MAX,
+    Authenticator,
+    Users,
+)
+from bookie.testing.scheduler import run_simulated
+from ledger.core.authentication import scram
+from ledger.core.authentication.names import SCRAM_SHA_256
+from ledger.credentials import Credentials, Secret
+from ledger.errors import BookieUnavailable, MetadataUnavailable, Unauthorized
+from ledger.metastore.users import User
+from tests.bookie.server.simulated_server import SimulatedServer, run_server
+from tests.bookie.server.test_authentication import (
+    ANN,
+    MECHANISMS,
+    PASSWORD,
+    VERIFIERS,
+    source,
+    unwrapped,
+)
+from tests.bookie.server.test_server import SETTINGS
+from tests.real_cluster import real_cluster
+
+
+def authenticator(*mechanisms: str, store: Any = None) -> Authenticator:
+    class Known:
+        async def read(self, name: str) -> User | None:
+            return ANN if name == "ann" else None
+
+    return Authenticator(
+        mechanisms=frozenset(mechanisms or MECHANISMS),
+        anonymous_allowed=False,
+        users=Users(store or Known()),
+        cluster_secret=b"secret",
+        tokens=None,
+        rng=random.Random(3),
+    )
+
+
+async def attempt(bookie: SimulatedServer, name: str, password: str, user: str = "ann") -> bool:
+    """Returns whether a client at the address `name` gets in."""
+    who = source(Credentials(user=user, password=Secret(password)))
+    try:
+        with unwrapped():
+            async with bookie.peer(name, 3, who):
+                return True
+    except (Unauthorized, BookieUnavailable):
+        return False
+
+
+def test_each_failure_costs_the_peer_more_time_and_nobody_else_any() -> None:
+    async def scenario(bookie: SimulatedServer) -> list[float]:
+        took = []
+        for _ in range(5):
+            began_at = trio.current_time()
+            assert not await attempt(bookie, "mallory", "guess")
+            took.append(trio.current_time() - began_at)
+        began_at = trio.current_time()
+        assert await attempt(bookie, "home of ann", "swordfish")
+        assert await attempt(bookie, "mallory", "guess", user="bob") is False
+        assert trio.current_time() - began_at < 0.2
+        return took
+
+    took = run_server(scenario, authenticator=authenticator())
+    assert [round(seconds * 2) / 2 for seconds in took] == [0, 0, 0, 0.5, 1]
+
+
+def test_attempts_in_parallel_are_looked_at_one_after_the_other() -> None:
+    guarding = authenticator()
+
+    async def scenario(bookie: SimulatedServer) -> None:
+        async with trio.open_nursery() as nursery:
+            for number in range(200):
+                nursery.start_soon(attempt, bookie, "mallory", f"guess {number}")
+
+    run_server(scenario, authenticator=guarding)
+    assert guarding.counts.failed <= 12
+    assert guarding.counts.failed + guarding.counts.unseen <= 200
+    assert len(guarding.attempts) == 2
+
+
+def test_a_flood_of_failures_takes_no_more_memory() -> None:
+    guarding = authenticator()
+
+    async def main(_: object) -> None:
+        for number in range(30_000):
+            guarding.failed(f"10.{number >> 8}.{number & 255}.1:9", "x", "ann", Unauthorized("no"))
+
+    run_simulated(main, 1, time_limit_s=100)
+    assert len(guarding.attempts) == 10_000
+
+
+class Outage:
+    """A store of users that can be reached or not."""
+
+    def __init__(self) -> None:
+        self.is_up = True
+        self.users = {"ann": ANN}
+        self.reads = 0
+
+    async def read(self, name: str) -> User | None:
+        self.reads += 1
+        if not self.is_up:
+            raise MetadataUnavailable("out of reach")
+        return self.users.get(name)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_without_the_metadata_known_users_get_in_and_others_are_not_refused(version: int) -> None:
+    store = Outage()
+    guarding = authenticator(store=store)
+
+    async def scenario(bookie: SimulatedServer) -> None:
+        async with bookie.peer("ann", version, source(PASSWORD)):
+            pass
+        await trio.sleep(USER_FRESH_S * 100)
+        store.is_up = False
+        async with bookie.peer("ann", version, source(PASSWORD)):
+            pass
+        bob = Credentials(user="bob", password=Secret("x"))
+        with pytest.raises(BookieUnavailable, match="cannot look up users now"), unwrapped():
+            async with bookie.peer("bob", version, source(bob)):
+                pass
+
+    run_server(scenario, authenticator=guarding)
+    assert guarding.counts.put_off == 1
+    assert guarding.counts.failed == 0
+
+
+def test_a_deleted_user_is_refused_soon_and_users_cost_few_reads() -> None:
+    store = Outage()
+
+    async def scenario(bookie: SimulatedServer) -> None:
+        for _ in range(50):
+            assert await attempt(bookie, "ann", "swordfish")
+        assert store.reads <= 4
+        del store.users["ann"]
+        await trio.sleep(USER_FRESH_S + 1)
+        assert not await attempt(bookie, "ann", "swordfish")
+
+    run_server(scenario, authenticator=authenticator(store=store))
+
+
+def test_names_that_are_guessed_take_no_more_memory() -> None:
+    users = Users(Outage())  # type: ignore[arg-type]
+
+    async def main(_: object) -> None:
+        for number in range(USERS_CACHED_MAX + 500):
+            assert await users.read(f"user{number}") is None
+
+    run_simulated(main, 1, time_limit_s=100)
+    assert len(users._known) == USERS_CACHED_MAX
+
+
+async def test_the_secret_of_the_cluster_is_the_same_at_all_bookies(tmp_path: Path) -> None:
+    secrets = []
+    settings: dict[str, Any] = {**SETTINGS, "authentication_mechanisms": MECHANISMS}
+    async with real_cluster(tmp_path, 2, **settings) as cluster:
+        for bookie in cluster.bookies.values():
+            assert bookie.server is not None
+            assert bookie.server.authenticator is not None
+            secrets.append(bookie.server.authenticator._cluster_secret)
+    assert secrets[0] == secrets[1]
+    assert len(secrets[0]) == 32
+
+
+async def test_an_unknown_user_causes_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The made-up verifier is computed for every user, so that the time says nothing."""
+    computed: list[str] = []
+    real = scram.made_up_verifier
+
+    def counted(mechanism: str, user: str, secret: bytes) -> scram.ScramVerifier:
+        computed.append(user)
+        return real(mechanism, user, secret)
+
+    monkeypatch.setattr(scram, "made_up_verifier", counted)
+    guarding = authenticator()
+    found = [await guarding.verifier(SCRAM_SHA_256, name) for name in ("ann", "nobody", "a b")]
+    assert computed == ["ann", "nobody", "a b"]
+    assert found[0] == VERIFIERS[SCRAM_SHA_256]
