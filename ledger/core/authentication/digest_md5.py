@@ -45,7 +45,7 @@ class DigestMd5Server:
         ).encode()
 
     def user(self, response: bytes) -> str:
-        """Returns the user who wants to log in."""
+        """Returns the user as which the client logs in."""
         answer = _directives(response)
         expected = {
             "realm": self._realm,

@@ -155,7 +155,7 @@ class ScramServer:
         self._verifier: ScramVerifier | None = None
 
     def user(self, client_first: bytes) -> str:
-        """Returns the user who wants to log in."""
+        """Returns the user as which the client logs in."""
         text = _text(client_first)
         if not text.startswith(("n,", "y,")):
             raise Unauthorized("the client asks for channel binding, or speaks another mechanism")
