@@ -16,6 +16,7 @@ import trio
 
 from ledger.client import LedgerClient
 from ledger.core.entry import DigestType, Entry
+from ledger.core.permissions import STREAM_TAG as STREAM_TAG
 from ledger.errors import (
     InvalidArgument,
     LedgerError,
@@ -60,8 +61,6 @@ _LEDGER_SETTINGS = (
 )  # fmt: skip
 
 APPLICATION_TAG = "application"
-STREAM_TAG = "ledgerstream.stream"
-"""Custom metadata of every ledger of a stream, so that an orphan can be found."""
 SINK_TAG = "ledgerstream.sink"
 """Custom metadata of a ledger that a task makes for a batch of a sink: see core/sinks.py."""
 
