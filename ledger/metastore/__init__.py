@@ -17,6 +17,7 @@ that importing it needs no driver's dependencies.
 - `locations`: where bookies are: the table that an operator keeps.
 - `memory`: the driver for a tree in memory.
 - `paths`: the form of paths and ids, and the limits of nodes.
+- `permissions`: the grants of all users.
 - `registration`: keeps one bookie registered.
 - `restores`: histories that were lost when the store was put back to an older state.
 - `underreplication`: which ledgers lack copies, and who copies them.

@@ -35,6 +35,7 @@ COMMANDS: list[tuple[Group, str, str, str]] = [
     (_ADMINISTRATION, "cursor", "stream.cli.cursors:app", "List, show, set, delete."),
     (_ADMINISTRATION, "group", "stream.cli.groups:app", "Consumer groups: list, show, delete."),
     (_ADMINISTRATION, "sink", "stream.cli.sinks:app", "Batches of sinks: list, show, forget."),
+    (_ADMINISTRATION, "permission", "stream.cli.permissions:app", "Who may do what, and why."),
     (_ADMINISTRATION, "retention", "stream.cli.retention:app", "Explain what is dropped, and why."),
     (_ADMINISTRATION, "ledger", "ledger.cli.ledgers:app", "The layer below streams."),
     (_ADMINISTRATION, "autorecovery", "ledger.cli.autorecovery:app", "Heal what lacks copies."),
