@@ -116,6 +116,7 @@ docs: $(STAMP)
 	$(BIN)/python -m tools.docs.metrics
 	$(BIN)/python -m tools.docs.api
 	$(BIN)/python -m tools.docs.spark_options
+	$(BIN)/python -m tools.docs.permissions
 
 faces: $(STAMP)
 	$(BIN)/python -m tools.faces.generate

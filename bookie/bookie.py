@@ -28,6 +28,7 @@ from bookie.data_integrity import LimboRepair, put_in_limbo
 from bookie.disk_monitor import DiskMonitor
 from bookie.draining import Draining
 from bookie.over_replication import OverReplication
+from bookie.server.access import AccessControl
 from bookie.server.authentication import open_authenticator
 from bookie.server.backpressure import BackpressureLimits
 from bookie.server.encryption import ServerTls
@@ -58,6 +59,7 @@ from ledger.metastore.bookies import OUR_SOFTWARE, SOFTWARE_PROPERTY, BookieInfo
 from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.listed_ledgers import ListedLedgers
 from ledger.metastore.locations import LOCATION_PROPERTY
+from ledger.metastore.permissions import Permissions
 from ledger.metastore.registration import TAKEOVER_TIMEOUT_S, Registration
 from ledger.metastore.restores import Restore, RestoreLog, is_protected
 from ledger.metastore.underreplication import UnderreplicationStore
@@ -208,6 +210,10 @@ class Bookie:
         self.registry = BookieRegistry(store, config.ledgers_root)
         self._layout = ClusterAddress.parse(config.metadata_uri).layout
         self.ledgers = LedgerStore(store, config.ledgers_root, layout=self._layout)
+        self.access = (
+            AccessControl(Permissions(store), self.ledgers) if config.permissions else None
+        )
+        """The permissions that it enforces over the wire and over HTTP; None: none."""
         self._restores = RestoreLog(store)
         self._start_count: StartCount | None = None
         self.store = store
@@ -405,6 +411,7 @@ class Bookie:
             peer_limits=config.peer_limits(),
             tls=self._tls,
             authenticator=await self._insist("reading who may authenticate", open_it),
+            access=self.access,
         )
         self.over_replication = OverReplication(
             storage,
@@ -420,6 +427,8 @@ class Bookie:
             nursery.start_soon(storage.run)
             nursery.start_soon(self.disk_monitor.run)
             nursery.start_soon(requests.run)
+            if self.access is not None:
+                await nursery.start(self.access.run)  # so that nobody is refused for a table unread
             nursery.start_soon(self._limbo_repair(storage, requests).run)
             nursery.start_soon(self.server.run, listener, tls_listener)
             nursery.start_soon(self._collect_garbage, storage)

@@ -19,6 +19,7 @@ from bookie.config_sections import (
     BackpressureSettings,
     DiskSettings,
     GarbageSettings,
+    PermissionSettings,
     ReadSettings,
     check_minimums,
 )
@@ -55,6 +56,7 @@ class BookieConfig(
     ConnectionSettings,
     TlsSettings,
     AuthenticationSettings,
+    PermissionSettings,
     AutoRecoverySettings,
 ):
     """All settings of a bookie. Raises InvalidArgument if they are out of range or contradict each

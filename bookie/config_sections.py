@@ -292,6 +292,20 @@ class BackpressureSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PermissionSettings:
+    """Settings of permissions."""
+
+    permissions: bool = setting(
+        False,
+        unit="",
+        apache="",
+        reason="Refuses every request over the wire and over HTTP whose user was not granted the"
+        " role that it needs (`ledgerstream permission grant`). Until users authenticate, all of"
+        " them are `anonymous`.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReadSettings:
     """Settings of reads and their caches."""
 

@@ -9,6 +9,7 @@
 - add_intake: adds from the receive buffer to write cache and journal, and their acks.
 - throttled_adds: adds that wait for capacity.
 - backpressure: limits over all connections.
+- access: whether the peer may do what it requests.
 - requests: carries out requests other than reads.
 - reads: carries out reads.
 - read_scheduler: shares the disks among the reads of all connections.

@@ -7,11 +7,12 @@ the hot loop leaves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from bookie.core.adds import Run, frames_ahead, take_adds
 from bookie.core.caches import SharedSegment
+from bookie.core.ledger_state import LedgerState
 from bookie.server.request_metrics import RequestCounts
 from bookie.storage.bookie_storage import BookieStorage, Shard
 from bookie.storage.journal.journal import CommitGroup
@@ -121,11 +122,14 @@ class AddIntake:
         send: Callable[[bytes], None],
         may_take: Callable[[int], bool],
         make_known: MakeKnown,
+        states: Sequence[dict[int, LedgerState]] | None = None,
     ) -> None:
         """Args:
         send: sends acks to the peer.
         may_take: returns, while `is_careful`, whether adds of a shard are taken many at a time.
         make_known: `Requests.make_known`.
+        states: of each directory, the ledgers to which adds are taken many at a time; None: all
+            that are in memory.
         """
         self.is_careful = False
         """`may_take` decides about each stretch of adds, because some capacity is short."""
@@ -137,6 +141,7 @@ class AddIntake:
         self._send = send
         self._may_take = may_take
         self._make_ledger_known = make_known
+        self._states = [one.states for one in storage.directories] if states is None else states
         self._header = 0
         self._takes_range_acks = False
         self._acks = [_Acks() for _ in storage.journals]
@@ -157,7 +162,7 @@ class AddIntake:
             if self.is_careful and not self._may_take(number):
                 break
             shard = shards[number]
-            directory = shard.directory
+            directory, states = shard.directory, self._states[shard.directory_no]
             segment_no = received.pin(shard)
             acks = self._open_acks(shard)
             runs = acks.runs
@@ -170,7 +175,7 @@ class AddIntake:
                 header,
                 buffer.frame_bytes_max,
                 directory.cache.active,
-                directory.states,
+                states,
                 runs,
                 journals,
                 shard.journal_no,
@@ -189,28 +194,29 @@ class AddIntake:
                 _, first, last = runs[i]
                 entries += last - first + 1
             self._queue(shard, acks, buffer.view[start:stop], entries)
-            if count == 1 and (stop == buffer.end or not self._may_be_new(buffer, directory)):
+            if count == 1 and (stop == buffer.end or not self._may_be_new(buffer, states)):
                 break
         return made_known
 
     @staticmethod
-    def _may_be_new(buffer: ReceiveBuffer, directory: LedgerStorage) -> bool:
-        """Returns whether the stretch may have ended at an add to a ledger not in memory."""
+    def _may_be_new(buffer: ReceiveBuffer, states: Mapping[int, LedgerState]) -> bool:
+        """Returns whether the stretch may have ended at an add to a ledger that is not in
+        `states`."""
         start = buffer.start
         return (
             buffer.end - start >= v2.ADD_BYTES_MIN
-            and v2.ledger_of_add(buffer.segment, start) not in directory.states
+            and v2.ledger_of_add(buffer.segment, start) not in states
         )
 
     def _make_known(self, buffer: ReceiveBuffer) -> int:
         """Loads the ledgers of the adds at the front that are not in memory, up to the first whose
         add is not taken. Returns their number: 0 if the first add needs another treatment."""
-        shards, shard_of = self._shards, self._shard_of
+        shards, shard_of, states = self._shards, self._shard_of, self._states
         new = known = 0
         for ledger_id, entry_id, key in frames_ahead(
             buffer.segment, buffer.start, buffer.end, self._header, buffer.frame_bytes_max
         ):
-            if ledger_id not in shards[shard_of(ledger_id)].directory.states:
+            if ledger_id not in states[shards[shard_of(ledger_id)].directory_no]:
                 if not self._make_ledger_known(ledger_id, entry_id, key):
                     break
                 new += 1

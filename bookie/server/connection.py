@@ -16,7 +16,9 @@ from functools import partial
 
 import trio
 
+from bookie.core.operations import operation_of
 from bookie.core.peers import Peer, Peers
+from bookie.server.access import Access, AccessControl, ConnectionAccess
 from bookie.server.add_intake import AddIntake, ReceivedSegments
 from bookie.server.authentication import AuthSession, answer_when_unknown
 from bookie.server.backpressure import Backpressure, Blocked
@@ -48,7 +50,10 @@ from ledger.wire.messages import (
     AddResponse,
     AuthRequest,
     AuthResponse,
+    BatchReadResponse,
     ErrorResponse,
+    ListEntriesResponse,
+    ReadLacResponse,
     ReadRequest,
     ReadResponse,
     Request,
@@ -70,11 +75,20 @@ _CAREFUL_BYTES_MAX = 64 * 1024
 """Bytes received in one call while capacity for adds is short."""
 _JOINED_REPLIES_BYTES_MAX = 256 * 1024
 """Replies to one chunk are sent in one piece, up to this size."""
+_WITH_DATA = (ReadResponse, BatchReadResponse, ReadLacResponse, ListEntriesResponse)
+"""Responses that are checked again when they were deferred: a right may be gone by then."""
 _FRAMES_PER_SLICE = 500
 """After this number of frames that are examined one by one, other tasks run."""
 _KEPT_BYTES_MAX = 64 << 20
 """Bytes of adds of all connections that wait for capacity or for a disk; while it is exceeded,
 further ones that need a disk are refused."""
+
+_STATUS_OF_ACCESS = {
+    Access.REFUSED: Status.UNAUTHORIZED,
+    # Of an add that was throttled, or a reply that was deferred, before it became unknown again.
+    Access.UNRESOLVED: Status.TOO_MANY_REQUESTS,
+    Access.UNAVAILABLE: Status.TOO_MANY_REQUESTS,
+}
 
 
 class Connection:
@@ -95,10 +109,14 @@ class Connection:
         tls: ServerTls | None = None,
         begins_encrypted: bool = False,
         session: AuthSession | None = None,
+        access: AccessControl | None = None,
     ) -> None:
         """`peer` is this connection in `peers`, over which `watch` watches. `tls`: how it may be
         encrypted; None if never. `begins_encrypted`: with its first byte. `session` authenticates
-        the peer; None: every peer is served."""
+        the peer; None: every peer is served. `access`: what users may do; None: everything."""
+        self._access = None if access is None else ConnectionAccess(access, storage)
+        self._unresolved: int | None = None
+        """The ledger whose namespace must be known before the next request is taken."""
         self._transport = transport
         self.principal = ANONYMOUS
         """The user whose requests these are."""
@@ -124,12 +142,15 @@ class Connection:
         self._received = ReceivedSegments(self._memory.buffer, storage.directories)
         self._is_v2 = False
         self._has_adds = False
-        self._is_refusal_logged = False
+        self._is_refusal_logged = self._is_denial_logged = False
         resume = partial(self._read_scheduler.resume, self)
         self._send_queue = box = SendQueue(
             transport, pressure, peer, on_flushed=resume, on_broken=self.close
         )
-        self._intake = AddIntake(storage, counts, box.send, self._may_take, requests.make_known)
+        writable = None if self._access is None else self._access.writable
+        self._intake = AddIntake(
+            storage, counts, box.send, self._may_take, self._make_known, writable
+        )
         self._throttled = ThrottledAdds(pressure)
         self._releasing: set[int] = set()
         """Shards whose adds are throttled, each with a task that takes or refuses them."""
@@ -304,6 +325,9 @@ class Connection:
             elif self._blocked is not None and pressure.must_wait(self._blocked):
                 waits[Wait.JOURNAL] += 1
                 await pressure.wait_less(self._blocked)
+            elif self._unresolved is not None and self._access is not None:
+                ledger_id, self._unresolved = self._unresolved, None
+                await self._access.resolve(ledger_id)
             else:
                 self._blocked = None
                 return
@@ -337,6 +361,8 @@ class Connection:
         self._counts.chunks += 1
         buffer, intake = received.buffer, self._intake
         taken = 0
+        if self._access is not None:
+            self._access.refresh(self.principal)
         self._is_taking = True
         try:
             # Sending a reply may close it.
@@ -392,6 +418,10 @@ class Connection:
                 return True
         if self._session is not None and not is_replay and not self._is_admitted(request):
             return True
+        if self._access is not None:
+            verdict = self._access.check(self.principal, body)
+            if verdict is not Access.ALLOWED:
+                return self._withhold(request, verdict, is_replay=is_replay)
         if not self.peer.is_proven and not isinstance(body, AuthRequest | StartTlsRequest):
             self._peers.prove(self.peer)
         if self._is_critical and not is_replay:
@@ -435,6 +465,8 @@ class Connection:
             self._reply(request, error_reply(body, status))
         elif self._requests.is_new(body):
             self._intake.take_one(received, at, size, body.ledger_id, body.entry_id)
+            if self._access is not None:
+                self._access.admit(body.ledger_id)
         else:
             self._dispatch(request)
 
@@ -493,6 +525,48 @@ class Connection:
                 self._session = None
             self._reply(request, AuthResponse(Status.OK, body.plugin, payload))
         self._auth_request = None
+
+    # ---- permissions
+
+    def _make_known(self, ledger_id: int, entry_id: int, key: bytes) -> bool:
+        """`Requests.make_known`, for a ledger to which this peer may add."""
+        access = self._access
+        if access is None:
+            return self._requests.make_known(ledger_id, entry_id, key)
+        if not access.check_add(self.principal, ledger_id):
+            return False
+        if not self._requests.make_known(ledger_id, entry_id, key):
+            return False
+        access.admit(ledger_id)
+        return True
+
+    def _withhold(self, request: Request, verdict: Access, *, is_replay: bool) -> bool:
+        """Refuses a request that is not allowed; returns False if it must wait, and all behind it
+        with it, until the namespace of its ledger is known."""
+        body = request.body
+        ledger_id: int | None = getattr(body, "ledger_id", None)
+        if verdict is Access.UNRESOLVED and not is_replay:
+            self._unresolved = ledger_id
+            return False
+        if verdict is Access.REFUSED and not self._is_denial_logged:
+            self._is_denial_logged = True  # once per connection, not for each of a flood
+            _log.warning(
+                "permission denied peer=%s user=%r operation=%r ledger=%s",
+                self._transport.peer,
+                self.principal,
+                operation_of(body).name,
+                ledger_id,
+            )
+        self._reply(request, error_reply(body, _STATUS_OF_ACCESS[verdict]))
+        return True
+
+    def _recheck(self, request: Request, body: ResponseBody) -> ResponseBody:
+        """Returns a deferred response, or the refusal if the peer lost its right meanwhile."""
+        assert self._access is not None
+        verdict = self._access.check(self.principal, request.body)
+        if verdict is Access.ALLOWED:
+            return body
+        return error_reply(request.body, _STATUS_OF_ACCESS[verdict])
 
     # ---- requests
 
@@ -624,6 +698,8 @@ class Connection:
         return self._send_queue.nbytes
 
     def _reply(self, request: Request, body: ResponseBody) -> None:
+        if self._access is not None and not self._is_taking and isinstance(body, _WITH_DATA):
+            body = self._recheck(request, body)
         self._counts.replied(request, body)
         codec = v3 if request.version == 3 else v2
         try:

@@ -13,6 +13,7 @@ import trio
 
 from bookie.core.metrics import Distribution
 from bookie.core.peers import Ending, Peer, PeerLimits, Peers, address_of
+from bookie.server.access import AccessControl
 from bookie.server.authentication import AuthenticationCounts, Authenticator
 from bookie.server.backpressure import Backpressure, BackpressureLimits
 from bookie.server.connection import Connection
@@ -79,10 +80,13 @@ class Server:
         peer_limits: PeerLimits,
         tls: ServerTls | None = None,
         authenticator: Authenticator | None = None,
+        access: AccessControl | None = None,
     ) -> None:
         """`limits` holds for all connections together. `tls` encrypts those that ask for it, and
-        all on the port for TLS. Without `authenticator` every peer is served."""
+        all on the port for TLS. Without `authenticator` every peer is served. `access`: the
+        permissions to enforce; None: everything is allowed to everyone."""
         self.authenticator = authenticator
+        self._access = access
         self._storage = storage
         self._requests = requests
         self._frame_bytes_max = frame_bytes_max
@@ -194,6 +198,7 @@ class Server:
             tls=self.tls,
             begins_encrypted=begins_encrypted,
             session=known.session(transport.peer) if known is not None else None,
+            access=self._access,
         )
         self._watch.wake()
         return connection

@@ -249,7 +249,7 @@ class PermissionTable:
         )
 
     def rights_of(self, user: str) -> Rights:
-        """Returns what a user may do, who need not be known."""
+        """Returns what a user may do; nothing if there is no grant to it."""
         return self._by_user.get(user, NO_RIGHTS)
 
     def granted(self, grants: Iterable[Grant]) -> PermissionTable:

@@ -31,7 +31,7 @@ async def list_namespaces(client: LedgerClient) -> list[str]:
 
 
 async def delete_namespace(client: LedgerClient, name: str, *, purge: bool = False) -> None:
-    """Deletes a namespace without streams.
+    """Deletes a namespace without streams, and what was granted on it by name.
 
     With `purge`, streams in its trash are deleted permanently first. Raises NoSuchNamespace;
     NamespaceNotEmpty while it has streams, or without `purge` anything in its trash.

@@ -7,12 +7,14 @@ change that would drop data is made only if the caller allows it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any, TypedDict, Unpack, cast
 
 from ledger.client import LedgerClient
-from ledger.errors import InvalidArgument, MetadataConflict
+from ledger.errors import InvalidArgument, MetadataConflict, MetadataCorrupt
+from ledger.metastore.permissions import Permissions
 from ledger.units import duration_text, parse_size_bytes, size_text
 from stream.core.arguments import Duration, Size, to_duration_ms
 from stream.core.metadata.namespaces import NamespaceMetadata
@@ -81,7 +83,7 @@ async def list_namespaces(client: LedgerClient) -> list[str]:
 
 
 async def delete_namespace(client: LedgerClient, name: str, *, purge: bool = False) -> None:
-    """Deletes a namespace without streams.
+    """Deletes a namespace without streams, and what was granted on it by name.
 
     With `purge`, streams in its trash are deleted permanently first. Raises NoSuchNamespace;
     NamespaceNotEmpty while it has streams, or without `purge` anything in its trash.
@@ -95,6 +97,8 @@ async def delete_namespace(client: LedgerClient, name: str, *, purge: bool = Fal
             except NotInTrash:
                 continue
     await store.delete_namespace(name)
+    with suppress(MetadataCorrupt):  # a damaged table grants nothing to a later namespace
+        await Permissions(client.store).forget_namespace(name)
 
 
 def with_settings(namespace: NamespaceMetadata, settings: NamespaceSettings) -> NamespaceMetadata:

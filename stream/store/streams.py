@@ -9,18 +9,10 @@ tombstone there, so that versions never begin again under a late change; its dat
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 
-from ledger.errors import (
-    InvalidArgument,
-    MetadataConflict,
-    MetadataCorrupt,
-    NodeExists,
-    NoSuchLedger,
-    NoSuchNode,
-)
+from ledger.errors import InvalidArgument, MetadataConflict, NodeExists, NoSuchLedger, NoSuchNode
 from ledger.metastore.base import ANY_VERSION, Check, Create, Delete, MetadataStore, Put
-from ledger.metastore.permissions import Permissions
 from stream.core.metadata.format import (
     decode_namespace,
     decode_stream,
@@ -111,7 +103,7 @@ class StreamStore:
 
     async def delete_namespace(self, name: str) -> None:
         """Deletes a namespace without streams, with the cursors, groups and tombstones of deleted
-        ones, and with the permissions on it.
+        ones.
 
         Raises NoSuchNamespace; NamespaceNotEmpty while it has streams, or some in the trash.
         """
@@ -138,8 +130,6 @@ class StreamStore:
             raise no_namespace(name) from None
         except InvalidArgument:
             raise NamespaceNotEmpty(f"namespace {name!r}: a stream was created meanwhile") from None
-        with suppress(MetadataCorrupt):  # a damaged table grants nothing to a later one
-            await Permissions(self._store).forget_namespace(name)
 
     async def _forget_deleted(self, namespace: str) -> None:
         """Removes the nodes of deleted streams if they hold no data."""

@@ -52,6 +52,7 @@ VALUES: dict[str, Any] = {
     "disk_check_interval_ms": 13_009,
     "disk_reserved_bytes": 6_000_011,
     "force_read_only": True,
+    "permissions": True,
     "read_cache_bytes": 10_000_006,
     "read_ahead_bytes": 200_003,
     "read_ahead_entries_max": 4001,

@@ -236,6 +236,7 @@ _PLACES: dict[str, Found] = {
     "disk_usage_low_water_mark": lambda e: e.disk_limits.low_water_ratio,
     "disk_check_interval_ms": lambda e: _one_of(e.looks_s, "disk_check_interval_ms"),
     "disk_reserved_bytes": lambda e: e.bookie.disk_monitor._devices[0].reserve.nbytes,
+    "permissions": lambda e: e.bookie.access is not None,
     "force_read_only": lambda e: e.bookie.disk_monitor.gate.is_read_only,
     "read_cache_bytes": lambda e: e.directory._read_cache.bytes_max * 2,
     "read_ahead_bytes": lambda e: e.directory._reader._ahead._bytes_max,

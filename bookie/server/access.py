@@ -1,0 +1,241 @@
+"""Whether the peer of a connection may do what it requests: permissions, enforced at the bookie.
+
+The table of all grants is followed by one watch per bookie. The namespace of a ledger is read once
+from its metadata, while the connection that asks for it waits; a decision is kept per connection
+and ledger until the table changes, so that nothing is looked up per entry. What cannot be found out
+is refused, with a status by which the client tries again. A refused request must leave no trace in
+the storage, and a peer without any right must not cause a read of the metadata.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections import OrderedDict
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Final
+
+import trio
+
+from bookie.core.ledger_state import LedgerState
+from bookie.core.operations import operation_of
+from bookie.storage.bookie_storage import BookieStorage
+from ledger.core.permissions import (
+    ANONYMOUS,
+    NO_RIGHTS,
+    PermissionTable,
+    Rights,
+    Role,
+    namespace_of_ledger,
+)
+from ledger.errors import InvalidArgument, LedgerError, MetadataCorrupt, NoSuchLedger
+from ledger.metastore.ledgers import LedgerStore
+from ledger.metastore.permissions import Permissions
+from ledger.wire.messages import (
+    AuthRequest,
+    GetBookieInfoRequest,
+    RequestBody,
+    StartTlsRequest,
+)
+
+_log = logging.getLogger(__name__)
+
+NAMESPACES_MAX: Final = 100_000
+"""Ledgers whose namespaces are remembered in a bookie: about 10 MB."""
+DECISIONS_MAX: Final = 20_000
+"""Ledgers per connection and role whose decision is remembered."""
+LOOKUPS_MAX: Final = 16
+"""Reads of ledger metadata for permissions, of all connections, at the same time."""
+LOOKUP_S_MAX: Final = 5.0
+"""How long a request waits for the metadata of its ledger; then it is refused for now."""
+UNKNOWN_S: Final = 1.0
+"""How long a connection remembers that the metadata of a ledger is missing or cannot be read."""
+_UNKNOWN_MAX: Final = 1000
+_RETRY_S: Final = 1.0
+
+
+class Access(enum.Enum):
+    """The answer to the question whether a request may be carried out."""
+
+    ALLOWED = enum.auto()
+    REFUSED = enum.auto()
+    UNRESOLVED = enum.auto()
+    """The namespace of the ledger must be read first: `ConnectionAccess.resolve`."""
+    UNAVAILABLE = enum.auto()
+    """The metadata did not say now: the client may try again."""
+
+
+class AccessControl:
+    """The permissions that one bookie enforces. `run` follows their changes."""
+
+    def __init__(self, permissions: Permissions, ledgers: LedgerStore) -> None:
+        self.generation = 0
+        """Changes with the table."""
+        self.lookups = 0
+        """Reads of ledger metadata that were begun."""
+        self._permissions = permissions
+        self._ledgers = ledgers
+        self._table: PermissionTable | None = None
+        self._namespaces: OrderedDict[int, str | None] = OrderedDict()
+        self._slots = trio.Semaphore(LOOKUPS_MAX)
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Follows the table until cancelled; `task_status` is set when it was read for the first
+        time. Until the metadata can be read again, the last table holds."""
+        while True:
+            try:
+                async with aclosing(self._permissions.watch()) as tables:
+                    async for table in tables:
+                        is_first = self._table is None
+                        self._follow(table)
+                        if is_first:
+                            task_status.started()
+            except LedgerError as error:
+                _log.warning("permissions are not followed cause=%s", error)
+            await trio.sleep(_RETRY_S)
+
+    def _follow(self, table: PermissionTable | MetadataCorrupt) -> None:
+        if isinstance(table, MetadataCorrupt):
+            held = "the last one holds" if self._table is not None else "nobody has any right"
+            _log.error("permissions are damaged, so %s cause=%s", held, table)
+            if self._table is not None:
+                return
+            table = PermissionTable()
+        if table != self._table:
+            self._table = table
+            self.generation += 1
+            _log.info("permissions followed grants=%d", len(table.grants))
+
+    def rights_of(self, user: str) -> Rights:
+        """Returns what a user may do now; nothing before the table was read."""
+        return NO_RIGHTS if self._table is None else self._table.rights_of(user)
+
+    def has_role(self, user: str, role: Role) -> bool:
+        """Returns whether a user has a role on the cluster."""
+        return self.rights_of(user).allows(role)
+
+    def knows(self, ledger_id: int) -> bool:
+        """Returns whether `namespace_of` has the answer."""
+        return ledger_id in self._namespaces
+
+    def namespace_of(self, ledger_id: int) -> str | None:
+        """Returns the namespace of a ledger that this bookie `knows`; None if it has none."""
+        self._namespaces.move_to_end(ledger_id)
+        return self._namespaces[ledger_id]
+
+    async def resolve(self, ledger_id: int) -> Access:
+        """Reads the namespace of a ledger, which never changes. Returns UNRESOLVED once it is
+        known, so that the caller decides; REFUSED if there is no such ledger; UNAVAILABLE if the
+        metadata does not say in time."""
+        with trio.move_on_after(LOOKUP_S_MAX):
+            async with self._slots:
+                if ledger_id in self._namespaces:
+                    return Access.UNRESOLVED
+                self.lookups += 1
+                try:
+                    metadata, _ = await self._ledgers.read(ledger_id)
+                except (NoSuchLedger, InvalidArgument):
+                    return Access.REFUSED
+                except MetadataCorrupt as error:
+                    _log.warning("namespace unknown ledger=%d cause=%s", ledger_id, error)
+                    return Access.REFUSED
+                except LedgerError as error:
+                    _log.info("namespace unknown ledger=%d cause=%s", ledger_id, error)
+                    return Access.UNAVAILABLE
+                self._namespaces[ledger_id] = namespace_of_ledger(metadata.custom)
+                if len(self._namespaces) > NAMESPACES_MAX:
+                    self._namespaces.popitem(last=False)
+                return Access.UNRESOLVED
+        return Access.UNAVAILABLE
+
+
+class ConnectionAccess:
+    """What the peer of one connection may do."""
+
+    def __init__(self, control: AccessControl, storage: BookieStorage) -> None:
+        self._control = control
+        self._storage = storage
+        self._shards = storage.shards
+        self._user = ANONYMOUS
+        self._generation = -1
+        self._rights = NO_RIGHTS
+        self.writable: Sequence[dict[int, LedgerState]] = [{} for _ in storage.directories]
+        """The ledgers of each directory to which adds are taken many at a time."""
+        self._writable_count = 0
+        self._allowed: dict[Role, set[int]] = {Role.READ: set(), Role.WRITE: set()}
+        self._unknown: OrderedDict[int, tuple[float, Access]] = OrderedDict()
+
+    def refresh(self, user: str) -> None:
+        """Forgets the decisions if they were made for another user, or by an older table. To be
+        called once per chunk."""
+        control = self._control
+        if self._generation == control.generation and self._user == user:
+            return
+        self._generation, self._user = control.generation, user
+        self._rights = control.rights_of(user)
+        self._forget_writable()
+        for allowed in self._allowed.values():
+            allowed.clear()
+
+    def check(self, user: str, body: RequestBody) -> Access:
+        """Returns whether a user may do this now."""
+        self.refresh(user)
+        needs = operation_of(body).needs
+        if needs is None:
+            return Access.ALLOWED
+        if isinstance(body, AuthRequest | StartTlsRequest | GetBookieInfoRequest):
+            return Access.ALLOWED if self._rights.allows(needs) else Access.REFUSED
+        return self._check_ledger(needs, body.ledger_id)
+
+    def check_add(self, user: str, ledger_id: int) -> bool:
+        """Returns whether a user may add to a ledger, as far as is known now."""
+        self.refresh(user)
+        return self._check_ledger(Role.WRITE, ledger_id) is Access.ALLOWED
+
+    def _check_ledger(self, role: Role, ledger_id: int) -> Access:
+        allowed = self._allowed[role]
+        if ledger_id in allowed:
+            return Access.ALLOWED
+        rights, control = self._rights, self._control
+        if rights.is_admin:
+            return Access.ALLOWED
+        if ledger_id < 0 or not rights.may_allow_ledger(role):
+            return Access.REFUSED
+        if not control.knows(ledger_id):
+            until, why = self._unknown.get(ledger_id, (0.0, Access.UNRESOLVED))
+            return why if trio.current_time() < until else Access.UNRESOLVED
+        if not rights.allows_ledger(role, control.namespace_of(ledger_id)):
+            return Access.REFUSED
+        if len(allowed) >= DECISIONS_MAX:
+            allowed.clear()
+        allowed.add(ledger_id)
+        return Access.ALLOWED
+
+    def admit(self, ledger_id: int) -> None:
+        """Lets the hot loop take adds to a ledger, which the storage knows: this one was
+        allowed."""
+        if self._writable_count >= DECISIONS_MAX:
+            self._forget_writable()
+        state = self._storage.state(ledger_id)
+        assert state is not None, f"ledger {ledger_id} was known a moment ago"
+        shard = self._shards[self._storage.shard_of(ledger_id)]
+        self.writable[shard.directory_no][ledger_id] = state
+        self._writable_count += 1
+
+    def _forget_writable(self) -> None:
+        for states in self.writable:
+            states.clear()
+        self._writable_count = 0
+
+    async def resolve(self, ledger_id: int) -> None:
+        """Finds out the namespace of a ledger, or remembers for a moment that it is unknown. Not
+        for longer, and for this connection alone: the ledger may be created next."""
+        found = await self._control.resolve(ledger_id)
+        if found is Access.UNRESOLVED:
+            self._unknown.pop(ledger_id, None)
+            return
+        self._unknown[ledger_id] = trio.current_time() + UNKNOWN_S, found
+        self._unknown.move_to_end(ledger_id)
+        if len(self._unknown) > _UNKNOWN_MAX:
+            self._unknown.popitem(last=False)
