@@ -2,7 +2,8 @@
 
 Request bodies are limited, errors are JSON with a cause. No request may change stored entries: a
 PUT starts garbage collection, suspends compaction, makes the bookie read-only, or acts on
-auto-recovery (`autorecovery_http`).
+auto-recovery (`autorecovery_http`). With permissions, each route needs the role that its row in
+`bookie.core.operations` names, on the cluster.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bookie.core.compaction import CompactionKind
+from bookie.core.operations import http_operation
 from bookie.monitoring.autorecovery_http import AutoRecoveryHttp
 from bookie.monitoring.http_authentication import Authenticated
 from bookie.monitoring.http_bodies import EscapedJson, Handler, json_object
@@ -28,9 +30,13 @@ from bookie.monitoring.prometheus import BookieMetrics
 from bookie.monitoring.report import report, without_credentials
 from bookie.monitoring.snapshot import Observer, ServerStatus
 from bookie.server.authentication import Authenticator
+from ledger.core.permissions import ANONYMOUS, Role
 
 _log = logging.getLogger(__name__)
 
+PRINCIPAL = "principal"
+"""Key in the scope of a request: the name of its user, put there by authentication. Without it the
+user is anonymous."""
 _FILE_KINDS = ("journal", "entrylog", "index")
 
 
@@ -70,7 +76,8 @@ class BookieHttp:
             *AutoRecoveryHttp(self._bookie).routes(self._ready),
         ]
         app: ASGIApp = Starlette(
-            routes=routes, exception_handlers={HTTPException: _failed, Exception: _broken}
+            routes=[self._permitted(route) for route in routes],
+            exception_handlers={HTTPException: _failed, Exception: _broken},
         )
         config = self._bookie.config
         if config.is_authentication_on:
@@ -79,6 +86,31 @@ class BookieHttp:
 
     def _authenticator(self) -> Authenticator | None:
         return None if self._bookie.server is None else self._bookie.server.authenticator
+
+    # ---- permissions
+
+    def _permitted(self, route: Route) -> Route:
+        """Returns the route with a check of the user's role before everything else. Raises KeyError
+        for a route without a row in the table of operations."""
+        roles = {method: http_operation(method, route.path).needs for method in route.methods or ()}
+        handler, access = route.endpoint, self._bookie.access
+        if access is None:
+            return route
+
+        async def permitted(request: Request) -> Response:
+            needs = roles[request.method]
+            if needs is not None and not access.is_known:
+                raise HTTPException(503, "the bookie has not read its permissions yet")
+            user = request.scope.get(PRINCIPAL, ANONYMOUS)
+            if needs is not None and not access.has_role(user, needs):
+                _log.warning(
+                    "permission denied user=%r request=%s %s", user, request.method, route.path
+                )
+                raise _denied(user, needs)
+            answer: Response = await handler(request)
+            return answer
+
+        return Route(route.path, permitted, methods=list(route.methods or ()))
 
     # ---- health
 
@@ -250,6 +282,18 @@ async def _switches(request: Request, verb: str) -> dict[CompactionKind, bool]:
             raise HTTPException(400, f"{name[:100]!r} is wrong in the body, which must be {wanted}")
         switches[names[name]] = value
     return switches
+
+
+def _denied(user: str, needs: Role) -> HTTPException:
+    """Returns 401 for a client that may authenticate yet, 403 for one that did."""
+    if user == ANONYMOUS:
+        detail = f"this needs the role {needs.value}, and the request has no credentials"
+        return HTTPException(401, detail, headers={"WWW-Authenticate": "Bearer"})
+    return HTTPException(
+        403,
+        f"user {user} needs the role {needs.value}. Cure: ledgerstream permission grant"
+        f" {user} --role {needs.value}",
+    )
 
 
 async def _failed(_: Request, error: Exception) -> Response:

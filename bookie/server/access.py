@@ -111,6 +111,11 @@ class AccessControl:
         """Returns what a user may do now; nothing before the table was read."""
         return NO_RIGHTS if self._table is None else self._table.rights_of(user)
 
+    @property
+    def is_known(self) -> bool:
+        """Whether the table was read: before that nobody has any right."""
+        return self._table is not None
+
     def has_role(self, user: str, role: Role) -> bool:
         """Returns whether a user has a role on the cluster."""
         return self.rights_of(user).allows(role)

@@ -6,7 +6,7 @@ believed. The bookie's own code reads `Connection.principal` in both cases.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,13 @@ async def connection_of(
         await connection.wait_connected()
         yield connection
         nursery.cancel_scope.cancel()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Returns when `holds` does, which other tasks of the process bring about."""
+    with trio.fail_after(30):
+        while not holds():  # noqa: ASYNC110
+            await trio.sleep(0.001)
 
 
 def metadata_of(ledger_id: int, namespace: str | None) -> LedgerMetadata:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,7 @@ from tests.bookie.server.permitted_cluster import (
     metadata_of,
     named_users,
     permitted_cluster,
+    until,
 )
 from tests.bookie.server.test_server import DIGEST, KEY, add, entry_of
 from tests.real_cluster import RealCluster, now_ms
@@ -201,13 +201,6 @@ async def test_users_without_any_right_and_admins_cause_no_lookup(tmp_path: Path
         async with connection_of(cluster, "reader", 3) as connection:
             await connection.call(add(7, 0), 5.0)  # no ledger could allow it
         assert control.lookups == 0
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    """Returns when `holds` does, which other tasks of the process bring about."""
-    with trio.fail_after(30):
-        while not holds():  # noqa: ASYNC110
-            await trio.sleep(0.001)
 
 
 async def followed(cluster: RealCluster, generation: int) -> None:
