@@ -248,7 +248,8 @@ class EnsembleSender:
         elif status is Status.UNAUTHORIZED:
             self.fail(
                 Unauthorized(
-                    f"{what}: wrong password, or the bookie requires authentication (auth)"
+                    f"{what}: wrong password, or the bookie requires authentication (auth), or"
+                    " the user may not write there (ledgerstream permission explain)"
                 )
             )
         elif status is Status.TOO_MANY_REQUESTS and self._retry_later(bookie, entry_id):
