@@ -31,7 +31,7 @@ from tests.sim.model import Violation
 
 FOLLOW_S = 3.0
 REPLY_S = 1.0
-"""Longest time of a reply on its way."""
+"""Longest time that a reply is in flight."""
 RUN_S = 60.0
 LEDGERS: dict[int, str | None] = {1: "a", 2: "a", 3: "b", 4: "b", 5: None}
 USERS = ("alice", "bob", "mallory")

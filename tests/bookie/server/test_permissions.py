@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,46 @@ async def test_one_lookup_per_ledger_serves_all_entries_and_connections(tmp_path
                     body = add(7, entry_id)
                     assert (await connection.call(body, 5.0)).status is Status.OK
         assert control.lookups == 1
+
+
+async def test_adds_that_are_taken_many_at_a_time_cost_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A budget: per entry there is no check and no lookup, and per chunk one comparison."""
+    calls: Counter[str] = Counter()
+    for name in ("check", "check_add", "admit", "refresh"):
+        method = getattr(access.ConnectionAccess, name)
+
+        def counting(*arguments: Any, name: str = name, method: Any = method) -> Any:
+            calls[name] += 1
+            return method(*arguments)
+
+        monkeypatch.setattr(access.ConnectionAccess, name, counting)
+    async with (
+        permitted_cluster(tmp_path, GRANTS, {7: "a", 8: "a"}) as (cluster, _),
+        connection_of(cluster, "writer", 2) as connection,
+    ):
+        for ledger_id in (7, 8):
+            assert (await connection.call(add(ledger_id, 0), 5.0)).status is Status.OK
+        server, control = cluster.bookies[0].server, cluster.bookies[0].access
+        assert server is not None
+        assert control is not None
+        calls.clear()
+        before = server.statistics()
+        frames = [
+            v2.encode_request(Request(2, 0, add(ledger_id, entry_id)))
+            for entry_id in range(1, 501)
+            for ledger_id in (7, 8)
+        ]
+        connection.send_adds(b"".join(frames))
+        storage = cluster.bookies[0].storage
+        assert storage is not None
+        await until(lambda: storage.last_entry_id(8) == 500)
+        done = server.statistics()
+        assert done.requests.adds - before.requests.adds == 1000
+        assert set(calls) <= {"refresh"}
+        assert calls["refresh"] <= done.chunks - before.chunks
+        assert control.lookups == 2
 
 
 async def test_users_without_any_right_and_admins_cause_no_lookup(tmp_path: Path) -> None:

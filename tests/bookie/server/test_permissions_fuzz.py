@@ -116,8 +116,8 @@ async def attack(address: tuple[str, int], rng: random.Random, version: int) -> 
     frames = [bytearray(codec.encode_request(one)) for one in requests]
     is_spoiled = rng.random() < 0.25
     if is_spoiled:
-        for frame in rng.sample(frames[1:], 5):
-            frame[rng.randrange(4, len(frame))] ^= 1 << rng.randrange(8)
+        for spoiled in rng.sample(frames[1:], 5):
+            spoiled[rng.randrange(4, len(spoiled))] ^= 1 << rng.randrange(8)
     received = ReceiveBuffer()
     answers = 0
     async with await trio.open_tcp_stream(*address) as stream:
