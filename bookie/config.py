@@ -140,7 +140,7 @@ class BookieConfig(
         "127.0.0.1",
         unit="",
         apache="httpServerHost",
-        reason="Address to listen on for HTTP. It has no passwords: a client that reaches it can"
+        reason="Address to listen on for HTTP. Without `permissions` a client that reaches it can"
         " read everything shown there, start garbage collection and decommission bookies.",
     )
     allow_empty_disk: bool = setting(

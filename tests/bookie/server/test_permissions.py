@@ -317,7 +317,6 @@ async def test_a_ledger_can_be_used_as_soon_as_its_metadata_exists(tmp_path: Pat
 async def test_what_the_metadata_does_not_say_is_refused_for_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(access, "UNKNOWN_S", 0.0)
     async with (
         permitted_cluster(tmp_path, GRANTS, {7: "a", 8: "a"}) as (cluster, _),
         connection_of(cluster, "writer", 2) as connection,
