@@ -30,7 +30,8 @@ from bookie.monitoring.prometheus import BookieMetrics
 from bookie.monitoring.report import report, without_credentials
 from bookie.monitoring.snapshot import Observer, ServerStatus
 from bookie.server.authentication import Authenticator
-from ledger.core.permissions import ANONYMOUS, Role
+from ledger.core.authentication.names import ANONYMOUS
+from ledger.core.permissions import Role
 
 _log = logging.getLogger(__name__)
 

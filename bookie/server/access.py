@@ -21,8 +21,8 @@ import trio
 from bookie.core.ledger_state import LedgerState
 from bookie.core.operations import operation_of
 from bookie.storage.bookie_storage import BookieStorage
+from ledger.core.authentication.names import ANONYMOUS
 from ledger.core.permissions import (
-    ANONYMOUS,
     NO_RIGHTS,
     PermissionTable,
     Rights,

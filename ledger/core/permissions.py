@@ -18,8 +18,6 @@ from typing import Final
 
 from ledger.errors import InvalidArgument
 
-ANONYMOUS: Final = "anonymous"
-"""The user of a connection that has not authenticated: a user like any other."""
 STREAM_TAG: Final = "ledgerstream.stream"
 """Key in the custom metadata of every ledger of a stream: "namespace/stream". By it bookies know
 the namespace of a ledger, and janitors find orphans."""

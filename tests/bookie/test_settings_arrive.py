@@ -62,7 +62,7 @@ _TEBIBYTE = 1 << 40
 TLS_FILES = ("tls_certificate_file", "tls_key_file", "tls_key_password_file", "tls_ca_file")
 
 
-def _tls_files(directory: Path) -> dict[str, str]:
+def _tls_files(directory: Path) -> dict[str, Any]:
     """Makes a certificate with an encrypted key."""
     authority = Authority(directory)
     certificate, key = authority.issue("bookie", "127.0.0.3", password=b"secret")

@@ -14,6 +14,7 @@ import dataclasses
 import random
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 
@@ -112,7 +113,7 @@ class Tenants:
                 return name, 3181
 
             connection = BookieConnection(
-                bookie, version, outbox_bytes_max=1 << 20, auth=Named(user)
+                bookie, version, outbox_bytes_max=1 << 20, auth=partial(Named, user)
             )
             async with trio.open_nursery() as nursery:
                 network = self.cluster.network.of(f"{user}-{version}")

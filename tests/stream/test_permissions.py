@@ -11,7 +11,8 @@ import pytest
 
 from bookie.bookie import Bookie
 from ledger.client import LedgerClient
-from ledger.core.permissions import ANONYMOUS, Grant, Role
+from ledger.core.authentication.names import ANONYMOUS
+from ledger.core.permissions import Grant, Role
 from ledger.errors import LedgerError, Unauthorized
 from ledger.metastore.memory import MemoryStore
 from ledger.options import ClientOptions

@@ -17,9 +17,10 @@ import trio
 from bookie.server import server
 from bookie.server.connection import Connection
 from ledger.connection.connection import BookieConnection
+from ledger.core.authentication.names import ANONYMOUS
 from ledger.core.entry import DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata
-from ledger.core.permissions import ANONYMOUS, STREAM_TAG, Grant
+from ledger.core.permissions import STREAM_TAG, Grant
 from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.permissions import Permissions
@@ -72,8 +73,8 @@ async def connection_of(
     async def resolve(_: str) -> tuple[str, int]:
         return cluster.bookies[bookie].address
 
-    auth = None if user == ANONYMOUS else Named(user)
-    connection = BookieConnection("b", version, outbox_bytes_max=1 << 20, auth=auth)
+    named = None if user == ANONYMOUS else Named(user)
+    connection = BookieConnection("b", version, outbox_bytes_max=1 << 20, auth=lambda: named)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.run, TcpNetwork(), resolve, 5.0)
         await connection.wait_connected()

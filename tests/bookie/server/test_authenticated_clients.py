@@ -55,7 +55,7 @@ async def test_a_client_authenticates_all_its_connections(
             assert len(await reader.read(0, 299)) == 300
         server = cluster.bookies[0].server
         assert server is not None
-        assert {one.principal for one in server._connections} == {"ann"}
+        assert {one.principal for one in server._connections.values()} == {"ann"}
         assert server.authenticator is not None
         assert server.authenticator.counts.succeeded == server.statistics().connections_accepted
 

@@ -39,7 +39,6 @@ from ledger.wire.messages import (
     ReadResponse,
     Request,
     RequestBody,
-    ResponseBody,
     StartTlsRequest,
     StartTlsResponse,
     WriteLacRequest,
@@ -110,7 +109,7 @@ def server_side(cluster: RealCluster) -> Connection:
     """The bookie's side of its only connection."""
     server = cluster.bookies[0].server
     assert server is not None
-    (connection,) = server._connections
+    (connection,) = server._connections.values()
     return connection
 
 
@@ -170,8 +169,8 @@ class Raw:
         ]
         await self._stream.send_all(b"".join(frames))
 
-    async def receive(self) -> ResponseBody | None:
-        """Returns the next response, None at the end of the connection."""
+    async def receive(self) -> Any:
+        """Returns the body of the next response, None at the end of the connection."""
         while len(self._received) < 4 or len(self._received) < 4 + self._length:
             try:
                 chunk = await self._stream.receive_some()
@@ -188,7 +187,7 @@ class Raw:
     def _length(self) -> int:
         return int.from_bytes(self._received[:4], "big")
 
-    async def ask(self, body: RequestBody) -> ResponseBody | None:
+    async def ask(self, body: RequestBody) -> Any:
         await self.send(body)
         return await self.receive()
 

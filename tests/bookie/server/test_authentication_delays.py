@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import trio
@@ -20,7 +20,7 @@ from ledger.core.authentication import scram
 from ledger.core.authentication.names import SCRAM_SHA_256
 from ledger.credentials import Credentials, Secret
 from ledger.errors import BookieUnavailable, MetadataUnavailable, Unauthorized
-from ledger.metastore.users import User
+from ledger.metastore.users import User, UserStore
 from tests.bookie.server.simulated_server import SimulatedServer, run_server
 from tests.bookie.server.test_authentication import (
     ANN,
@@ -42,7 +42,7 @@ def authenticator(*mechanisms: str, store: Any = None) -> Authenticator:
     return Authenticator(
         mechanisms=frozenset(mechanisms or MECHANISMS),
         anonymous_allowed=False,
-        users=Users(store or Known()),
+        users=Users(store or cast("UserStore", Known())),
         cluster_secret=b"secret",
         tokens=None,
         rng=random.Random(3),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 import trio
 
-from bookie.server import connection as connections
+from bookie.server.request_metrics import Wait
 from bookie.testing.transport import SimTransport
 from ledger.errors import Status
 from ledger.wire import v2
@@ -153,7 +153,7 @@ def test_unfinished_frames_take_bounded_memory_and_others_go_on() -> None:
             nursery.cancel_scope.cancel()
         statistics = bookie.server.statistics()
         assert statistics.connections == statistics.receive_bytes == 0
-        assert statistics.requests.waits[connections.Wait.FRAMES] > 0
+        assert statistics.requests.waits[Wait.FRAMES] > 0
 
     limit = 1 << 20
     run_server(scenario, peer_limits=LIMITS, receive_bytes_max=limit, frame_bytes_max=300 * KIB)
@@ -190,7 +190,7 @@ def test_memory_that_is_short_costs_one_connection(
             def no_memory(*_: object) -> None:
                 raise MemoryError
 
-            monkeypatch.setattr(connections.v2, "decode_request", no_memory)
+            monkeypatch.setattr(v2, "decode_request", no_memory)
             await send_all(victim, v2.encode_request(Request(2, 0, ReadRequest(7, 0))))
             await trio.sleep(SOON_S)
             assert is_ended(victim)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import random
 from pathlib import Path
 
 import pytest
 
 from ledger.connection.mechanisms import CredentialsProvider, auth_source
-from ledger.core.authentication import scram
 from ledger.core.authentication.names import SCRAM_SHA_256
 from ledger.core.authentication.scram import ScramServer, verifier_of
 from ledger.credentials import Credentials, Secret
@@ -72,14 +72,14 @@ def test_a_file_is_read_again_for_each_connection(
 
 def test_a_password_is_hashed_once_for_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[int] = []
-    real = scram.hashlib.pbkdf2_hmac
+    real = hashlib.pbkdf2_hmac
 
     def counted(name: str, password: bytes, salt: bytes, iterations: int) -> bytes:
         hashed.append(iterations)
         return real(name, password, salt, iterations)
 
     verifier = verifier_of(SCRAM_SHA_256, "swordfish", b"salt", 4096)
-    monkeypatch.setattr(scram.hashlib, "pbkdf2_hmac", counted)
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", counted)
     provider = CredentialsProvider(PASSWORD, rng())
     nonces = set()
     for bookie in ("a", "b", "c"):

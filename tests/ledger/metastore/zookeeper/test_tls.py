@@ -46,9 +46,10 @@ async def ending_tls(authority: Authority, address: str, host: str) -> AsyncIter
             pass
 
     async with trio.open_nursery() as nursery:
-        listeners = await trio.open_ssl_over_tcp_listeners(0, context, host="127.0.0.1")
+        clear = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        listeners = [trio.SSLListener(one, context) for one in clear]
         nursery.start_soon(trio.serve_listeners, serve, listeners)
-        bound = listeners[0].transport_listener.socket.getsockname()[1]
+        bound = clear[0].socket.getsockname()[1]
         yield f"zk://127.0.0.1:{bound}/encrypted/ledgers"
         nursery.cancel_scope.cancel()
 
