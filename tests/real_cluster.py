@@ -68,6 +68,7 @@ class RealCluster:
         self._counts: tuple[int, int] = settings.pop("counts", (1, 1))
         self._scopes: dict[int, tuple[trio.CancelScope, trio.Event]] = {}
         self._ports: dict[int, int] = {}
+        self._clients = 0
 
     async def start(self, number: int) -> str:
         """Starts a bookie, again on the port and directory it had; returns its id."""
@@ -110,12 +111,13 @@ class RealCluster:
 
     @asynccontextmanager
     async def client(self, **options: Any) -> AsyncIterator[LedgerClient]:
+        self._clients += 1
         async with (
             MemoryStore(self.tree, now_ms) as store,
             LedgerClient(
                 store,
                 TcpNetwork(),
-                rng=random.Random(7),
+                rng=random.Random(self._clients),
                 now_ms=now_ms,
                 options=ClientOptions(**options),
             ) as client,

@@ -235,7 +235,7 @@ class Server:
         known = self.authenticator
         counts = AuthenticationCounts() if known is None else known.counts
         return ServerStatistics(
-            connections=len(self._peers),
+            connections=self._pressure.connections,
             connections_accepted=self._accepted,
             connections_refused=self._refused,
             connections_replaced=self._replaced,

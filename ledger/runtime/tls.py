@@ -33,6 +33,7 @@ class TlsTransport:
     """One encrypted connection. Made by `open_tls`."""
 
     __slots__ = (
+        "_failure",
         "_has_more",
         "_incoming",
         "_inner",
@@ -70,6 +71,8 @@ class TlsTransport:
         self._has_more = False
         """Decrypted bytes, or the end, may be read without the transport below."""
         self._is_ended = False
+        self._failure: ssl.SSLError | None = None
+        """What the peer objected to; a send after it would only report that TLS has ended."""
 
     async def handshake(self) -> None:
         """Returns when both sides use the keys they agreed on. Raises ssl.SSLError, OSError,
@@ -112,6 +115,8 @@ class TlsTransport:
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
         """Encrypts and sends `data`, see `Transport.send`."""
+        if self._failure is not None:
+            raise self._failure
         if self._unsent and not self._try_flush():
             raise BlockingIOError(11, "encrypted bytes wait to be sent")
         view = memoryview(data)
@@ -185,6 +190,9 @@ class TlsTransport:
             pass
         except ssl.SSLZeroReturnError:
             self._is_ended = True
+        except ssl.SSLError as error:
+            self._failure = error
+            raise
         if self._outgoing.pending:
             self._answer()
         return done

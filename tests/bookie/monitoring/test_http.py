@@ -348,7 +348,8 @@ async def test_connections_are_few_and_silent_ones_are_ended(
         await trio.testing.wait_all_tasks_blocked(0.05)
         # It takes the place of one that is silent.
         assert (await client.ask("/heartbeat")).body == b"OK\n"
-        assert await held.pop(0).receive_some() == b""
+        async with held.pop(0) as replaced:
+            assert await replaced.receive_some() == b""
         reset = held.pop()
         reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         await trio.aclose_forcefully(reset)

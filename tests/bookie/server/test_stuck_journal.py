@@ -13,6 +13,7 @@ from ledger.core.entry import Digest, DigestType
 from ledger.errors import Status
 from ledger.wire import v2, v3
 from ledger.wire.messages import (
+    AddRequest,
     AddResponse,
     ForceLedgerRequest,
     ReadRequest,
@@ -29,7 +30,7 @@ from tests.bookie.server.simulated_server import (
     run_server,
 )
 from tests.bookie.server.test_deferred_replies import block_journal, connect, released
-from tests.bookie.server.test_server import KEY, add
+from tests.bookie.server.test_server import KEY, add, entry_of
 
 DIGEST = Digest(DigestType.CRC32C)
 QUEUE = 256 * KIB
@@ -45,8 +46,9 @@ def test_a_stuck_journal_accepts_limited_adds_and_a_fence_precedes_the_others() 
     async def scenario(bookie: SimulatedServer) -> None:
         journal = bookie.simulated.storage.journals[0]
         async with bookie.peer("seeder") as peer:
-            await call(peer, add(8, 0))
-            await call(peer, add(9, 0))
+            for ledger_id in (8, 9):
+                entry = entry_of(ledger_id, 0, payload=bytes(2000))  # as the floods send it again
+                await call(peer, AddRequest(ledger_id, 0, KEY, entry))
         unblocked = await block_journal(bookie)
         floods = [Flood(bookie, f"writer-{n}", 8 + n, payload=2000) for n in range(2)]
         fenced: list[ResponseBody] = []
