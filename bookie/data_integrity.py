@@ -83,7 +83,7 @@ async def put_in_limbo(storage: BookieStorage, ledgers: LedgerStore, bookie_id: 
             if metadata is not None and metadata.is_closed:
                 last_ids.setdefault(number, {})[ledger_id] = metadata.last_entry_id
         for number, closed in last_ids.items():
-            await storage.directories[number].closed(closed)
+            await storage.directories[number].history.closed(closed)
         for number in found:
             if storage.directories[number].task.is_due:
                 await storage.directories[number].checkpoint()
@@ -230,7 +230,7 @@ class LimboRepair:
             metadata = await client.ledger_metadata(ledger_id)
             _learn_key(directory, metadata)
             if metadata.is_closed:
-                await directory.closed({ledger_id: metadata.last_entry_id})
+                await directory.history.closed({ledger_id: metadata.last_entry_id})
             fixed = fixed_part(metadata)
             if not metadata.is_closed and self._fetched_to.get(ledger_id) == fixed.last_entry_id:
                 return False

@@ -192,7 +192,7 @@ class OverReplication:
             except (MetadataUnavailable, MetadataCorrupt, BookieIoError) as error:
                 self._failed(report, ledger_id, error)
         try:
-            await directory.closed(last_ids)
+            await directory.history.closed(last_ids)
         except IndexUnreadable as error:
             _log.info("ends of ledgers not recorded cause=%s", error)  # a later pass does
 

@@ -4,6 +4,7 @@
 - connection: one peer; receives, dispatches and replies.
 - peer_watch: ends connections that hold what others need.
 - receive_memory: memory of receive buffers, over all connections.
+- identity: what the peer of one connection has to encrypt and to prove.
 - authentication: who a peer is, by AUTH or its certificate.
 - tokens: which user a token proves.
 - add_intake: adds from the receive buffer to write cache and journal, and their acks.

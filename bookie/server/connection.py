@@ -20,10 +20,9 @@ from bookie.core.operations import operation_of
 from bookie.core.peers import Peer, Peers
 from bookie.server.access import Access, AccessControl, ConnectionAccess
 from bookie.server.add_intake import AddIntake, ReceivedSegments
-from bookie.server.authentication import AuthSession, answer_when_unknown
 from bookie.server.backpressure import Backpressure, Blocked
-from bookie.server.encryption import ServerTls
 from bookie.server.error_replies import error_reply
+from bookie.server.identity import Identity
 from bookie.server.internal_errors import REQUEST_ERRORS, log_connection_closed
 from bookie.server.peer_watch import PeerWatch
 from bookie.server.receive_memory import ReceiveMemory, ReceiveMemoryShort
@@ -33,37 +32,28 @@ from bookie.server.send_queue import SendQueue
 from bookie.server.throttled_adds import THROTTLED_BYTES_MAX, ThrottledAdds
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.yielding import yield_to_threads
-from ledger.core.authentication.names import ANONYMOUS
 from ledger.errors import (
     LedgerError,
-    MetadataUnavailable,
     ProtocolError,
     RemoteProtocolError,
     Status,
-    Unauthorized,
 )
 from ledger.runtime.network import Transport
 from ledger.wire import v2, v3
 from ledger.wire.connection import ReceiveBuffer, is_version_3
 from ledger.wire.messages import (
     AddRequest,
-    AddResponse,
     AuthRequest,
-    AuthResponse,
     BatchReadResponse,
-    ErrorResponse,
     ListEntriesResponse,
     ReadLacResponse,
-    ReadRequest,
     ReadResponse,
     Request,
     RequestRefused,
     Response,
     ResponseBody,
     StartTlsRequest,
-    StartTlsResponse,
 )
-from ledger.wire.v3_forms import REQUEST_OF_TYPE
 
 _log = logging.getLogger(__name__)
 
@@ -106,30 +96,17 @@ class Connection:
         watch: PeerWatch,
         *,
         frame_bytes_max: int,
-        tls: ServerTls | None = None,
-        begins_encrypted: bool = False,
-        session: AuthSession | None = None,
+        identity: Identity,
         access: AccessControl | None = None,
     ) -> None:
-        """`peer` is this connection in `peers`, over which `watch` watches. `tls`: how it may be
-        encrypted; None if never. `begins_encrypted`: with its first byte. `session` authenticates
-        the peer; None: every peer is served. `access`: what users may do; None: everything."""
+        """`peer` is this connection in `peers`, over which `watch` watches. `access`: what users
+        may do; None: everything."""
         self._access = None if access is None else ConnectionAccess(access, storage)
-        self._unresolved: int | None = None
-        """The ledger whose namespace must be known before the next request is taken."""
+        self._unresolved: int | None = None  # the ledger whose namespace must be known first
         self._transport = transport
-        self.principal = ANONYMOUS
-        """The user whose requests these are."""
-        self._session = session
-        self._auth_request: Request | None = None
-        """An AUTH that is to be answered before anything behind it is looked at."""
+        self._identity = identity
         self.peer = peer
-        self._peers = peers
-        self._watch = watch
-        self._tls = tls
-        self._must_encrypt = tls is not None and tls.is_required
-        self._is_first = True
-        self._starts_tls = begins_encrypted
+        self._peers, self._watch = peers, watch
         self._storage = storage
         self._shards = storage.shards
         self._requests = requests
@@ -140,8 +117,7 @@ class Connection:
             storage.segments, pressure, peer, frame_bytes_max=frame_bytes_max
         )
         self._received = ReceivedSegments(self._memory.buffer, storage.directories)
-        self._is_v2 = False
-        self._has_adds = False
+        self._is_v2 = self._has_adds = False
         self._is_refusal_logged = self._is_denial_logged = False
         resume = partial(self._read_scheduler.resume, self)
         self._send_queue = box = SendQueue(
@@ -156,22 +132,23 @@ class Connection:
         """Shards whose adds are throttled, each with a task that takes or refuses them."""
         self._progress = trio.Event()
         """Set when throttled adds were taken or refused, or a read from a disk was answered."""
-        self._waiting_reads = 0
-        self._kept_bytes = 0
-        """Bytes of adds that wait until they are compared with entries on a disk."""
+        self._waiting_reads = self._kept_bytes = self._replies_bytes = 0
+        """Reads from disks, and bytes of adds that are to be compared with entries on one."""
         self._has_unread = False
         """Requests were left in the buffer: too many waited already, or other tasks must run."""
-        self._is_critical = False
+        self._is_critical = self._is_taking = self._is_closed = False
         self._blocked: Blocked | None = None
         """What the next request in the buffer waits for."""
         self._replies: list[bytes] = []
-        self._replies_bytes = 0
-        self._is_taking = False
-        self._is_closed = False
         self._nursery: trio.Nursery | None = None
         self._receiving = trio.CancelScope()
         self._all_durable: trio.Event | None = None
         """Set while the bookie stops, see `drain`."""
+
+    @property
+    def principal(self) -> str:
+        """The user whose requests these are."""
+        return self._identity.user
 
     # ---- receiving
 
@@ -235,8 +212,10 @@ class Connection:
     async def _receive(self) -> None:
         transport, buffer, peer = self._transport, self._received.buffer, self.peer
         while True:
-            if self._auth_request is not None:
-                await self._authenticate(self._auth_request)
+            if self._identity.auth_request is not None:
+                refused = await self._identity.authenticate(self._reply)
+                if refused is not None:
+                    self._log_refusal(refused)
             if self._has_unread:
                 await trio.lowlevel.checkpoint()
             else:
@@ -245,7 +224,7 @@ class Connection:
                 peer.is_reading = False
             await self._wait_capacity()
             yield_to_threads()
-            if self._starts_tls:
+            if self._identity.starts_tls:
                 transport = await self._start_tls()
                 continue
             if self._has_unread:
@@ -300,13 +279,8 @@ class Connection:
             raise RemoteProtocolError(
                 f"{buffer.end - buffer.start} bytes in clear behind the request to start TLS"
             )
-        assert self._tls is not None
-        encrypted = await self._tls.accept(self._transport)
-        if encrypted is None:
-            raise trio.ClosedResourceError("the TLS handshake failed")  # which was logged
-        self._transport = encrypted
+        self._transport = encrypted = await self._identity.start_tls(self._transport)
         self._send_queue.use(encrypted)
-        self._tls, self._must_encrypt, self._starts_tls = None, False, False
         self._has_unread = False
         return encrypted
 
@@ -362,11 +336,11 @@ class Connection:
         buffer, intake = received.buffer, self._intake
         taken = 0
         if self._access is not None:
-            self._access.refresh(self.principal)
+            self._access.refresh(self._identity.user)
         self._is_taking = True
         try:
             # Sending a reply may close it.
-            while not (self._is_closed or self._starts_tls) and self._auth_request is None:
+            while not (self._is_closed or self._identity.is_pending):
                 taken += intake.take_many(received)
                 at = buffer.start
                 if buffer.end - at < 4:  # not even the length of a frame
@@ -407,19 +381,13 @@ class Connection:
             self._replies.append(codec.encode_response(refused.response))
             return True
         body = request.body
-        is_first, self._is_first = self._is_first, False
-        if self._tls is not None:
-            if isinstance(body, StartTlsRequest) and is_first:
-                self._starts_tls = self._has_unread = True
-                self._reply(request, StartTlsResponse(Status.OK))
-                return True
-            if self._must_encrypt:
-                self._refuse_in_clear(request)
-                return True
-        if self._session is not None and not is_replay and not self._is_admitted(request):
+        if not (is_replay or self._identity.is_settled) and not self._identity.admit(
+            request, self._transport, self._reply
+        ):
+            self._has_unread = self._has_unread or self._identity.is_pending
             return True
         if self._access is not None:
-            verdict = self._access.check(self.principal, body)
+            verdict = self._access.check(self._identity.user, body)
             if verdict is not Access.ALLOWED:
                 return self._withhold(request, verdict, is_replay=is_replay)
         if not self.peer.is_proven and not isinstance(body, AuthRequest | StartTlsRequest):
@@ -440,23 +408,6 @@ class Connection:
         self._dispatch(request)
         return True
 
-    def _refuse_in_clear(self, request: Request) -> None:
-        """Refuses a request because it is not encrypted, as one of a peer that is not known."""
-        assert self._tls is not None
-        if not self._is_refusal_logged:
-            self._is_refusal_logged = True
-            self._tls.statistics.refused_in_clear += 1
-            _log.warning(
-                "request refused peer=%s cause=%s is not encrypted, and this bookie requires TLS",
-                self._transport.peer,
-                type(request.body).__name__,
-            )
-        reply = error_reply(request.body, Status.UNAUTHORIZED)
-        if request.version == 3 or isinstance(reply, AddResponse | ReadResponse):
-            self._reply(request, reply)
-        else:
-            self.close()  # other operations of v2 have no refusal that a peer understands
-
     def _take_one_add(
         self, received: ReceivedSegments, at: int, size: int, request: Request, body: AddRequest
     ) -> None:
@@ -475,57 +426,6 @@ class Connection:
             self._is_refusal_logged = True  # once per connection, not for each of a flood
             _log.warning("request refused peer=%s cause=%s", self._transport.peer, cause)
 
-    # ---- authentication
-
-    def _is_admitted(self, request: Request) -> bool:
-        """Returns whether a request of a peer that has not authenticated is carried out. If not, it
-        was refused, in the forms of Apache's bookies, or is an AUTH that is answered soon."""
-        assert self._session is not None
-        body = request.body
-        if isinstance(body, AuthRequest):
-            self._auth_request = request
-            self._has_unread = True
-            return False
-        if isinstance(body, StartTlsRequest):
-            return True
-        user = self._session.admitted_user(self._transport)
-        if user is not None:
-            self.principal = user
-            if user != ANONYMOUS:
-                self._session = None
-            return True
-        if request.version == 3:
-            operation = int(REQUEST_OF_TYPE[type(body)].operation)
-            self._reply(request, ErrorResponse(Status.UNAUTHORIZED, operation))
-        elif isinstance(body, AddRequest | ReadRequest):
-            self._reply(request, error_reply(body, Status.UNAUTHORIZED))
-        else:
-            raise Unauthorized(f"{type(body).__name__} before authentication")
-        return False
-
-    async def _authenticate(self, request: Request) -> None:
-        session, body = self._session, request.body
-        assert session is not None
-        assert isinstance(body, AuthRequest)
-        try:
-            payload = await session.answer(body.plugin, body.payload)
-        except Unauthorized as error:
-            if request.version != 3:
-                raise  # v2 has no code for it
-            self._log_refusal(error)
-            self._reply(request, AuthResponse(Status.UNAUTHORIZED, body.plugin, b""))
-        except MetadataUnavailable:
-            unknown = answer_when_unknown(body.plugin)
-            if unknown is not None:
-                self._reply(request, AuthResponse(Status.OK, body.plugin, unknown))
-            raise
-        else:
-            if session.user is not None:
-                self.principal = session.user
-                self._session = None
-            self._reply(request, AuthResponse(Status.OK, body.plugin, payload))
-        self._auth_request = None
-
     # ---- permissions
 
     def _make_known(self, ledger_id: int, entry_id: int, key: bytes) -> bool:
@@ -533,7 +433,7 @@ class Connection:
         access = self._access
         if access is None:
             return self._requests.make_known(ledger_id, entry_id, key)
-        if not access.check_add(self.principal, ledger_id):
+        if not access.check_add(self._identity.user, ledger_id):
             return False
         if not self._requests.make_known(ledger_id, entry_id, key):
             return False
@@ -553,7 +453,7 @@ class Connection:
             _log.warning(
                 "permission denied peer=%s user=%r operation=%r ledger=%s",
                 self._transport.peer,
-                self.principal,
+                self._identity.user,
                 operation_of(body).name,
                 ledger_id,
             )
@@ -563,7 +463,7 @@ class Connection:
     def _recheck(self, request: Request, body: ResponseBody) -> ResponseBody:
         """Returns a deferred response, or the refusal if the peer lost its right meanwhile."""
         assert self._access is not None
-        verdict = self._access.check(self.principal, request.body)
+        verdict = self._access.check(self._identity.user, request.body)
         if verdict is Access.ALLOWED:
             return body
         return error_reply(request.body, _STATUS_OF_ACCESS[verdict])

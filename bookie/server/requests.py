@@ -271,7 +271,7 @@ class Requests:
         status = state.check_add(key, is_recovery)
         if status is not Status.OK:
             return status
-        self._storage.directory_of(ledger_id).look_up(state)
+        self._storage.directory_of(ledger_id).history.look_up(state)
         return state.check_end(entry_id)
 
     def _add(self, body: AddRequest, reply: Reply) -> bool:
@@ -283,7 +283,7 @@ class Requests:
             return True
         state = self._known(body.ledger_id)
         directory = self._storage.directory_of(body.ledger_id)
-        presence = directory.presence(state, body.entry_id, body.body)
+        presence = directory.history.presence(state, body.entry_id, body.body)
         if presence is Presence.UNREAD:
             return False
         self._take(body, presence, reply)
@@ -291,7 +291,9 @@ class Requests:
 
     async def _compare_and_add(self, body: AddRequest, reply: Reply) -> None:
         directory = self._storage.directory_of(body.ledger_id)
-        presence = await directory.presence_on_disk(body.ledger_id, body.entry_id, body.body)
+        presence = await directory.history.presence_on_disk(
+            body.ledger_id, body.entry_id, body.body
+        )
         status = self.check_add(body)  # again: the ledger may have been fenced meanwhile
         if status is not Status.OK:
             reply(error_reply(body, status))
@@ -299,7 +301,7 @@ class Requests:
         state = self._known(body.ledger_id)
         if presence is Presence.ABSENT:
             # What is stored is damaged; unless it was replaced meanwhile.
-            now = directory.presence(state, body.entry_id, body.body)
+            now = directory.history.presence(state, body.entry_id, body.body)
             presence = presence if now is Presence.UNREAD else now
         self._take(body, presence, reply)
 

@@ -18,6 +18,7 @@ from bookie.server.authentication import AuthenticationCounts, Authenticator
 from bookie.server.backpressure import Backpressure, BackpressureLimits
 from bookie.server.connection import Connection
 from bookie.server.encryption import ServerTls, TlsStatistics
+from bookie.server.identity import Identity
 from bookie.server.peer_watch import PeerLog, PeerWatch
 from bookie.server.request_metrics import RequestCounts, RequestStatistics
 from bookie.server.requests import Requests
@@ -195,9 +196,11 @@ class Server:
             self._peers,
             self._watch,
             frame_bytes_max=self._frame_bytes_max,
-            tls=self.tls,
-            begins_encrypted=begins_encrypted,
-            session=known.session(transport.peer) if known is not None else None,
+            identity=Identity(
+                self.tls,
+                begins_encrypted=begins_encrypted,
+                session=known.session(transport.peer) if known is not None else None,
+            ),
             access=self._access,
         )
         self._watch.wake()

@@ -276,7 +276,7 @@ class BookieStorage:
             if journal.end.lost is not None:
                 await self._require_integrity_check(number, journal.end.lost, journal.mark)
         for number, directory in enumerate(self.directories):
-            directory.end_replay()
+            directory.history.end_replay()
             with _damage_of(number):
                 await directory.checkpoint()
 

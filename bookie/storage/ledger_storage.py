@@ -1,16 +1,14 @@
 """The storage engine of one ledger directory: add, read, fence, checkpoint.
 
 It keeps what a bookie promises: whatever was acknowledged is read back with the same bytes, and a
-fence holds, over any crash. The parts decide how; this module calls them in the right order. Adds
-do not pass through here: `bookie.core.adds` writes the cache and `Journal.queue` the group. The
-journals belong to all directories of a bookie: `bookie_storage` replays and runs them.
+fence holds, over any crash. The parts decide how. Adds do not pass through here: `bookie.core.adds`
+writes the cache and `Journal.queue` the group. `bookie_storage` replays and runs the journals.
 """
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator, Mapping
-from itertools import islice
 from typing import NoReturn
 
 import trio
@@ -21,8 +19,7 @@ from bookie.core.capacity import DirectoryCapacity
 from bookie.core.disk_space import WriteGate
 from bookie.core.journal import Mark
 from bookie.core.journal_frames import encode_explicit_lac, encode_fence
-from bookie.core.ledger_state import ENTRY_ID_END, LedgerState
-from bookie.core.repeated_adds import Presence, compare
+from bookie.core.ledger_state import LedgerState
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.checkpoint_scheduler import CheckpointScheduler
 from bookie.storage.disk.disk import Buffer, Disk
@@ -30,6 +27,7 @@ from bookie.storage.entry_log.entry_logs import EntryLogs
 from bookie.storage.entry_log.startup_scan import EntryLogInventory
 from bookie.storage.entry_reader import EntryReader, list_entries
 from bookie.storage.garbage.collector import GarbageCollector
+from bookie.storage.history import History
 from bookie.storage.index.index import Index
 from bookie.storage.index.index_changes import IndexChanges
 from bookie.storage.index.key_value import KeyValue
@@ -40,16 +38,15 @@ from bookie.storage.journal.trimmer import JournalTrimmer
 from bookie.storage.ledger_states import LedgerStates
 from bookie.storage.metrics import DirectoryStatistics
 from bookie.storage.options import StorageOptions, StorageStatistics
-from bookie.storage.read_check import DamagedEntry
 from bookie.storage.scrubber import Scrubber
-from bookie.storage.yielding import yield_to_tasks
 from ledger.core.availability import EntriesHeld
 from ledger.errors import NoSuchEntry, NoSuchLedger, UnknownLedgerState
 
 
 class LedgerStorage:
     """One ledger directory. Call `load`, replay into `replay_target`, `checkpoint`, `task.run`:
-    each once, and first. After a failed checkpoint it only raises: the process must exit."""
+    each once, and first. After a failed checkpoint it only raises: the process must exit.
+    `number` is its place among the bookie's, from 0; `pairs` its index store."""
 
     def __init__(
         self,
@@ -63,7 +60,6 @@ class LedgerStorage:
         options: StorageOptions,
         spares: SegmentPool,
     ) -> None:
-        """`number`: its place among the bookie's, from 0. `pairs`: its index store."""
         self.directory = directory
         self._journals, self.capacity = trimmer.journals, (capacity := DirectoryCapacity())
         self.cache = cache = WriteCache(options.write_cache_bytes // 2, spares, capacity)
@@ -93,7 +89,8 @@ class LedgerStorage:
         self.task = task = CheckpointScheduler(checkpoints, capacity, options.checkpoint_interval_s)
         trimmer.join(number, task.ask)
         self.replay_target = ReplayTarget(cache, states)
-        self._changes = changes = IndexChanges(task.writing, task.poison)
+        changes = IndexChanges(task.writing, task.poison)
+        self.history = History(states, index, self._reader, changes)
         self.integrity = DirectoryIntegrity(pairs, changes)
         self.scrubber = Scrubber(disk, index, pairs, logs, changes, options.scrub_bytes_per_s)
         self.garbage = GarbageCollector(
@@ -133,30 +130,6 @@ class LedgerStorage:
         """Has the next checkpoint store a state whose limbo was set or cleared."""
         self._states.changed(state)
 
-    def look_up(self, state: LedgerState) -> None:
-        """See `LedgerStates.look_up`: needed before an add is checked."""
-        self._states.look_up(state)
-
-    async def closed(self, last_ids: Mapping[int, int]) -> None:
-        """Records the last entries of ledgers that metadata reports to be closed: nothing is
-        accepted behind these any more. Raises StorageFailed, and IndexUnreadable."""
-        news: dict[int, int] = {}
-        for number, (ledger_id, last_id) in enumerate(last_ids.items(), 1):
-            end = min(last_id, ENTRY_ID_END - 2) + 1
-            if self._index.end(ledger_id) != end:
-                news[ledger_id] = end
-            if number % Index.LOOKUPS_MAX == 0:
-                await yield_to_tasks()
-        every = iter(news)
-        while step := list(islice(every, Index.LOOKUPS_MAX)):
-            async with self._changes.making("recording where ledgers end"):
-                # Not of a ledger that was deleted meanwhile: nothing would remove the record.
-                known = [state for one in step if (state := self._live(one)) is not None]
-                self._index.put_ends({one.ledger_id: news[one.ledger_id] for one in known})
-            for state in known:
-                state.end = news[state.ledger_id]
-            await yield_to_tasks()
-
     def fence(self, state: LedgerState, on_durable: Callable[[], None]) -> None:
         """Fences at once. `on_durable` is called when the fence is durable, which may be at
         once."""
@@ -193,29 +166,6 @@ class LedgerStorage:
 
     # --- entries
 
-    def presence(self, state: LedgerState, entry_id: int, entry: Buffer) -> Presence:
-        """Returns whether an entry that is being added is here already, after `look_up`. Only one
-        below `new_from` costs a search. Raises IndexUnreadable."""
-        if entry_id >= state.new_from:
-            return Presence.ABSENT
-        try:
-            stored = self._reader.read_cached(state.ledger_id, entry_id)
-        except DamagedEntry:
-            return Presence.ABSENT
-        if stored is not None:
-            return compare(stored, entry)
-        is_stored = self._index.find(state.ledger_id, entry_id) is not None
-        return Presence.UNREAD if is_stored else Presence.ABSENT
-
-    async def presence_on_disk(self, ledger_id: int, entry_id: int, entry: Buffer) -> Presence:
-        """Returns what `presence` left open; never UNREAD. Raises BookieIoError if the entry that
-        is here cannot be read now."""
-        try:
-            stored = await self._reader.read(ledger_id, entry_id)
-        except DamagedEntry:
-            return Presence.ABSENT
-        return Presence.ABSENT if stored is None else compare(stored, entry)
-
     def read_cached(self, ledger_id: int, entry_id: int) -> memoryview | None:
         """Returns the entry if it is in memory; None does not mean that it does not exist."""
         return self._reader.read_cached(ledger_id, entry_id)
@@ -245,13 +195,9 @@ class LedgerStorage:
         """Returns the highest entry id stored here, or -1 (also for limbo, unknown and deleted)."""
         return self._reader.last_entry_id(ledger_id)
 
-    def _live(self, ledger_id: int) -> LedgerState | None:
-        state = self._states.get(ledger_id)
-        return None if state is None or state.is_deleted else state
-
     def _live_state(self, ledger_id: int) -> LedgerState:
-        state = self._live(ledger_id)
-        if state is None:
+        state = self.state(ledger_id)
+        if state is None or state.is_deleted:
             raise NoSuchLedger(f"ledger {ledger_id} is not on this bookie")
         return state
 
@@ -291,10 +237,6 @@ class LedgerStorage:
         has_marks = await self._checkpointer.load_marks()
         await self.inventory.find()
         return has_marks
-
-    def end_replay(self) -> None:
-        """Must be called when all journals were replayed, before anything is added."""
-        self._states.end_replay()
 
     async def checkpoint(self) -> None:
         """Makes everything that is in memory now durable in entry log and index. Not cancellable:
@@ -349,8 +291,7 @@ class LedgerStorage:
         return self.task.checkpoints + self.garbage.metrics.rounds
 
     def ledger_ids(self, after: int, count_max: int) -> list[int]:
-        """Returns up to `count_max` ledgers of the index, in order, beginning after ledger
-        `after`."""
+        """Returns up to `count_max` ledgers of the index, in order, after ledger `after`."""
         return self._index.ledger_ids(after, count_max)
 
     def every_ledger_id(self, first: int) -> Iterator[int]:

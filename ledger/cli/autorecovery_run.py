@@ -81,12 +81,16 @@ async def run(
         LedgerClient.connect(cluster.uri, options=cluster.options) as client,
         trio.open_nursery() as nursery,
     ):
-        if child or not sys.stderr.isatty():
-            nursery.start_soon(_reopen_on_hangup, reopen_log)
-        if child:
-            nursery.start_soon(_end_with_starter, nursery.cancel_scope)
+        _follow(nursery, reopen_log, is_child=child)
         announce(f"ready {identity}")
         await heal_for_ever(client, options, bookie_id=identity, rng=random.SystemRandom())
+
+
+def _follow(nursery: trio.Nursery, reopen_log: Callable[[], bool], *, is_child: bool) -> None:
+    if is_child or not sys.stderr.isatty():
+        nursery.start_soon(_reopen_on_hangup, reopen_log)
+    if is_child:
+        nursery.start_soon(_end_with_starter, nursery.cancel_scope)
 
 
 async def _end_with_starter(scope: trio.CancelScope) -> None:

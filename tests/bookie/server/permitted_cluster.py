@@ -36,7 +36,7 @@ class NamedConnection(Connection):
 
     def _dispatch(self, request: Request) -> None:
         if isinstance(request.body, AuthRequest):
-            self.principal = request.body.payload.decode()
+            self._identity.user = request.body.payload.decode()
         super()._dispatch(request)
 
 

@@ -98,7 +98,7 @@ def test_forged_adds_change_nothing_after_a_compaction_and_after_a_restart() -> 
         await storage.collect_garbage(exists, compaction=CompactionKind.MAJOR, is_forced=True)
         await forge(bookie)
         # As after a start: nothing in memory says which entries there are.
-        bookie.simulated.storage.directories[0].end_replay()
+        bookie.simulated.storage.directories[0].history.end_replay()
         await forge(bookie)
 
     run_server(scenario)
@@ -196,7 +196,7 @@ def test_nothing_is_added_behind_the_end_of_a_closed_ledger(is_loaded: bool) -> 
         storage = bookie.simulated.storage
         await write(bookie)
         await bookie.flush()
-        await storage.directory_of(LEDGER).closed({LEDGER: ENTRIES + 1})
+        await storage.directory_of(LEDGER).history.closed({LEDGER: ENTRIES + 1})
         if is_loaded:  # as after a start: the index alone knows the end
             directory = storage.directories[0]
             directory.states.clear()
@@ -210,7 +210,7 @@ def test_nothing_is_added_behind_the_end_of_a_closed_ledger(is_loaded: bool) -> 
             for entry_id in (ENTRIES, ENTRIES + 1, 3):
                 assert (await call(worker, add(entry_id, is_recovery=True))).status is Status.OK
         # A repair of the metadata may move the end back, and forward.
-        await storage.directory_of(LEDGER).closed({LEDGER: ENTRIES + 2})
+        await storage.directory_of(LEDGER).history.closed({LEDGER: ENTRIES + 2})
         async with bookie.peer("worker") as worker:
             for entry_id, status in ((ENTRIES + 2, Status.OK), (ENTRIES + 3, Status.FENCED)):
                 sent = add(entry_id, is_recovery=True)
@@ -222,7 +222,7 @@ def test_nothing_is_added_behind_the_end_of_a_closed_ledger(is_loaded: bool) -> 
 def test_many_adds_in_one_chunk_end_at_the_end_of_the_ledger() -> None:
     async def scenario(bookie: SimulatedServer) -> None:
         await write(bookie)
-        await bookie.simulated.storage.directory_of(LEDGER).closed({LEDGER: 29})
+        await bookie.simulated.storage.directory_of(LEDGER).history.closed({LEDGER: 29})
         bodies = [add(n, is_recovery=True) for n in range(ENTRIES, 40)]
         transport = await bookie.network.of("copier").connect("bookie", 3181)
         async with trio.open_nursery() as nursery:
@@ -283,7 +283,7 @@ def test_a_loaded_ledger_costs_its_first_add_two_lookups(monkeypatch: pytest.Mon
     async def scenario(bookie: SimulatedServer) -> None:
         await write(bookie)
         await bookie.flush()
-        bookie.simulated.storage.directories[0].end_replay()
+        bookie.simulated.storage.directories[0].history.end_replay()
         lookups = Lookups(monkeypatch)
         async with bookie.peer("writer") as writer:
             for entry_id in range(ENTRIES, ENTRIES + 10):

@@ -61,14 +61,14 @@ def test_random_adds_have_the_results_of_the_twin(seed: int) -> None:
             if event < 0.2:
                 await bookie.flush()
             elif event < 0.3:
-                directory.end_replay()
+                directory.history.end_replay()
             elif event < 0.32 and step > 20:
                 async with bookie.peer("fencer") as peer:
                     await call(peer, ReadRequest(LEDGER, -1, KEY, is_fencing=True))
                 twin.is_fenced = True
             elif event < 0.34 and step > 40:
                 last = max(twin.entries, default=0) + rng.randrange(5)
-                await directory.closed({LEDGER: last})
+                await directory.history.closed({LEDGER: last})
                 twin.end = last + 1
             bookie.slow_disk.read_s = rng.choice([0.0, 0.01])
         async with bookie.peer("reader") as reader:

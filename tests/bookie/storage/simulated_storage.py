@@ -142,10 +142,10 @@ class SimulatedStorage:
         directory, state = self.storage.directory_of(ledger_id), self.storage.state(ledger_id)
         assert state is not None
         entry = make_entry(ledger_id, entry_id, payload, lac)
-        directory.look_up(state)
-        presence = directory.presence(state, entry_id, entry)
+        directory.history.look_up(state)
+        presence = directory.history.presence(state, entry_id, entry)
         if presence is Presence.UNREAD:
-            presence = await directory.presence_on_disk(ledger_id, entry_id, entry)
+            presence = await directory.history.presence_on_disk(ledger_id, entry_id, entry)
         if presence is Presence.ABSENT:
             assert self.add(ledger_id, entry_id, payload, lac=lac, is_recovery=True) is Status.OK
         return presence

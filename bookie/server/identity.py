@@ -1,0 +1,168 @@
+"""Who the peer of one connection is: what it has to encrypt and to prove before it is served.
+
+A request that comes too early is refused in the forms of Apache's bookies. What takes time, a TLS
+handshake or an answer to AUTH, is done by the receive loop before it looks at the next request. A
+peer must never become another user than it was, nor be believed for what it sent in clear.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import trio
+
+from bookie.server.authentication import AuthSession, answer_when_unknown
+from bookie.server.encryption import ServerTls
+from bookie.server.error_replies import error_reply
+from ledger.core.authentication.names import ANONYMOUS
+from ledger.errors import MetadataUnavailable, Status, Unauthorized
+from ledger.runtime.network import Transport
+from ledger.wire.messages import (
+    AddRequest,
+    AddResponse,
+    AuthRequest,
+    AuthResponse,
+    ErrorResponse,
+    ReadRequest,
+    ReadResponse,
+    Request,
+    ResponseBody,
+    StartTlsRequest,
+    StartTlsResponse,
+)
+from ledger.wire.v3_forms import REQUEST_OF_TYPE
+
+_log = logging.getLogger(__name__)
+
+Reply = Callable[[Request, ResponseBody], None]
+
+
+class Identity:
+    """The identity of one peer.
+
+    Args:
+        tls: how the connection may be encrypted; None if never.
+        begins_encrypted: with its first byte.
+        session: authenticates the peer; None: every peer is served.
+    """
+
+    def __init__(
+        self, tls: ServerTls | None, *, begins_encrypted: bool, session: AuthSession | None
+    ) -> None:
+        self.user = ANONYMOUS
+        """The user whose requests these are."""
+        self.starts_tls = begins_encrypted
+        """Whether the next bytes are those of a TLS handshake."""
+        self.auth_request: Request | None = None
+        """An AUTH that is to be answered before anything behind it is looked at."""
+        self._tls = tls
+        self._must_encrypt = tls is not None and tls.is_required
+        self._session = session
+        self._is_refusal_logged = False
+        self._update()
+
+    def _update(self) -> None:
+        self.is_settled = self._tls is None and self._session is None
+        """Whether all requests may be carried out, as far as it depends on who sends them."""
+        self.is_pending = self.starts_tls or self.auth_request is not None
+
+    def admit(self, request: Request, transport: Transport, reply: Reply) -> bool:
+        """Returns whether a request is carried out, while the peer is not settled. If not, it was
+        refused, or is to be answered by `start_tls` or `authenticate`. Raises Unauthorized: the
+        operation has no refusal that the peer would understand."""
+        try:
+            return self._is_encrypted(request, transport, reply) and (
+                self._session is None or self._is_known(self._session, request, transport, reply)
+            )
+        finally:
+            self._update()
+
+    def _is_encrypted(self, request: Request, transport: Transport, reply: Reply) -> bool:
+        if self._tls is None:
+            return True
+        if isinstance(request.body, StartTlsRequest):
+            self.starts_tls = True
+            reply(request, StartTlsResponse(Status.OK))
+            return False
+        if not self._must_encrypt:
+            self._tls = None  # TLS begins with the first request or never
+            return True
+        if not self._is_refusal_logged:
+            self._is_refusal_logged = True
+            self._tls.statistics.refused_in_clear += 1
+            _log.warning(
+                "request refused peer=%s cause=%s is not encrypted, and this bookie requires TLS",
+                transport.peer,
+                type(request.body).__name__,
+            )
+        refusal = error_reply(request.body, Status.UNAUTHORIZED)
+        if request.version != 3 and not isinstance(refusal, AddResponse | ReadResponse):
+            raise Unauthorized(f"{type(request.body).__name__} that is not encrypted")
+        reply(request, refusal)
+        return False
+
+    def _is_known(
+        self, session: AuthSession, request: Request, transport: Transport, reply: Reply
+    ) -> bool:
+        body = request.body
+        if isinstance(body, AuthRequest):
+            self.auth_request = request
+            return False
+        if isinstance(body, StartTlsRequest):
+            return True
+        user = session.admitted_user(transport)
+        if user is not None:
+            self.user = user
+            if user != ANONYMOUS:
+                self._session = None
+            return True
+        if request.version == 3:
+            operation = int(REQUEST_OF_TYPE[type(body)].operation)
+            reply(request, ErrorResponse(Status.UNAUTHORIZED, operation))
+        elif isinstance(body, AddRequest | ReadRequest):
+            reply(request, error_reply(body, Status.UNAUTHORIZED))
+        else:
+            raise Unauthorized(f"{type(body).__name__} before authentication")
+        return False
+
+    async def start_tls(self, transport: Transport) -> Transport:
+        """Returns the encrypted transport over `transport`. Raises trio.ClosedResourceError if the
+        handshake failed, which was logged."""
+        assert self._tls is not None
+        encrypted = await self._tls.accept(transport)
+        if encrypted is None:
+            raise trio.ClosedResourceError("the TLS handshake failed")
+        self._tls, self._must_encrypt, self.starts_tls = None, False, False
+        self._update()
+        return encrypted
+
+    async def authenticate(self, reply: Reply) -> Unauthorized | None:
+        """Answers the AUTH that is pending; returns why the peer was refused, if it was. Raises
+        Unauthorized where the wire has no code for it, and MetadataUnavailable."""
+        request, session = self.auth_request, self._session
+        assert request is not None
+        assert session is not None
+        body = request.body
+        assert isinstance(body, AuthRequest)
+        refused: Unauthorized | None = None
+        try:
+            payload = await session.answer(body.plugin, body.payload)
+        except Unauthorized as error:
+            if request.version != 3:
+                raise  # v2 has no code for it
+            refused = error
+            reply(request, AuthResponse(Status.UNAUTHORIZED, body.plugin, b""))
+        except MetadataUnavailable:
+            unknown = answer_when_unknown(body.plugin)
+            if unknown is not None:
+                reply(request, AuthResponse(Status.OK, body.plugin, unknown))
+            raise
+        else:
+            if session.user is not None:
+                self.user = session.user
+                self._session = None
+            reply(request, AuthResponse(Status.OK, body.plugin, payload))
+        self.auth_request = None
+        self._update()
+        return refused
