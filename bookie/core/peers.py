@@ -1,8 +1,8 @@
 """Which connections a bookie accepts, and which it ends, so that no peer takes what others need.
 
-A peer is *proven* once it has sent a whole valid request. Until then its connection may give way to
-a newer one, so that connections that only exist keep nobody out. An address may have a share of all
-connections only, and one that never sent a valid request none of the last ones. The shells are
+A peer is *proven* once it has sent a whole valid request. Until then its connection may be closed
+for a newer one, so that connections that only exist keep nobody out. An address may have a share of
+all connections only, and one that never sent a valid request none of the last ones. The shells are
 `bookie.server.peer_watch` and `bookie.monitoring.http`. Nothing here may take time per request, nor
 memory per address that is gone, but for a bounded number of known ones.
 """
@@ -20,7 +20,7 @@ KNOWN_MAX: Final = 10_000
 RESERVED_SHARE: Final = 4
 """One of this many connections is for known addresses."""
 IDLE_S: Final = 60.0
-"""A connection over which nothing came for this long may give way to that of an address with
+"""A connection over which nothing came for this long may be closed for one of an address with
 fewer."""
 PROGRESS_BYTES: Final = 16 * 1024
 """A peer that sends this much of a frame, or its rest, in the time allowed has not stalled."""

@@ -2,7 +2,7 @@
 
 - http: opens and serves the port.
 - http_app: the paths and their replies.
-- http_authentication: who asks.
+- http_authentication: the user of a request.
 - autorecovery_http: those of auto-recovery, which act on the cluster.
 - http_bodies: the JSON bodies of requests.
 - snapshot: the state of a bookie at one moment.

@@ -13,10 +13,11 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 import trio
-from starlette.responses import JSONResponse, Response
+from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bookie.core.failed_attempts import address_of_peer
+from bookie.monitoring.http_bodies import EscapedJson
 from bookie.server.authentication import Authenticator, TokenVerifier, Unseen
 from ledger.core.authentication import scram
 from ledger.core.authentication.bearer import bearer_message, token_in
@@ -53,7 +54,7 @@ class Authenticated:
         host, port = scope.get("client") or ("", 0)
         authenticator = self._find()
         if authenticator is None:
-            starting = JSONResponse({"error": "the bookie does not serve yet"}, 503)
+            starting = EscapedJson({"error": "the bookie does not serve yet"}, 503)
             await starting(scope, receive, send)
             return
         try:
@@ -61,13 +62,13 @@ class Authenticated:
         except Unauthorized:
             await self._refusal("the credentials are missing or wrong")(scope, receive, send)
         except MetadataUnavailable:
-            busy = JSONResponse({"error": "users cannot be looked up now"}, 503)
+            busy = EscapedJson({"error": "users cannot be looked up now"}, 503)
             await busy(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
     def _refusal(self, why: str) -> Response:
-        response = JSONResponse({"error": why}, 401)
+        response = EscapedJson({"error": why}, 401)
         for scheme in self._schemes:
             response.headers.append("WWW-Authenticate", scheme)
         return response

@@ -1,7 +1,7 @@
 """The memory of one connection's receive buffer, counted over all connections.
 
 Every connection may have a small buffer. A larger one counts, and when all of them together have
-reached their limit, a connection goes on in a small buffer if the frames fit there, or waits. The
+reached their limit, a connection continues in a small buffer if the frames fit there, or waits. The
 segments that a write cache holds are part of that cache.
 """
 

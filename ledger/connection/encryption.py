@@ -1,6 +1,6 @@
 """Encrypts connections to bookies: asks them to start TLS, or connects to their port for TLS.
 
-A client that is told to encrypt must never send a request in clear: a bookie that does not start
+A client that is to encrypt must never send a request in clear: a bookie that does not start
 TLS, or something between that removes the offer, costs the connection. The certificate proves which
 bookie answers: it must be for the host in the bookie's id, which is what ledgers' metadata names.
 """

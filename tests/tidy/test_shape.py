@@ -39,6 +39,7 @@ FILE_LINES_WALL = 700
 SMALL_LINES = 60
 SMALL_MODULES = {
     "bookie/autorecovery.py": "what a bookie's process may run beside the bookie",
+    "bookie/startup/descriptors.py": "the limits of the process, apart from what decides them",
     "connectors/spark/core/idle_polling.py": "a decision, apart from its reader",
     "bookie/testing/volumes.py": "what a disk is made of; the disk that uses it is long already",
     "ledger/metastore/clients.py": "a node of the tree, beside those of bookies and ledgers",

@@ -131,7 +131,7 @@ class Handler:
         connection = self._socket
         if connection is not None:
             try:
-                # Not SSLSocket's own: it would go on in clear while kazoo's thread reads.
+                # Not SSLSocket's own: it would continue in clear while kazoo's thread reads.
                 socket.socket.shutdown(connection, socket.SHUT_RDWR)
             except OSError:
                 pass  # it is over already

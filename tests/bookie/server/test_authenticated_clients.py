@@ -59,7 +59,7 @@ async def test_a_client_authenticates_all_its_connections(
         assert server.authenticator.counts.succeeded == server.statistics().connections_accepted
 
 
-async def test_a_client_without_credentials_is_told_what_is_missing(tmp_path: Path) -> None:
+async def test_a_client_without_credentials_learns_what_is_missing(tmp_path: Path) -> None:
     async with (
         guarded(tmp_path) as cluster,
         cluster.client(ensemble_change_timeout_s=0.3) as client,

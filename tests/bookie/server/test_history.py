@@ -240,7 +240,7 @@ def test_many_adds_in_one_chunk_end_at_the_end_of_the_ledger() -> None:
 
 
 class Lookups:
-    """Counts what is asked of the index."""
+    """Counts the searches of the index."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0

@@ -167,7 +167,7 @@ async def test_adds_and_reads_of_v2_are_refused_in_clear_and_others_end_the_conn
 
 
 async def test_requests_behind_start_tls_are_not_carried_out(tmp_path: Path) -> None:
-    """They came in clear: whoever stands between could have added them."""
+    """They came in clear: a program in between could have added them."""
     authority = Authority(tmp_path)
     async with encrypted_cluster(authority) as cluster:
         async with await trio.open_tcp_stream(*cluster.bookies[0].address) as stream:

@@ -1,4 +1,4 @@
-"""A writer of a cluster goes on while hostile peers take connections, frames and replies."""
+"""A writer of a cluster continues while hostile peers take connections, frames and replies."""
 
 from __future__ import annotations
 
