@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from ledger.core.authentication.names import MECHANISMS, TOKEN
 from ledger.errors import InvalidArgument
-from ledger.options import ClientOptions
 from ledger.runtime.config import setting
 
 
@@ -78,10 +77,6 @@ class AuthenticationSettings:
                 raise InvalidArgument(f"{name} is set, but authentication_mechanisms has no TOKEN")
         if not self.token_user_claim:
             raise InvalidArgument("token_user_claim is empty, must name a claim like sub")
-
-    def client_options(self) -> ClientOptions:
-        """Returns the options of the clients by which the bookie copies ledgers."""
-        return ClientOptions(credentials_file=self.credentials_file)
 
     @property
     def is_authentication_on(self) -> bool:

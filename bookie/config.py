@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bookie.authentication_settings import AuthenticationSettings
@@ -28,6 +28,7 @@ from bookie.tls_settings import TlsSettings
 from ledger.core.placement.topology import Location
 from ledger.errors import InvalidArgument
 from ledger.metastore import ledgers_root
+from ledger.options import ClientOptions
 from ledger.runtime.config import load_settings, setting
 
 KIB = 1024
@@ -304,6 +305,10 @@ class BookieConfig(
     def ledgers_root(self) -> str:
         """Returns the path of ledgers and bookies in the metadata store."""
         return self.metadata_root or ledgers_root(self.metadata_uri)
+
+    def client_options(self) -> ClientOptions:
+        """Returns the options with which this bookie is a client of other bookies."""
+        return replace(self.tls_options(), credentials_file=self.credentials_file)
 
     def address(self, bound_port: int) -> tuple[str, int]:
         """Returns the address that clients connect to; `bound_port` is the port of the listener."""

@@ -138,8 +138,8 @@ class TlsSettings:
             files, partial(server_context, self.tls_client_certificate), is_server=True
         )
 
-    def client_options(self) -> ClientOptions:
-        """Returns the options with which this bookie is a client of other bookies."""
+    def tls_options(self) -> ClientOptions:
+        """Returns how this bookie encrypts as a client of other bookies."""
         if self.tls_to_bookies == "off" and not self.metadata_tls:
             return ClientOptions()
         return ClientOptions(
@@ -158,7 +158,7 @@ class TlsSettings:
             return None
         from ledger.runtime.certificates import client_tls
 
-        return client_tls(self.client_options())
+        return client_tls(self.tls_options())
 
 
 def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
