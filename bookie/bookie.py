@@ -29,6 +29,7 @@ from bookie.disk_monitor import DiskMonitor
 from bookie.draining import Draining
 from bookie.over_replication import OverReplication
 from bookie.server.access import AccessControl
+from bookie.server.audit import AuditLog
 from bookie.server.authentication import open_authenticator
 from bookie.server.backpressure import BackpressureLimits
 from bookie.server.encryption import ServerTls
@@ -187,6 +188,7 @@ class Bookie:
         boot_id: identifies the start of the machine; "" if it never stops.
         index_stores: for the repair of a damaged ledger directory; None: it stops the bookie.
         logs_open_max: entry logs that each ledger directory keeps open.
+        audit: records who does what; the caller runs it. None: nobody does.
     """
 
     def __init__(
@@ -203,8 +205,10 @@ class Bookie:
         boot_id: str = "",
         index_stores: IndexStores | None = None,
         logs_open_max: int = LOGS_OPEN_MAX,
+        audit: AuditLog | None = None,
     ) -> None:
         self.config = config
+        self.audit = audit
         self.http = http
         self._boot_id = boot_id
         self.registry = BookieRegistry(store, config.ledgers_root)
@@ -269,6 +273,8 @@ class Bookie:
                 self.tls_port = tls_listener.address[1]
             self.address = config.address(listener.address[1])
             self.bookie_id = self.disk_monitor.bookie_id = config.id_of(listener.address[1])
+            if self.audit is not None:
+                self.audit.bookie_id = self.bookie_id
             if self._tls is not None:
                 self._tls.check_names(name_to_check(self.bookie_id, self.address[0]))
             await self.disk_monitor.open()
@@ -402,17 +408,7 @@ class Bookie:
             space=self.space,
             read_limits=ReadLimits.of(config),
         )
-        open_it = partial(open_authenticator, config, self.store, self._rng, self._tokens)
-        self.server = Server(
-            storage,
-            requests,
-            limits=BackpressureLimits.of(config),
-            frame_bytes_max=config.frame_bytes_max,
-            peer_limits=config.peer_limits(),
-            tls=self._tls,
-            authenticator=await self._insist("reading who may authenticate", open_it),
-            access=self.access,
-        )
+        self.server = await self._make_server(storage, requests)
         self.over_replication = OverReplication(
             storage,
             self.bookie_id,
@@ -446,6 +442,23 @@ class Bookie:
             with trio.move_on_after(DRAIN_S_MAX):
                 await self.server.drain()
             nursery.cancel_scope.cancel()
+
+    async def _make_server(self, storage: BookieStorage, requests: Requests) -> Server:
+        config = self.config
+        open_it = partial(
+            open_authenticator, config, self.store, self._rng, self._tokens, self.audit
+        )
+        return Server(
+            storage,
+            requests,
+            limits=BackpressureLimits.of(config),
+            frame_bytes_max=config.frame_bytes_max,
+            peer_limits=config.peer_limits(),
+            tls=self._tls,
+            authenticator=await self._insist("reading who may authenticate", open_it),
+            access=self.access,
+            audit=self.audit,
+        )
 
     def _limbo_repair(self, storage: BookieStorage, requests: Requests) -> LimboRepair:
         def open_client() -> LedgerClient:

@@ -16,6 +16,7 @@ from pathlib import Path
 from bookie.authentication_settings import AuthenticationSettings
 from bookie.autorecovery_settings import AutoRecoverySettings
 from bookie.config_sections import (
+    AuditSettings,
     BackpressureSettings,
     DiskSettings,
     GarbageSettings,
@@ -58,6 +59,7 @@ class BookieConfig(
     TlsSettings,
     AuthenticationSettings,
     PermissionSettings,
+    AuditSettings,
     AutoRecoverySettings,
 ):
     """All settings of a bookie. Raises InvalidArgument if they are out of range or contradict each
@@ -282,6 +284,7 @@ class BookieConfig(
         ConnectionSettings.check(self)
         TlsSettings.check(self)
         AuthenticationSettings.check(self)
+        AuditSettings.check(self)
         AutoRecoverySettings.check(self)
         self._check_directories()
         self._check_addresses()

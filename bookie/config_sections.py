@@ -306,6 +306,36 @@ class PermissionSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AuditSettings:
+    """Settings of the audit log."""
+
+    audit_file: str = setting(
+        "",
+        unit="path",
+        apache="",
+        reason="A line for who authenticated, who first read, wrote or fenced which ledger over"
+        " which connection, who changed what over HTTP, and who was refused, see security.md."
+        " Empty is off. Bookies of one machine may share it.",
+    )
+    audit_file_bytes_max: int = setting(
+        64 * MIB,
+        unit="bytes",
+        apache="",
+        reason="An audit file of this size is renamed to `.1`, and another one begun.",
+    )
+    audit_files_max: int = setting(
+        10,
+        unit="files",
+        apache="",
+        reason="Audit files that are kept, with the newest; copy them elsewhere to keep more.",
+    )
+
+    def check(self) -> None:
+        """Raises InvalidArgument if one of these settings is out of range."""
+        check_minimums(AuditSettings, self, may_be_zero=())
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReadSettings:
     """Settings of reads and their caches."""
 

@@ -9,6 +9,7 @@ tuned only where the C library is glibc.
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import logging
 import os
@@ -17,7 +18,7 @@ import shlex
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ from bookie.config import BookieConfig, load_bookie_config
 from bookie.core.descriptors import ALL_DESCRIPTORS, DescriptorPlan
 from bookie.monitoring.http import http_address, open_http, serve_http
 from bookie.monitoring.snapshot import Observer
+from bookie.server.audit import AuditLog
 from bookie.startup.cookies import check_has_no_cluster
 from bookie.startup.descriptors import settle_descriptors
 from bookie.startup.power_loss import boot_id
@@ -42,6 +44,7 @@ from ledger.cli.standard_streams import announce, open_standard_streams
 from ledger.cli.supervised import wait_starter_gone
 from ledger.errors import InvalidArgument, LedgerError, MetadataUnavailable, NoSuchCluster
 from ledger.metastore import ClusterAddress, MetadataStore, open_store
+from ledger.runtime.audit_file import AuditFile
 from ledger.runtime.logs import open_log
 from ledger.runtime.network import TcpNetwork
 from ledger.runtime.private_files import readable_by_others
@@ -131,6 +134,8 @@ def warn_of_readers(config: BookieConfig, config_file: Path) -> None:
     is made later is the owner's alone."""
     metadata = ClusterAddress.parse(config.metadata_uri).sqlite_path
     paths = [*config.journal_directories, *config.ledger_directories, str(config_file)]
+    if config.audit_file:
+        paths.append(config.audit_file)
     for path in dict.fromkeys(paths if metadata is None else [*paths, metadata]):
         mode = readable_by_others(path)
         if mode is not None:
@@ -165,6 +170,7 @@ async def _serve(
             nursery.start_soon(_heed_signals, signals, stopped, reopen_log)
             # Before anything starts: it raises InvalidArgument for unusable files.
             http_tls = config.server_context() if config.http_tls else None
+            audit = await open_audit(config, nursery)
             listeners = await _open_http(config)
             disk = RealDisk()
             opened = _open_store_with_retries(config, disk)
@@ -187,6 +193,7 @@ async def _serve(
                     boot_id=boot_id(),
                     index_stores=RocksStores(disk),
                     logs_open_max=descriptors.logs_open_max,
+                    audit=audit,
                 )
                 observer = Observer(bookie, disk)
                 serving.start_soon(serve_http, listeners, observer, http_tls)
@@ -206,6 +213,39 @@ async def _serve(
                 gc.freeze()
                 announce(f"ready {bookie_id}")
             nursery.cancel_scope.cancel()
+
+
+_DISK_FAILS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+"""Errors of a file that must not stop a bookie, at a start neither."""
+
+
+async def open_audit(config: BookieConfig, nursery: trio.Nursery) -> AuditLog | None:
+    """Returns the audit log, which runs in `nursery`; None if it is off. Raises InvalidArgument if
+    the file cannot be used, unless it is the disk that fails."""
+    if not config.audit_file:
+        return None
+    file = AuditFile(
+        config.audit_file, bytes_max=config.audit_file_bytes_max, files_max=config.audit_files_max
+    )
+    one_at_a_time = trio.CapacityLimiter(1)
+
+    async def write(lines: Sequence[bytes]) -> int:
+        return await trio.to_thread.run_sync(
+            file.write, lines, abandon_on_cancel=True, limiter=one_at_a_time
+        )
+
+    try:
+        await trio.to_thread.run_sync(file.open)
+    except OSError as error:
+        if error.errno not in _DISK_FAILS:
+            raise InvalidArgument(
+                f"the audit file {config.audit_file} cannot be opened: {error.strerror}. Cure:"
+                " change audit_file, or let this user write there"
+            ) from error
+        _log.error("audit log not written path=%s cause=%s", config.audit_file, error)
+    log = AuditLog(write, now_ms=_wall_ms)
+    nursery.start_soon(log.run)
+    return log
 
 
 def _wall_ms() -> int:

@@ -13,6 +13,7 @@ import trio
 
 from bookie.bookie import Bookie
 from bookie.config import BookieConfig
+from bookie.process import open_audit
 from bookie.storage.disk.real_disk import RealDisk
 from bookie.storage.index.rocksdb import RocksStores, index_opener
 from ledger.client import LedgerClient
@@ -91,6 +92,7 @@ class RealCluster:
             try:
                 async with MemoryStore(self.tree, now_ms) as store:
                     bookie = bookie_of(config, disk, store, number, self.boot_id)
+                    bookie.audit = await open_audit(config, self._nursery)
                     self._scopes[number] = (scope, ended)
                     self.bookies[number] = bookie
                     await bookie.run(task_status)

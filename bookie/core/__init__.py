@@ -1,6 +1,7 @@
 """The decisions of a bookie, without I/O, clocks or chance: pure objects that the shells call.
 
 adds: takes ADD frames from a received chunk into the write cache.
+audit_rate: how many refusals of a peer the audit log has.
 buffer_pool: reuses receive buffers.
 caches: the write cache and the read cache.
 capacity: flags that say whether a bookie can take more.

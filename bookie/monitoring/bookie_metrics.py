@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from bookie.core.metrics import Kind, Metric, Number, counter, gauge, histogram
+from bookie.monitoring.security_metrics import SECURITY
 from bookie.monitoring.snapshot import JournalDirectory, Snapshot
 from bookie.storage.journal.metrics import JournalStatistics
 
@@ -223,54 +224,7 @@ BOOKIE: Final[tuple[Metric[Snapshot], ...]] = (
         "",
         lambda b: b.server.protocol_errors,
     ),
-    gauge(
-        "tls_certificate_expires_seconds",
-        "When the bookie's certificate expires, in seconds since 1970; 0 without TLS.",
-        "",
-        lambda b: b.server.tls.certificate_expires_at_s,
-    ),
-    counter(
-        "tls_handshakes",
-        "Connections that were encrypted.",
-        "",
-        lambda b: b.server.tls.handshakes,
-    ),
-    counter(
-        "tls_handshakes_failed",
-        "Handshakes of TLS that failed or took longer than `tls_handshake_ms_max`.",
-        "",
-        lambda b: b.server.tls.handshakes_failed,
-    ),
-    counter(
-        "tls_refused_in_clear",
-        "Connections with a request that was refused because it was not encrypted.",
-        "",
-        lambda b: b.server.tls.refused_in_clear,
-    ),
-    counter(
-        "tls_reloads_failed",
-        "Times that changed certificates could not be loaded, so that the old ones stay.",
-        "",
-        lambda b: b.server.tls.reloads_failed,
-    ),
-    counter(
-        "authentications",
-        "Peers that proved who they are.",
-        "",
-        lambda b: b.server.authentications,
-    ),
-    counter(
-        "authentications_failed",
-        "Attempts with a wrong password, token or certificate; the log has the reasons.",
-        "",
-        lambda b: b.server.authentications_failed,
-    ),
-    counter(
-        "authentications_unseen",
-        "Attempts refused without a look, because the peer had failed too often before.",
-        "",
-        lambda b: b.server.authentications_unseen,
-    ),
+    *SECURITY,
     counter(
         "chunks",
         "Pieces received; adds divided by chunks shows how well clients batch.",

@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from bookie.core.compaction import CompactionKind
 from bookie.core.operations import http_operation
 from bookie.monitoring.autorecovery_http import AutoRecoveryHttp
+from bookie.monitoring.http_audit import Audited
 from bookie.monitoring.http_authentication import Authenticated
 from bookie.monitoring.http_bodies import EscapedJson, Handler, json_object
 from bookie.monitoring.prometheus import BookieMetrics
@@ -83,7 +84,9 @@ class BookieHttp:
         config = self._bookie.config
         if config.is_authentication_on:
             app = Authenticated(app, config.authentication_mechanisms, self._authenticator)
-        return _OwnHostsOnly(app) if is_loopback else app
+        if is_loopback:
+            app = _OwnHostsOnly(app)
+        return app if self._bookie.audit is None else Audited(app, self._bookie.audit)
 
     def _authenticator(self) -> Authenticator | None:
         return None if self._bookie.server is None else self._bookie.server.authenticator

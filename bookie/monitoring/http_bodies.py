@@ -13,6 +13,8 @@ from starlette.responses import JSONResponse, Response
 from ledger.shown_text import escaped_json
 
 BODY_BYTES_MAX = 4096
+AUDITED_BODY = "audited_body"
+"""Key in the scope of a request: its JSON body, once it was read."""
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -44,4 +46,5 @@ async def json_object(request: Request, wanted: str) -> dict[str, object]:
         raise HTTPException(400, f"the body is not JSON: {error}") from error
     if not isinstance(found, dict):
         raise HTTPException(400, f"the body must be {wanted}")
+    request.scope[AUDITED_BODY] = found
     return found

@@ -17,6 +17,7 @@ from bookie.bookie import Bookie
 from bookie.core.disk_space import DiskState
 from bookie.core.journal import Mark, file_id_of
 from bookie.core.over_replication import OverReplicationReport
+from bookie.server.audit import AuditCounts
 from bookie.server.server import ServerStatistics
 from bookie.storage.disk.disk import Disk
 from bookie.storage.journal.metrics import JournalStatistics
@@ -89,6 +90,7 @@ class Snapshot:
     """Unneeded copies that were found and are still here."""
     healing: HealingNow | None
     """What auto-recovery does in the bookie's process, if it runs there."""
+    audit: AuditCounts
     server: ServerStatistics
     journals: tuple[JournalDirectory, ...]
     directories: tuple[LedgerDirectory, ...]
@@ -181,6 +183,7 @@ class Observer:
             over_replication_passes=bookie.over_replication.passes,
             copies_unneeded=bookie.over_replication.unneeded,
             healing=self._healing.now() if self._healing is not None else None,
+            audit=replace(bookie.audit.counts) if bookie.audit is not None else AuditCounts(),
             server=bookie.server.statistics(),
             journals=tuple(
                 JournalDirectory(space, journal.statistics())

@@ -10,6 +10,7 @@
 - add_intake: adds from the receive buffer to write cache and journal, and their acks.
 - throttled_adds: adds that wait for capacity.
 - backpressure: limits over all connections.
+- audit: who did what, for the audit log.
 - access: whether the peer may do what it requests.
 - requests: carries out requests other than reads.
 - reads: carries out reads.

@@ -155,19 +155,44 @@ class AccessControl:
         return Access.UNAVAILABLE
 
 
+class AdmittedLedgers:
+    """The ledgers to which the hot loop may take adds of one connection: those that were looked at
+    before, and no more than DECISIONS_MAX."""
+
+    def __init__(self, storage: BookieStorage) -> None:
+        self._storage = storage
+        self._shards = storage.shards
+        self.states: Sequence[dict[int, LedgerState]] = [{} for _ in storage.directories]
+        """Those of each directory."""
+        self._count = 0
+
+    def admit(self, ledger_id: int) -> None:
+        """Lets the hot loop take adds to a ledger, which the storage knows."""
+        if self._count >= DECISIONS_MAX:
+            self.forget()
+        state = self._storage.state(ledger_id)
+        assert state is not None, f"ledger {ledger_id} was known a moment ago"
+        shard = self._shards[self._storage.shard_of(ledger_id)]
+        self.states[shard.directory_no][ledger_id] = state
+        self._count += 1
+
+    def forget(self) -> None:
+        """Has all ledgers looked at again."""
+        for states in self.states:
+            states.clear()
+        self._count = 0
+
+
 class ConnectionAccess:
     """What the peer of one connection may do."""
 
-    def __init__(self, control: AccessControl, storage: BookieStorage) -> None:
+    def __init__(self, control: AccessControl, admitted: AdmittedLedgers) -> None:
+        """`admitted` is emptied whenever the decisions are forgotten."""
         self._control = control
-        self._storage = storage
-        self._shards = storage.shards
+        self._admitted = admitted
         self._user = ANONYMOUS
         self._generation = -1
         self._rights = NO_RIGHTS
-        self.writable: Sequence[dict[int, LedgerState]] = [{} for _ in storage.directories]
-        """The ledgers of each directory to which adds are taken many at a time."""
-        self._writable_count = 0
         self._allowed: dict[Role, set[int]] = {Role.READ: set(), Role.WRITE: set()}
         self._unknown: OrderedDict[int, tuple[float, Access]] = OrderedDict()
 
@@ -179,7 +204,7 @@ class ConnectionAccess:
             return
         self._generation, self._user = control.generation, user
         self._rights = control.rights_of(user)
-        self._forget_writable()
+        self._admitted.forget()
         for allowed in self._allowed.values():
             allowed.clear()
 
@@ -216,22 +241,6 @@ class ConnectionAccess:
             allowed.clear()
         allowed.add(ledger_id)
         return Access.ALLOWED
-
-    def admit(self, ledger_id: int) -> None:
-        """Lets the hot loop take adds to a ledger, which the storage knows: this one was
-        allowed."""
-        if self._writable_count >= DECISIONS_MAX:
-            self._forget_writable()
-        state = self._storage.state(ledger_id)
-        assert state is not None, f"ledger {ledger_id} was known a moment ago"
-        shard = self._shards[self._storage.shard_of(ledger_id)]
-        self.writable[shard.directory_no][ledger_id] = state
-        self._writable_count += 1
-
-    def _forget_writable(self) -> None:
-        for states in self.writable:
-            states.clear()
-        self._writable_count = 0
 
     async def resolve(self, ledger_id: int) -> None:
         """Finds out the namespace of a ledger, or remembers for a moment that it is unknown. Not

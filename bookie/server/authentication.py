@@ -18,6 +18,7 @@ import trio
 
 from bookie.authentication_settings import AuthenticationSettings
 from bookie.core.failed_attempts import FailedAttempts, address_of_peer
+from bookie.server.audit import AuditLog
 from ledger.core.authentication import scram
 from ledger.core.authentication.bearer import token_in
 from ledger.core.authentication.digest_md5 import DigestMd5Server
@@ -110,6 +111,7 @@ class Authenticator:
         cluster_secret: from which a user that does not exist is made up.
         tokens: what decides on tokens; None without that mechanism.
         rng: draws nonces: in production a `random.SystemRandom`.
+        audit: where failures are recorded.
     """
 
     def __init__(
@@ -121,7 +123,9 @@ class Authenticator:
         cluster_secret: bytes,
         tokens: TokenVerifier | None,
         rng: random.Random,
+        audit: AuditLog | None = None,
     ) -> None:
+        self._audit = audit
         self.mechanisms = mechanisms
         self.anonymous_allowed = anonymous_allowed
         self.tokens = tokens
@@ -148,7 +152,9 @@ class Authenticator:
         wait_s = self.attempts.wait_s(trio.current_time(), address, user)
         if wait_s is None:
             self.counts.unseen += 1
-            raise Unseen(f"too many failures of {user or 'this address'} before")
+            unseen = Unseen(f"too many failures of {user or 'this address'} before")
+            self.refused(address, "", user, unseen)
+            raise unseen
         if wait_s:
             await trio.sleep(wait_s)
 
@@ -156,6 +162,7 @@ class Authenticator:
         """Records and logs a failure. `user` is "" or a name that a user can have."""
         self.counts.failed += 1
         self.attempts.failed(trio.current_time(), address_of_peer(peer), user)
+        self.refused(peer, mechanism, user, error)
         _log.warning(
             "authentication failed peer=%s mechanism=%s user=%s cause=%s",
             peer,
@@ -163,6 +170,13 @@ class Authenticator:
             user or "?",
             error,
         )
+
+    def refused(self, peer: str, mechanism: str, user: str, error: Unauthorized) -> None:
+        """Records a refusal for the audit log. `user` is "" or a name that a user can have."""
+        if self._audit is not None:
+            known = {"user": user, "mechanism": mechanism, "cause": str(error)}
+            given = {name: value for name, value in known.items() if value}
+            self._audit.refused("authenticate", "refused", peer=peer, address="", **given)
 
     def succeeded(self, peer: str, user: str) -> None:
         self.counts.succeeded += 1
@@ -202,6 +216,8 @@ class AuthSession:
         self._messages = 0
         self._exchange: _Exchange | None = None
         self.user: str | None = None
+        self.mechanism = ""
+        """By which it was proved."""
 
     def admitted_user(self, transport: Transport) -> str | None:
         """Returns the user of a connection that begins with something else than AUTH: that of its
@@ -222,6 +238,7 @@ class AuthSession:
             self._authenticator.failed(self._peer, CERTIFICATE, "", Unauthorized(str(error)))
             return None
         self._authenticator.succeeded(self._peer, user)
+        self.mechanism = CERTIFICATE
         return user
 
     async def answer(self, plugin: str, payload: bytes) -> bytes:
@@ -232,14 +249,11 @@ class AuthSession:
         """
         authenticator, peer = self._authenticator, self._peer
         self._messages += 1
-        if self.user is not None:
-            raise Unauthorized(f"the connection is that of {self.user} already")
-        mechanism = authenticator.mechanism_of(plugin)
-        if mechanism is None:
-            on = ", ".join(sorted(authenticator.mechanisms))
-            raise Unauthorized(f"plugin {plugin[:100]!r} is not on; on are {on}")
-        if self._messages > _MESSAGES_MAX:
-            raise Unauthorized(f"no success after {_MESSAGES_MAX} messages")
+        try:
+            mechanism = self._mechanism_of(plugin)
+        except Unauthorized as error:
+            authenticator.refused(peer, "", "", error)
+            raise
         exchange = self._exchange
         if exchange is None or exchange.mechanism != mechanism:
             await authenticator.admit(address_of_peer(peer))
@@ -258,9 +272,22 @@ class AuthSession:
             authenticator.counts.put_off += 1
             raise
         if exchange.is_done:
-            self.user = exchange.user
+            self.user, self.mechanism = exchange.user, mechanism
             authenticator.succeeded(peer, exchange.user)
         return reply
+
+    def _mechanism_of(self, plugin: str) -> str:
+        """Returns the mechanism of a message. Raises Unauthorized if none is to be answered."""
+        authenticator = self._authenticator
+        if self.user is not None:
+            raise Unauthorized(f"the connection is that of {self.user} already")
+        mechanism = authenticator.mechanism_of(plugin)
+        if mechanism is None:
+            on = ", ".join(sorted(authenticator.mechanisms))
+            raise Unauthorized(f"plugin {plugin[:100]!r} is not on; on are {on}")
+        if self._messages > _MESSAGES_MAX:
+            raise Unauthorized(f"no success after {_MESSAGES_MAX} messages")
+        return mechanism
 
 
 class _Exchange:
@@ -345,6 +372,7 @@ async def open_authenticator(
     store: MetadataStore,
     rng: random.Random,
     tokens: TokenVerifier | None,
+    audit: AuditLog | None = None,
 ) -> Authenticator | None:
     """Returns the authenticator of a bookie with these settings, None if it serves every client.
     Raises MetadataUnavailable, MetadataCorrupt."""
@@ -358,6 +386,7 @@ async def open_authenticator(
         cluster_secret=await users.cluster_secret(rng.randbytes(SECRET_BYTES)),
         tokens=tokens,
         rng=rng,
+        audit=audit,
     )
 
 

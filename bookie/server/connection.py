@@ -16,10 +16,11 @@ from functools import partial
 
 import trio
 
-from bookie.core.operations import operation_of
+from bookie.core.operations import ADD, operation_of
 from bookie.core.peers import Peer, Peers
-from bookie.server.access import Access, AccessControl, ConnectionAccess
+from bookie.server.access import Access, AccessControl, AdmittedLedgers, ConnectionAccess
 from bookie.server.add_intake import AddIntake, ReceivedSegments
+from bookie.server.audit import ConnectionAudit
 from bookie.server.backpressure import Backpressure, Blocked
 from bookie.server.error_replies import error_reply
 from bookie.server.identity import Identity
@@ -49,6 +50,7 @@ from ledger.wire.messages import (
     ReadLacResponse,
     ReadResponse,
     Request,
+    RequestBody,
     RequestRefused,
     Response,
     ResponseBody,
@@ -98,10 +100,15 @@ class Connection:
         frame_bytes_max: int,
         identity: Identity,
         access: AccessControl | None = None,
+        audit: ConnectionAudit | None = None,
     ) -> None:
         """`peer` is this connection in `peers`, over which `watch` watches. `access`: what users
-        may do; None: everything."""
-        self._access = None if access is None else ConnectionAccess(access, storage)
+        may do; None: everything. `audit`: where it is recorded what they do."""
+        self._audit = audit
+        self._admitted = admitted = AdmittedLedgers(storage) if access or audit else None
+        self._access = None
+        if access is not None and admitted is not None:
+            self._access = ConnectionAccess(access, admitted)
         self._unresolved: int | None = None  # the ledger whose namespace must be known first
         self._transport = transport
         self._identity = identity
@@ -123,9 +130,9 @@ class Connection:
         self._send_queue = box = SendQueue(
             transport, pressure, peer, on_flushed=resume, on_broken=self.close
         )
-        writable = None if self._access is None else self._access.writable
+        states = None if admitted is None else admitted.states
         self._intake = AddIntake(
-            storage, counts, box.send, self._may_take, self._make_known, writable
+            storage, counts, box.send, self._may_take, self._make_known, states
         )
         self._throttled = ThrottledAdds(pressure)
         self._releasing: set[int] = set()
@@ -390,6 +397,9 @@ class Connection:
             verdict = self._access.check(self._identity.user, body)
             if verdict is not Access.ALLOWED:
                 return self._withhold(request, verdict, is_replay=is_replay)
+        if self._audit is not None and not isinstance(body, AuthRequest | StartTlsRequest):
+            ledger_id: int | None = getattr(body, "ledger_id", None)
+            self._audit.used(self._identity.user, operation_of(body), ledger_id)
         if not self.peer.is_proven and not isinstance(body, AuthRequest | StartTlsRequest):
             self._peers.prove(self.peer)
         if self._is_critical and not is_replay:
@@ -416,8 +426,8 @@ class Connection:
             self._reply(request, error_reply(body, status))
         elif self._requests.is_new(body):
             self._intake.take_one(received, at, size, body.ledger_id, body.entry_id)
-            if self._access is not None:
-                self._access.admit(body.ledger_id)
+            if self._admitted is not None:
+                self._admitted.admit(body.ledger_id)
         else:
             self._dispatch(request)
 
@@ -426,18 +436,26 @@ class Connection:
             self._is_refusal_logged = True  # once per connection, not for each of a flood
             _log.warning("request refused peer=%s cause=%s", self._transport.peer, cause)
 
+    # ---- audit
+
+    def _audit_refusal(self, body: RequestBody) -> None:
+        """Records that a request was refused; AUTH is recorded where it is looked at."""
+        if self._audit is not None and not isinstance(body, AuthRequest):
+            self._audit.refused(self._identity.user, body)
+
     # ---- permissions
 
     def _make_known(self, ledger_id: int, entry_id: int, key: bytes) -> bool:
         """`Requests.make_known`, for a ledger to which this peer may add."""
-        access = self._access
-        if access is None:
-            return self._requests.make_known(ledger_id, entry_id, key)
-        if not access.check_add(self._identity.user, ledger_id):
+        access, admitted = self._access, self._admitted
+        if access is not None and not access.check_add(self._identity.user, ledger_id):
             return False
         if not self._requests.make_known(ledger_id, entry_id, key):
             return False
-        access.admit(ledger_id)
+        if admitted is not None:
+            admitted.admit(ledger_id)
+        if self._audit is not None:
+            self._audit.used(self._identity.user, ADD, ledger_id)
         return True
 
     def _withhold(self, request: Request, verdict: Access, *, is_replay: bool) -> bool:
@@ -601,6 +619,8 @@ class Connection:
         if self._access is not None and not self._is_taking and isinstance(body, _WITH_DATA):
             body = self._recheck(request, body)
         self._counts.replied(request, body)
+        if body.status is Status.UNAUTHORIZED:
+            self._audit_refusal(request.body)
         codec = v3 if request.version == 3 else v2
         try:
             data = codec.encode_response(Response(request.version, request.txn_id, body))

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 import trio
 
+from bookie.server.audit import ConnectionAudit
 from bookie.server.authentication import AuthSession, answer_when_unknown
 from bookie.server.encryption import ServerTls
 from bookie.server.error_replies import error_reply
@@ -45,10 +46,16 @@ class Identity:
         tls: how the connection may be encrypted; None if never.
         begins_encrypted: with its first byte.
         session: authenticates the peer; None: every peer is served.
+        audit: records who the peer is, and what is refused without an answer.
     """
 
     def __init__(
-        self, tls: ServerTls | None, *, begins_encrypted: bool, session: AuthSession | None
+        self,
+        tls: ServerTls | None,
+        *,
+        begins_encrypted: bool,
+        session: AuthSession | None,
+        audit: ConnectionAudit | None = None,
     ) -> None:
         self.user = ANONYMOUS
         """The user whose requests these are."""
@@ -59,6 +66,7 @@ class Identity:
         self._tls = tls
         self._must_encrypt = tls is not None and tls.is_required
         self._session = session
+        self._audit = audit
         self._is_refusal_logged = False
         self._update()
 
@@ -98,7 +106,7 @@ class Identity:
             )
         refusal = error_reply(request.body, Status.UNAUTHORIZED)
         if request.version != 3 and not isinstance(refusal, AddResponse | ReadResponse):
-            raise Unauthorized(f"{type(request.body).__name__} that is not encrypted")
+            raise self._unanswered(request, "that is not encrypted")
         reply(request, refusal)
         return False
 
@@ -115,7 +123,7 @@ class Identity:
         if user is not None:
             self.user = user
             if user != ANONYMOUS:
-                self._session = None
+                self._authenticated(session)
             return True
         if request.version == 3:
             operation = int(REQUEST_OF_TYPE[type(body)].operation)
@@ -123,8 +131,19 @@ class Identity:
         elif isinstance(body, AddRequest | ReadRequest):
             reply(request, error_reply(body, Status.UNAUTHORIZED))
         else:
-            raise Unauthorized(f"{type(body).__name__} before authentication")
+            raise self._unanswered(request, "before authentication")
         return False
+
+    def _authenticated(self, session: AuthSession) -> None:
+        if self._audit is not None:
+            self._audit.authenticated(self.user, session.mechanism)
+        self._session = None
+
+    def _unanswered(self, request: Request, why: str) -> Unauthorized:
+        """Returns the error for a request whose refusal the peer would not understand."""
+        if self._audit is not None:
+            self._audit.refused(self.user, request.body)
+        return Unauthorized(f"{type(request.body).__name__} {why}")
 
     async def start_tls(self, transport: Transport) -> Transport:
         """Returns the encrypted transport over `transport`. Raises trio.ClosedResourceError if the
@@ -161,7 +180,7 @@ class Identity:
         else:
             if session.user is not None:
                 self.user = session.user
-                self._session = None
+                self._authenticated(session)
             reply(request, AuthResponse(Status.OK, body.plugin, payload))
         self.auth_request = None
         self._update()

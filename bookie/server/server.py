@@ -14,6 +14,7 @@ import trio
 from bookie.core.metrics import Distribution
 from bookie.core.peers import Ending, Peer, PeerLimits, Peers, address_of
 from bookie.server.access import AccessControl
+from bookie.server.audit import AuditLog, ConnectionAudit
 from bookie.server.authentication import AuthenticationCounts, Authenticator
 from bookie.server.backpressure import Backpressure, BackpressureLimits
 from bookie.server.connection import Connection
@@ -82,12 +83,15 @@ class Server:
         tls: ServerTls | None = None,
         authenticator: Authenticator | None = None,
         access: AccessControl | None = None,
+        audit: AuditLog | None = None,
     ) -> None:
         """`limits` holds for all connections together. `tls` encrypts those that ask for it, and
         all on the port for TLS. Without `authenticator` every peer is served. `access`: the
-        permissions to enforce; None: everything is allowed to everyone."""
+        permissions to enforce; None: everything is allowed to everyone. `audit` records what
+        peers do."""
         self.authenticator = authenticator
         self._access = access
+        self._audit = audit
         self._storage = storage
         self._requests = requests
         self._frame_bytes_max = frame_bytes_max
@@ -185,7 +189,8 @@ class Server:
             self._connections[admission.leaves].close()
         self._accepted += 1
         self._pressure.count_connection(1)
-        known = self.authenticator
+        known, log = self.authenticator, self._audit
+        audit = ConnectionAudit(log, transport.peer) if log is not None else None
         connection = self._connections[peer] = Connection(
             transport,
             self._storage,
@@ -200,8 +205,10 @@ class Server:
                 self.tls,
                 begins_encrypted=begins_encrypted,
                 session=known.session(transport.peer) if known is not None else None,
+                audit=audit,
             ),
             access=self._access,
+            audit=audit,
         )
         self._watch.wake()
         return connection

@@ -1,6 +1,7 @@
 """Decisions about ledgers, without I/O, clocks or tasks: writing, reading, recovery.
 
 - `availability`: which entries a bookie holds, should hold, and lacks.
+- `audit`: a line of an audit log.
 - `authentication`: what a client says to prove who it is, and what a bookie believes.
 - `autorecovery`: what copies a ledger lacks, and how they are made.
 - `append`: which bookies must acknowledge an entry, and what is confirmed.

@@ -1,5 +1,6 @@
 """What ledgers, streams and bookies need of the machine: tasks, threads, sockets, settings.
 
+- `audit_file`: a file of lines that is rotated.
 - `background`: a nursery whose lone error is raised without an exception group.
 - `bridge`: one trio loop in a thread, for callers that are threads or asyncio tasks.
 - `concurrency`: the same work for many items, a bounded number at a time.

@@ -53,6 +53,8 @@ VALUES: dict[str, Any] = {
     "disk_reserved_bytes": 6_000_011,
     "force_read_only": True,
     "permissions": True,
+    "audit_file_bytes_max": 5_000_017,
+    "audit_files_max": 7,
     "read_cache_bytes": 10_000_006,
     "read_ahead_bytes": 200_003,
     "read_ahead_entries_max": 4001,

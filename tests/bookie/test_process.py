@@ -1,14 +1,18 @@
 """The process of a bookie: free pages are returned to the system, and open files are named."""
 
+import errno
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import trio
 
 from bookie import process
 from bookie.config import load_bookie_config
 from bookie.standalone.cluster import StandaloneLayout
+from ledger.errors import InvalidArgument
+from ledger.runtime.audit_file import AuditFile
 from ledger.runtime.logs import TextFormatter
 
 _HOLES = """
@@ -43,12 +47,46 @@ def test_a_bookie_warns_of_what_others_can_read(
 ) -> None:
     layout = StandaloneLayout.open(tmp_path / "a b", 1)
     file = layout.bookie_config(1)
-    config = load_bookie_config(file, {}, {})
-    modes = dict.fromkeys([str(file), f"{layout.directory}/cluster.db"], "0644")
+    audit_file = str(tmp_path / "audit.jsonl")
+    config = load_bookie_config(file, {}, {"audit_file": audit_file})
+    modes = dict.fromkeys([str(file), audit_file, f"{layout.directory}/cluster.db"], "0644")
     monkeypatch.setattr(process, "readable_by_others", modes.get)
     process.warn_of_readers(config, file)
     shown = [TextFormatter().format(record).partition("path=")[2] for record in caplog.records]
+    readable = [file, audit_file, layout.directory / "cluster.db"]
+    quoted = [f'"{path}"' if " " in str(path) else str(path) for path in readable]
+    cures = [f"'{path}'" if " " in str(path) else str(path) for path in readable]
     assert shown == [
-        f'"{path}" mode=0644 cure="chmod go-rwx \'{path}\'"'
-        for path in (file, layout.directory / "cluster.db")
+        f'{path} mode=0644 cure="chmod go-rwx {cure}"'
+        for path, cure in zip(quoted, cures, strict=True)
     ]
+
+
+async def test_an_audit_file_that_cannot_be_used_is_an_error_before_anything_starts(
+    tmp_path: Path, nursery: trio.Nursery
+) -> None:
+    layout = StandaloneLayout.open(tmp_path / "cluster", 1)
+    path = str(tmp_path / "missing" / "audit.jsonl")
+    config = load_bookie_config(layout.bookie_config(1), {}, {"audit_file": path})
+    with pytest.raises(InvalidArgument, match=r"audit file .* No such file or directory. Cure"):
+        await process.open_audit(config, nursery)
+
+
+async def test_a_full_disk_lets_a_bookie_start_without_its_audit_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    nursery: trio.Nursery,
+) -> None:
+    def full(self: AuditFile) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(AuditFile, "open", full)
+    layout = StandaloneLayout.open(tmp_path / "cluster", 1)
+    # The variable of commands is that of bookies, too.
+    environment = {"LEDGERSTREAM_AUDIT_FILE": str(tmp_path / "audit.jsonl")}
+    config = load_bookie_config(layout.bookie_config(1), environment, {})
+    assert config.audit_file == environment["LEDGERSTREAM_AUDIT_FILE"]
+    log = await process.open_audit(config, nursery)
+    assert log is not None
+    assert "audit log not written" in caplog.text

@@ -51,6 +51,7 @@ from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import decode_info
 from ledger.metastore.locations import LOCATION_PROPERTY
 from ledger.options import ClientOptions
+from ledger.runtime.audit_file import AuditFile
 from ledger.runtime.certificates import TlsContext
 from ledger.runtime.network import Listener, TcpNetwork
 from tests.bookie.setting_values import VALUES
@@ -85,6 +86,7 @@ def _config(directory: Path) -> BookieConfig:
     return BookieConfig(
         token_keys_file=f"{directory}/keys.pem",
         credentials_file=str(credentials),
+        audit_file=f"{directory}/audit.jsonl",
         metadata_uri=f"sqlite://{directory}/cluster.db",
         journal_directories=(f"{directory}/j0", f"{directory}/j1"),
         ledger_directories=(f"{directory}/l0", f"{directory}/l1"),
@@ -106,6 +108,7 @@ class Engine:
     opened_http: list[tuple[str, int]] = field(default_factory=list)
     http_tls: TlsContext | None = None
     metadata_tls: TlsContext | None = None
+    audit_files: list[AuditFile] = field(default_factory=list)
     index_opener: Any = None
     waits_s: set[float] = field(default_factory=set)
     """The timeouts of all waits for an event."""
@@ -119,6 +122,10 @@ class Engine:
     is_healing: trio.Event = field(default_factory=trio.Event)
     starts: int = 0
     """Number of starts; the second is on empty directories, of a bookie that the cluster knows."""
+
+    def open_audit_file(self, path: str, *, bytes_max: int, files_max: int) -> AuditFile:
+        self.audit_files.append(AuditFile(path, bytes_max=bytes_max, files_max=files_max))
+        return self.audit_files[-1]
 
     @property
     def bookie(self) -> Bookie:
@@ -237,6 +244,9 @@ _PLACES: dict[str, Found] = {
     "disk_check_interval_ms": lambda e: _one_of(e.looks_s, "disk_check_interval_ms"),
     "disk_reserved_bytes": lambda e: e.bookie.disk_monitor._devices[0].reserve.nbytes,
     "permissions": lambda e: e.bookie.access is not None,
+    "audit_file": lambda e: e.audit_files[-1].path,
+    "audit_file_bytes_max": lambda e: e.audit_files[-1].bytes_max,
+    "audit_files_max": lambda e: e.audit_files[-1].files_max,
     "force_read_only": lambda e: e.bookie.disk_monitor.gate.is_read_only,
     "read_cache_bytes": lambda e: e.directory._read_cache.bytes_max * 2,
     "read_ahead_bytes": lambda e: e.directory._reader._ahead._bytes_max,
@@ -371,6 +381,7 @@ def _recorded(engine: Engine, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(process, "open_http", http)
     patch.setattr(process, "serve_http", serve_http)
     patch.setattr(process, "index_opener", indexes)
+    patch.setattr(process, "AuditFile", engine.open_audit_file)
     patch.setattr(process, "TcpNetwork", Network)
     patch.setattr(process, "give_memory_back_regularly", ready)
     patch.setattr(trio, "move_on_after", waiting)

@@ -196,14 +196,18 @@ async def test_adds_that_are_taken_many_at_a_time_cost_nothing(
 ) -> None:
     """A budget: per entry there is no check and no lookup, and per chunk one comparison."""
     calls: Counter[str] = Counter()
-    for name in ("check", "check_add", "admit", "refresh"):
-        method = getattr(access.ConnectionAccess, name)
+    places: list[tuple[type[Any], str]] = [
+        *((access.ConnectionAccess, name) for name in ("check", "check_add", "refresh")),
+        (access.AdmittedLedgers, "admit"),
+    ]
+    for of, name in places:
+        method = getattr(of, name)
 
         def counting(*arguments: Any, name: str = name, method: Any = method) -> Any:
             calls[name] += 1
             return method(*arguments)
 
-        monkeypatch.setattr(access.ConnectionAccess, name, counting)
+        monkeypatch.setattr(of, name, counting)
     async with (
         permitted_cluster(tmp_path, GRANTS, {7: "a", 8: "a"}) as (cluster, _),
         connection_of(cluster, "writer", 2) as connection,
