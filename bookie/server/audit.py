@@ -1,5 +1,5 @@
-"""The audit log of a bookie: who was let in, who used which ledger, who was refused, who changed
-its state over HTTP.
+"""The audit log of a bookie: who authenticated, who used which ledger, who was refused, who
+changed its state over HTTP.
 
 Lines are made where something happens and written in batches in a thread, by one task that sleeps
 while there are none. The log must never make a request wait or end the bookie: while its file

@@ -9,7 +9,7 @@ connecting.py: connects to a namespace, and explains names that do not exist.
 status.py, health.py: the verdict about a cluster.
 cursors.py, groups.py, sinks.py: stored positions, consumer groups, committed batches of sinks.
 retention.py, janitor.py: what retention drops and why; applying it.
-permissions.py: who may do what, and why.
+permissions.py: who may do what, and why; audit.py: who has changed what.
 canary.py, bench.py: continuous checks; benchmarks.
 
 This file imports nothing: `python -m stream.cli` imports it first, and must be able to name the

@@ -7,6 +7,7 @@ imports `bookie`, and `--help` waits for nothing (docs/adr/0009-one-command.md).
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
 from ledger.cli.output import EXIT_USAGE, examples, remark, write_output
 from ledgerstream_entry import installed_version
 
+AUDIT_VARIABLE = "LEDGERSTREAM_AUDIT_FILE"
 _CLUSTER = Group("Cluster", sort_key=1)
 _RECORDS = Group("Records", sort_key=2)
 _ADMINISTRATION = Group("Administration", sort_key=3)
@@ -152,7 +154,13 @@ def main() -> object:
     """Runs the command of this process and returns its result, or the exit code of wrong usage."""
     try:
         arguments = sys.argv[1:]
-        return build_app(arguments)(arguments)
+        app = build_app(arguments)
+        path = os.environ.get(AUDIT_VARIABLE)
+        if not path:
+            return app(arguments)
+        from stream.cli.audit import run_audited
+
+        return run_audited(app, arguments, path)
     except CycloptsError as error:
         remark(f"ledgerstream: {_explained(error)}")
         return EXIT_USAGE
