@@ -244,6 +244,7 @@ async def open_audit(config: BookieConfig, nursery: trio.Nursery) -> AuditLog | 
             ) from error
         _log.error("audit log not written path=%s cause=%s", config.audit_file, error)
     log = AuditLog(write, now_ms=_wall_ms)
+    log.bookie_id = config.bookie_id  # an empty one is known when the bookie listens
     nursery.start_soon(log.run)
     return log
 

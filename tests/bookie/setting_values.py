@@ -54,7 +54,7 @@ VALUES: dict[str, Any] = {
     "force_read_only": True,
     "permissions": True,
     "audit_file_bytes_max": 5_000_017,
-    "audit_files_max": 7,
+    "audit_files_max": 29,
     "read_cache_bytes": 10_000_006,
     "read_ahead_bytes": 200_003,
     "read_ahead_entries_max": 4001,

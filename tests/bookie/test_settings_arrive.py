@@ -351,8 +351,8 @@ def _recorded(engine: Engine, patch: pytest.MonkeyPatch) -> None:
         async with listeners[0]:
             await trio.sleep_forever()
 
-    def indexes(cache_bytes: int, directories: int) -> Callable[[str], RocksKeyValue]:
-        engine.index_opener = index_opener(cache_bytes, directories)
+    def indexes(*settings: int) -> Callable[[str], RocksKeyValue]:
+        engine.index_opener = index_opener(*settings)
         opener: Callable[[str], RocksKeyValue] = engine.index_opener
         return opener
 

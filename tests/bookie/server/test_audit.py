@@ -23,6 +23,7 @@ from ledger.wire import v2
 from ledger.wire.messages import ForceLedgerRequest, ReadLacRequest, ReadRequest, Request
 from tests.bookie.server.permitted_cluster import (
     connection_of,
+    named_users,
     permitted_cluster,
     until,
 )
@@ -161,7 +162,7 @@ async def test_who_authenticates_is_recorded_once_and_who_fails_each_time(
     assert not any(secret in path.read_text() for secret in ("swordfish", "h4ddock"))
 
 
-@pytest.mark.usefixtures("named_users")
+@pytest.mark.usefixtures(named_users.__name__)
 @_VERSIONS
 async def test_a_user_without_the_right_is_recorded_for_a_while_and_then_counted(
     tmp_path: Path, version: int
