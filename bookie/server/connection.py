@@ -106,20 +106,15 @@ class Connection:
         may do; None: everything. `audit`: where it is recorded what they do."""
         self._audit = audit
         self._admitted = admitted = AdmittedLedgers(storage) if access or audit else None
-        self._access = None
-        if access is not None and admitted is not None:
-            self._access = ConnectionAccess(access, admitted)
+        self._access = ConnectionAccess(access, admitted) if access and admitted else None
         self._unresolved: int | None = None  # the ledger whose namespace must be known first
         self._transport = transport
         self._identity = identity
         self.peer = peer
         self._peers, self._watch = peers, watch
-        self._storage = storage
-        self._shards = storage.shards
-        self._requests = requests
-        self._read_scheduler = requests.read_scheduler
-        self._counts = counts
-        self._pressure = pressure
+        self._storage, self._shards = storage, storage.shards
+        self._requests, self._read_scheduler = requests, requests.read_scheduler
+        self._counts, self._pressure = counts, pressure
         self._memory = ReceiveMemory(
             storage.segments, pressure, peer, frame_bytes_max=frame_bytes_max
         )

@@ -71,7 +71,7 @@ VALUES: dict[str, Any] = {
     "reply_wait_ms_max": 59_001,
     "frame_bytes_max": 1_000_003,
     "connections_max": 1013,
-    "connections_per_peer_max": 997,
+    "connections_per_peer_max": 991,
     "first_request_wait_ms_max": 29_009,
     "frame_wait_ms_max": 61_001,
     "receive_bytes_max": 200_000_003,

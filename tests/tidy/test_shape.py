@@ -16,7 +16,6 @@ FUNCTION_LINES_MAX = 60
 LONG_FILES = {
     "bookie/bookie.py": "puts a bookie together: one place to see all of its parts",
     "bookie/core/caches.py": "the write cache and the read cache, which share entries' places",
-    "bookie/monitoring/bookie_metrics.py": "one table: what is measured, and what it means",
     "bookie/server/connection.py": "the loop of one connection, and the adds it throttles",
     "bookie/server/requests.py": "what each operation does, and what adds are refused",
     "bookie/storage/journal/journal.py": "the journal and the group it gathers for one write",
