@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bookie.config import BookieConfig
+from ledger.core.ledger_keys import NO_KEYS, LedgerKeys
 from ledger.metastore.address import ClusterAddress
 from ledger.metastore.base import MetadataStore
 from ledger.runtime.network import Network
@@ -23,10 +24,11 @@ async def heal_ledgers(
     network: Network,
     now_ms: Callable[[], int],
     rng: random.Random,
+    keys: LedgerKeys = NO_KEYS,
     on_begin: Callable[[AutoRecovery], None] = lambda _service: None,
 ) -> None:
     """Heals ledgers until cancelled, over the bookie's session. No error of it ends the bookie.
-    `on_begin` gets the service, each time that it begins."""
+    `keys`: the secrets of the cluster. `on_begin` gets the service, each time that it begins."""
     # They take memory that a bookie without auto-recovery does not need.
     from ledger.autorecovery.service import heal_for_ever
     from ledger.client import LedgerClient
@@ -39,6 +41,7 @@ async def heal_ledgers(
         options=config.client_options(),
         root=config.ledgers_root,
         layout=ClusterAddress.parse(config.metadata_uri).layout,
+        keys=keys,
     ) as client:
         await heal_for_ever(
             client,

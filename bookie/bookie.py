@@ -33,6 +33,7 @@ from bookie.server.audit import AuditLog
 from bookie.server.authentication import open_authenticator
 from bookie.server.backpressure import BackpressureLimits
 from bookie.server.encryption import ServerTls
+from bookie.server.key_check import KeyCheck
 from bookie.server.read_scheduler import ReadLimits
 from bookie.server.requests import Requests
 from bookie.server.server import Server, ServerStatistics
@@ -42,7 +43,7 @@ from bookie.startup.directory_layout import load_layout, settle_layout
 from bookie.startup.directory_repair import start_storage
 from bookie.startup.power_loss import noticing_power_loss
 from bookie.startup.preflight import listen, lock_directories
-from bookie.startup.restored_metadata import record_restore
+from bookie.startup.restored_metadata import UnbornIds, record_restore
 from bookie.startup.start_count import StartCount
 from bookie.storage.bookie_storage import BookieStorage, HasSpace
 from bookie.storage.check.index_rebuild import IndexStores
@@ -52,6 +53,7 @@ from bookie.storage.journal.journal import Journal
 from bookie.storage.metrics import GarbageCollectionReport
 from bookie.storage.options import StorageOptions, StorageStatistics
 from ledger.connection.encryption import ClientTls, name_to_check
+from ledger.core.ledger_keys import NO_KEYS, LedgerKeys
 from ledger.credentials import read_credentials
 from ledger.errors import LedgerError, MetadataUnavailable, NoSuchNode
 from ledger.metastore.address import ClusterAddress
@@ -185,6 +187,7 @@ class Bookie:
         now_ms: returns the wall clock in milliseconds.
         rng: draws the salts of files and the cluster's instance id.
         http: the address of the bookie's HTTP server, which is published but not served here.
+        keys: the secrets of the cluster, by which keys of ledgers are recognized.
         boot_id: identifies the start of the machine; "" if it never stops.
         index_stores: for the repair of a damaged ledger directory; None: it stops the bookie.
         logs_open_max: entry logs that each ledger directory keeps open.
@@ -206,6 +209,7 @@ class Bookie:
         index_stores: IndexStores | None = None,
         logs_open_max: int = LOGS_OPEN_MAX,
         audit: AuditLog | None = None,
+        keys: LedgerKeys = NO_KEYS,
     ) -> None:
         self.config = config
         self.audit = audit
@@ -213,7 +217,8 @@ class Bookie:
         self._boot_id = boot_id
         self.registry = BookieRegistry(store, config.ledgers_root)
         self._layout = ClusterAddress.parse(config.metadata_uri).layout
-        self.ledgers = LedgerStore(store, config.ledgers_root, layout=self._layout)
+        self._keys = keys
+        self.ledgers = LedgerStore(store, config.ledgers_root, layout=self._layout, keys=keys)
         self.access = (
             AccessControl(Permissions(store), self.ledgers) if config.permissions else None
         )
@@ -235,6 +240,7 @@ class Bookie:
         self.address = ("", 0)
         self.instance_id = ""
         self.storage: BookieStorage | None = None
+        self.requests: Requests | None = None
         self.server: Server | None = None
         self.registration: Registration | None = None
         self.limbo_repair: LimboRepair | None = None
@@ -402,11 +408,12 @@ class Bookie:
         task_status: trio.TaskStatus[str],
     ) -> None:
         config = self.config
-        requests = Requests(
+        self.requests = requests = Requests(
             storage,
             long_polls_max=config.long_polls_max,
             space=self.space,
             read_limits=ReadLimits.of(config),
+            key_check=KeyCheck(self._keys, self.ledgers, storage.state),
         )
         self.server = await self._make_server(storage, requests)
         self.over_replication = OverReplication(
@@ -472,6 +479,7 @@ class Bookie:
                 options=self.config.client_options(),
                 root=self.config.ledgers_root,
                 layout=self._layout,
+                keys=self._keys,
             )
 
         self.limbo_repair = LimboRepair(storage, requests, self.bookie_id, open_client)
@@ -546,9 +554,13 @@ class Bookie:
 
         restores: Sequence[Restore] = ()
         listed = ListedLedgers(self.store, self.ledgers)
+        ids = UnbornIds(self.ledgers)
 
         async def is_deleted(ledger_id: int) -> bool:
-            if await listed.exists(ledger_id) or is_protected(restores, ledger_id):
+            if await listed.exists(ledger_id):
+                ids.note_existing(ledger_id)
+                return False
+            if is_protected(restores, ledger_id):
                 return False
             # A metadata store that was emptied or replaced must not lead to emptied disks.
             await self._check_cluster()
@@ -557,10 +569,11 @@ class Bookie:
         async def collect(compaction: CompactionKind, *, is_forced: bool = False) -> None:
             nonlocal restores, listed
             listed = ListedLedgers(self.store, self.ledgers)
+            ids.begin_round()
             await self.disk_monitor.make_room_for_garbage()
             restores = await self._restores.read()
             rounds = await storage.collect_garbage(
-                is_deleted, compaction=compaction, is_forced=is_forced
+                is_deleted, compaction=compaction, is_forced=is_forced, is_unborn=ids.contain
             )
             self._log_rounds(rounds)
             await self.disk_monitor.look()

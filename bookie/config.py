@@ -25,6 +25,7 @@ from bookie.config_sections import (
     check_minimums,
 )
 from bookie.connection_settings import ConnectionSettings
+from bookie.key_settings import KeySettings
 from bookie.tls_settings import TlsSettings
 from ledger.core.placement.topology import Location
 from ledger.errors import InvalidArgument
@@ -61,6 +62,7 @@ class BookieConfig(
     PermissionSettings,
     AuditSettings,
     AutoRecoverySettings,
+    KeySettings,
 ):
     """All settings of a bookie. Raises InvalidArgument if they are out of range or contradict each
     other."""
@@ -286,6 +288,7 @@ class BookieConfig(
         AuthenticationSettings.check(self)
         AuditSettings.check(self)
         AutoRecoverySettings.check(self)
+        KeySettings.check(self)
         self._check_directories()
         self._check_addresses()
         self._check_sizes()

@@ -25,7 +25,8 @@ from bookie.server.requests import Requests
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.ledger_storage import LedgerStorage
 from ledger.core.availability import Range, expected_ranges, fixed_part
-from ledger.core.entry import Digest, DigestType, master_key
+from ledger.core.entry import Digest, DigestType
+from ledger.core.ledger_keys import check_key_known, master_key_of
 from ledger.core.metadata import LedgerMetadata
 from ledger.errors import (
     BookieIoError,
@@ -125,7 +126,7 @@ def _settle(
         return False
     if state is None and not may_hold(metadata, bookie_id):
         return False
-    key = b"" if metadata is None else master_key(metadata.password)
+    key = b"" if metadata is None else master_key_of(metadata)
     if state is None:
         state = storage.create(ledger_id, key)
     elif not state.master_key:
@@ -145,7 +146,7 @@ def _learn_key(directory: LedgerStorage, metadata: LedgerMetadata) -> None:
     Without it no entry could be stored for it, nor could a client fence it here."""
     state = directory.state(metadata.ledger_id)
     if state is not None and not state.is_key_known and not state.is_deleted:
-        state.master_key = master_key(metadata.password)
+        state.master_key = master_key_of(metadata)
         directory.state_changed(state)
 
 
@@ -228,6 +229,7 @@ class LimboRepair:
         """Repairs a ledger; returns whether it is complete and closed."""
         try:
             metadata = await client.ledger_metadata(ledger_id)
+            check_key_known(metadata)
             _learn_key(directory, metadata)
             if metadata.is_closed:
                 await directory.history.closed({ledger_id: metadata.last_entry_id})
@@ -294,7 +296,7 @@ class LimboRepair:
         """Copies entries; returns how many no other bookie returned. Raises LedgerError if one
         cannot be stored here."""
         digest = Digest(metadata.digest_type or DigestType.CRC32, metadata.password)
-        key, ledger_id = master_key(metadata.password), metadata.ledger_id
+        key, ledger_id = master_key_of(metadata), metadata.ledger_id
         failed, ranges = 0, [(first, last)]
         while ranges:
             begin, end = ranges.pop(0)

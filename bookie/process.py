@@ -44,6 +44,8 @@ from ledger.cli.standard_streams import announce, open_standard_streams
 from ledger.cli.supervised import wait_starter_gone
 from ledger.errors import InvalidArgument, LedgerError, MetadataUnavailable, NoSuchCluster
 from ledger.metastore import ClusterAddress, MetadataStore, open_store
+from ledger.metastore.cluster_secret import load_keys
+from ledger.metastore.zookeeper_access import load_access
 from ledger.runtime.audit_file import AuditFile
 from ledger.runtime.logs import open_log
 from ledger.runtime.network import TcpNetwork
@@ -171,6 +173,7 @@ async def _serve(
             # Before anything starts: it raises InvalidArgument for unusable files.
             http_tls = config.server_context() if config.http_tls else None
             audit = await open_audit(config, nursery)
+            keys = load_keys(config.cluster_secret_file, {})
             listeners = await _open_http(config)
             disk = RealDisk()
             opened = _open_store_with_retries(config, disk)
@@ -194,6 +197,7 @@ async def _serve(
                     index_stores=RocksStores(disk),
                     logs_open_max=descriptors.logs_open_max,
                     audit=audit,
+                    keys=keys,
                 )
                 observer = Observer(bookie, disk)
                 serving.start_soon(serve_http, listeners, observer, http_tls)
@@ -206,6 +210,7 @@ async def _serve(
                         network=TcpNetwork(),
                         now_ms=_wall_ms,
                         rng=random.SystemRandom(),
+                        keys=keys,
                         on_begin=observer.observe_healing,
                     )
                     serving.start_soon(heal, config, store, bookie_id)
@@ -287,6 +292,7 @@ async def _open_store_with_retries(
     """
     may_create = False
     tls = config.metadata_context()
+    access = load_access(config.zookeeper_acl, config.zookeeper_credentials_file, {})
     async with AsyncExitStack() as stack:
         while True:
             opened = open_store(
@@ -295,6 +301,7 @@ async def _open_store_with_retries(
                 root=config.ledgers_root,
                 may_create=may_create,
                 tls=tls,
+                access=access,
             )
             try:
                 store = await stack.enter_async_context(opened)

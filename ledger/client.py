@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
@@ -19,6 +20,7 @@ from ledger.connection.encryption import ClientTls
 from ledger.connection.mechanisms import auth_source
 from ledger.connection.pool import BookiePool, BookieSpace, ask_space
 from ledger.core.entry import DigestType
+from ledger.core.ledger_keys import NO_KEYS, LedgerKeys
 from ledger.core.metadata import LedgerMetadata, LedgerState
 from ledger.core.placement.policies import DEFAULT_PLACEMENT, PlacementPolicy
 from ledger.core.steady_clock import SteadyClock, jump_text
@@ -27,10 +29,12 @@ from ledger.metastore import ClusterAddress, open_store
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.clients import ClientRegistration
+from ledger.metastore.cluster_secret import load_keys
 from ledger.metastore.layout import Layout
 from ledger.metastore.ledgers import CLIENT_TAG, LedgerStore
 from ledger.metastore.restores import RestoreLog
 from ledger.metastore.underreplication import UnderreplicationStore
+from ledger.metastore.zookeeper_access import load_access
 from ledger.missed.copies import MissedCopies
 from ledger.options import ClientOptions
 from ledger.reading.opener import Opener
@@ -100,6 +104,7 @@ class LedgerClient(Closable):
         layout: the layout that the ledgers must have there; None accepts any.
         auth: the client's identity, for bookies that authenticate clients by a plugin of their own;
             otherwise `options` has credentials.
+        keys: the secrets of the cluster, if it has some. `connect` reads the file of the options.
     """
 
     def __init__(
@@ -113,13 +118,14 @@ class LedgerClient(Closable):
         root: str = "/ledgers",
         layout: Layout | None = None,
         auth: AuthProvider | None = None,
+        keys: LedgerKeys = NO_KEYS,
     ) -> None:
         self.store = store
         self._cluster = f"the ledgers at {root}"
         self.options = options or ClientOptions()
         self.rng = rng
         self.now_ms = SteadyClock(now_ms, trio.current_time, _note_jump).now_ms
-        self.ledgers = LedgerStore(store, root, layout=layout)
+        self.ledgers = LedgerStore(store, root, layout=layout, keys=keys)
         self.bookies = BookieRegistry(store, root)
         self.underreplication = UnderreplicationStore(store, root, self.now_ms)
         self._registration = ClientRegistration(store, rng)
@@ -153,13 +159,17 @@ class LedgerClient(Closable):
 
         `auth` identifies it to bookies that authenticate clients
         (`ledger.connection.authentication`). Creates nothing. Raises NoSuchCluster if there is no
-        cluster, InvalidArgument for an address that no driver can serve, MetadataCorrupt for a
-        file that is not a cluster's, MetadataUnavailable.
+        cluster, InvalidArgument for an address that no driver can serve or a file with secrets that
+        cannot be used, MetadataCorrupt for a file that is not a cluster's, MetadataUnavailable.
         """
-        address = ClusterAddress.parse(cluster)
         given = options or ClientOptions()
+        keys = load_keys(given.cluster_secret_file, os.environ)
+        access = load_access(given.zookeeper_acl, given.zookeeper_credentials_file, os.environ)
+        address = ClusterAddress.parse(cluster)
         async with (
-            open_store(address, tls=client_tls(given) if given.metadata_tls else None) as store,
+            open_store(
+                address, tls=client_tls(given) if given.metadata_tls else None, access=access
+            ) as store,
             cls(
                 store,
                 TcpNetwork(),
@@ -169,6 +179,7 @@ class LedgerClient(Closable):
                 root=address.root,
                 layout=address.layout,
                 auth=auth,
+                keys=keys,
             ) as client,
         ):
             client._cluster = cluster
@@ -235,9 +246,12 @@ class LedgerClient(Closable):
         are too few; a later replacement may be any bookie. `placement` (default: copies on
         different hosts as far as there are enough) is stored with the ledger, and followed when
         bookies are replaced.
-        With `password` None the ledger gets a key of its own, which readers take from the metadata:
-        bookies then refuse to mix its entries with those of another ledger of the same id.
-        Raises NotEnoughBookies, InvalidArgument, MetadataUnavailable.
+        With `password` None the ledger gets a key of its own, which readers take from the metadata
+        or derive from the secret of the cluster. Its bookies are told the key at once, so that they
+        never mix its entries with those of another ledger of the same id.
+        Raises NotEnoughBookies, InvalidArgument, MetadataUnavailable; with `password` None also
+        Unauthorized (another secret than the bookies', or no right to write), and LedgerExists if
+        the ids of many ledgers are taken at bookies under foreign keys.
         """
 
         async def create() -> LedgerWriter:

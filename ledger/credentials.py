@@ -125,28 +125,42 @@ def read_secret(file: str | Path) -> Secret:
     return Secret(text)
 
 
-def read_private(path: Path) -> bytes:
-    """Returns the content of a file that only its owner can read.
+def read_private(file: str | Path, what: str = "secret") -> bytes:
+    """Returns the content of a file that only its owner can read or change.
 
-    A file of root may be readable for a group. Raises InvalidArgument if others can read it, or if
-    it cannot be read here.
+    The rule is PostgreSQL's for private keys: if root owns the file and this process is another
+    user's, its group may read it, too.
+
+    Args:
+        file: its path.
+        what: names in errors what is in it; it is never quoted.
+
+    Raises InvalidArgument if others can read or change it, if it cannot be read here, is not a
+    regular file, or has more than 64 KiB.
     """
+    path = os.fspath(file)
     try:
-        with open(path, "rb") as file:
-            status = os.fstat(file.fileno())
+        with open(path, "rb") as opened:
+            status = os.fstat(opened.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise InvalidArgument(f"{path} is not a file")
+                raise InvalidArgument(f"{path} is not a file. Cure: name the file with the {what}")
             allowed = 0o640 if status.st_uid == 0 and os.geteuid() != 0 else 0o600
-            if stat.S_IMODE(status.st_mode) & 0o077 & ~allowed:
+            mode = stat.S_IMODE(status.st_mode)
+            if mode & 0o077 & ~allowed:
                 raise InvalidArgument(
-                    f"{path} has mode {stat.S_IMODE(status.st_mode):04o}: others can read or "
-                    f"change the secret in it. Cure: chmod 600 {path}, and change the secret"
+                    f"{path} has mode {mode:04o}: others can read or change the {what} in it. "
+                    f"Cure: chmod {allowed:o} {path}, and change the {what}"
                 )
-            data = file.read(FILE_BYTES_MAX + 1)
+            data = opened.read(FILE_BYTES_MAX + 1)
     except OSError as error:
-        raise InvalidArgument(f"cannot read {path}: {error.strerror}") from error
+        raise InvalidArgument(
+            f"the {what} in {path} cannot be read: {error.strerror}. Cure: name a file that this "
+            "user can read"
+        ) from error
     if len(data) > FILE_BYTES_MAX:
-        raise InvalidArgument(f"{path} has more than {FILE_BYTES_MAX} bytes")
+        raise InvalidArgument(
+            f"{path} has more than {FILE_BYTES_MAX} bytes. Cure: name the file with the {what}"
+        )
     return data
 
 

@@ -105,6 +105,7 @@ class ClientOptions:
     """A bookie's certificate must be for the host in the bookie's id, or, if the id is a free name,
     for the host that it publishes. Without this check each holder of a certificate of these
     authorities can pass for any bookie."""
+
     credentials: Credentials | None = None
     """Who the client is, for bookies that authenticate clients. Its secrets are not shown by a
     repr."""
@@ -112,6 +113,21 @@ class ClientOptions:
     credentials_file: str = ""
     """A file of TOML with the credentials (`ledger.credentials.read_credentials`), read again for
     each connection. Only its owner may be able to read it."""
+
+    cluster_secret_file: str = ""
+    """The file with the secret of the cluster, if it has one: keys of new ledgers of streams and
+    sinks are derived from it. Its owner alone may read it. Empty: what the environment variable
+    LEDGERSTREAM_CLUSTER_SECRET_FILE names."""
+
+    zookeeper_credentials_file: str = ""
+    """The file with user and password for ZooKeeper ("user:password", scheme digest). Its owner
+    alone may read it. Empty: what the environment variable
+    LEDGERSTREAM_ZOOKEEPER_CREDENTIALS_FILE names."""
+
+    zookeeper_acl: str = ""
+    """Who may use the nodes that the client makes in ZooKeeper: "creator" (the user of the
+    credentials alone) or "open" (every client). Empty: what the environment variable
+    LEDGERSTREAM_ZOOKEEPER_ACL says, else "open"."""
 
     def __post_init__(self) -> None:
         if self.wire_version not in (2, 3):

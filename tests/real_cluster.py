@@ -17,6 +17,7 @@ from bookie.process import open_audit
 from bookie.storage.disk.real_disk import RealDisk
 from bookie.storage.index.rocksdb import RocksStores, index_opener
 from ledger.client import LedgerClient
+from ledger.core.ledger_keys import NO_KEYS, LedgerKeys
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.memory import MemoryStore, MemoryTree
 from ledger.options import ClientOptions
@@ -40,7 +41,12 @@ def now_ms() -> int:
 
 
 def bookie_of(
-    config: BookieConfig, disk: RealDisk, store: MetadataStore, number: int = 0, boot_id: str = ""
+    config: BookieConfig,
+    disk: RealDisk,
+    store: MetadataStore,
+    number: int = 0,
+    boot_id: str = "",
+    keys: LedgerKeys = NO_KEYS,
 ) -> Bookie:
     """A bookie with everything real but its metadata; not begun."""
     return Bookie(
@@ -53,6 +59,7 @@ def bookie_of(
         rng=random.Random(number),
         boot_id=boot_id,
         index_stores=RocksStores(disk),
+        keys=keys,
     )
 
 
@@ -62,6 +69,8 @@ class RealCluster:
         self.tree = MemoryTree()
         self.boot_id = ""
         """Of the machine, for bookies that start from now on."""
+        self.keys: LedgerKeys = settings.pop("keys", NO_KEYS)
+        """The secrets of the cluster, for bookies and clients that start from now on."""
         self.bookies: dict[int, Bookie] = {}
         self.disks: dict[int, RealDisk] = {}
         self._nursery = nursery
@@ -91,7 +100,7 @@ class RealCluster:
         with trio.CancelScope() as scope:
             try:
                 async with MemoryStore(self.tree, now_ms) as store:
-                    bookie = bookie_of(config, disk, store, number, self.boot_id)
+                    bookie = bookie_of(config, disk, store, number, self.boot_id, self.keys)
                     bookie.audit = await open_audit(config, self._nursery)
                     self._scopes[number] = (scope, ended)
                     self.bookies[number] = bookie
@@ -122,6 +131,7 @@ class RealCluster:
                 rng=random.Random(self._clients),
                 now_ms=now_ms,
                 options=ClientOptions(**options),
+                keys=self.keys,
             ) as client,
         ):
             yield client
@@ -131,7 +141,8 @@ class RealCluster:
 async def real_cluster(
     directory: Path, bookies: int = 3, **settings: Any
 ) -> AsyncIterator[RealCluster]:
-    """`settings`: of each bookie; `counts` are those of its journals and its ledger directories."""
+    """`settings`: of each bookie; `counts` are those of its journals and its ledger directories,
+    and `keys` the secrets of the cluster."""
     async with AsyncExitStack() as stack:
         nursery = await stack.enter_async_context(trio.open_nursery())
         cluster = RealCluster(directory, nursery, settings)

@@ -14,6 +14,7 @@
 - access: whether the peer may do what it requests.
 - requests: carries out requests other than reads.
 - reads: carries out reads.
+- key_check: which keys make a ledger known, in a cluster with a secret.
 - read_scheduler: shares the disks among the reads of all connections.
 - long_polls: tailing reads that wait for an entry.
 - deferred_replies: replies that wait for the journal.

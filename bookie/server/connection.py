@@ -25,6 +25,7 @@ from bookie.server.backpressure import Backpressure, Blocked
 from bookie.server.error_replies import error_reply
 from bookie.server.identity import Identity
 from bookie.server.internal_errors import REQUEST_ERRORS, log_connection_closed
+from bookie.server.key_check import Contact
 from bookie.server.peer_watch import PeerWatch
 from bookie.server.receive_memory import ReceiveMemory, ReceiveMemoryShort
 from bookie.server.request_metrics import RequestCounts, Wait
@@ -141,6 +142,10 @@ class Connection:
         self._is_critical = self._is_taking = self._is_closed = False
         self._blocked: Blocked | None = None
         """What the next request in the buffer waits for."""
+        self._unproven: Contact | None = None
+        """Whose key must be proven before the next request in the buffer is carried out."""
+        self._proof: tuple[Contact | None, Status] = None, Status.OK
+        """What was found out for that request."""
         self._replies: list[bytes] = []
         self._nursery: trio.Nursery | None = None
         self._receiving = trio.CancelScope()
@@ -298,6 +303,9 @@ class Connection:
             elif self._has_many_reads:
                 waits[Wait.READS] += 1
                 await self._progress.wait()
+            elif self._unproven is not None:
+                contact, self._unproven = self._unproven, None
+                self._proof = contact, await self._requests.key_check.prove(contact)
             elif self._blocked is not None and pressure.must_wait(self._blocked):
                 waits[Wait.JOURNAL] += 1
                 await pressure.wait_less(self._blocked)
@@ -397,6 +405,9 @@ class Connection:
             self._audit.used(self._identity.user, operation_of(body), ledger_id)
         if not self.peer.is_proven and not isinstance(body, AuthRequest | StartTlsRequest):
             self._peers.prove(self.peer)
+        contact = None if is_replay else self._requests.key_check.unproven(body)
+        if contact is not None:
+            return self._refuse_key(request, contact)
         if self._is_critical and not is_replay:
             self._blocked = self._pressure.blocking(body)
             if self._blocked is not None:
@@ -411,6 +422,17 @@ class Connection:
                 self._take_one_add(received, at, 4 + len(frame), request, body)
                 return True
         self._dispatch(request)
+        return True
+
+    def _refuse_key(self, request: Request, contact: Contact) -> bool:
+        """Refuses a request whose key was found not to be the ledger's; returns False if that must
+        be found out first (`KeyCheck`)."""
+        asked, status = self._proof
+        self._proof = None, Status.OK
+        if asked != contact or status is Status.OK:
+            self._unproven = contact
+            return False
+        self._reply(request, error_reply(request.body, status))
         return True
 
     def _take_one_add(

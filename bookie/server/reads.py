@@ -8,6 +8,7 @@ such entry".
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import trio
@@ -49,10 +50,16 @@ class Reads:
     """
 
     def __init__(
-        self, storage: BookieStorage, *, long_polls_max: int, limits: ReadLimits | None = None
+        self,
+        storage: BookieStorage,
+        *,
+        long_polls_max: int,
+        limits: ReadLimits | None = None,
+        may_begin: Callable[[int, bytes], Status] = lambda _ledger_id, _key: Status.OK,
     ) -> None:
-        """`limits` holds for requests that wait for disks."""
+        """`limits` holds for requests that wait for disks. `may_begin`: `KeyCheck.may_begin`."""
         self._storage = storage
+        self._may_begin = may_begin
         self.read_scheduler = ReadScheduler(len(storage.directories), limits or ReadLimits())
         self._deferred = DeferredReplies(storage, self.read_scheduler)
         self._polls = LongPolls(
@@ -153,6 +160,9 @@ class Reads:
         if key is None or (state is None and len(key) != MASTER_KEY_BYTES):
             return Status.UNAUTHORIZED
         if state is None:
+            status = self._may_begin(body.ledger_id, key)
+            if status is not Status.OK:
+                return status
             state = self._storage.create(body.ledger_id, key)
         status = state.check_fence(key)
         return state if status is Status.OK else status

@@ -23,6 +23,7 @@ from bookie.core.ledger_state import ENTRY_ID_END, EXPLICIT_LAC_BYTES_MAX, Ledge
 from bookie.core.repeated_adds import Presence
 from bookie.server.deferred_replies import IsGone, Reply, ReplyTarget
 from bookie.server.error_replies import error_reply, read_refused, status_of_error
+from bookie.server.key_check import KeyCheck
 from bookie.server.read_scheduler import (
     Job,
     Owner,
@@ -109,12 +110,19 @@ class Requests:
         long_polls_max: int,
         space: Callable[[], Awaitable[tuple[int, int]]],
         read_limits: ReadLimits | None = None,
+        key_check: KeyCheck | None = None,
     ) -> None:
         """`space` returns total and free bytes of the disks. `read_limits` holds for requests that
-        wait for disks."""
+        wait for disks. `key_check` decides which keys new ledgers may have; None: any."""
         self._storage = storage
         self._space = space
-        self._reads = Reads(storage, long_polls_max=long_polls_max, limits=read_limits)
+        self.key_check = key_check or KeyCheck()
+        self._reads = Reads(
+            storage,
+            long_polls_max=long_polls_max,
+            limits=read_limits,
+            may_begin=self.key_check.may_begin,
+        )
         self.read_scheduler = self._reads.read_scheduler
         self._explicit_lac_sync = ExplicitLacSync()
         self._report_next_at = -math.inf
@@ -267,6 +275,9 @@ class Requests:
         if state is None:
             if len(key) != MASTER_KEY_BYTES:
                 return Status.BAD_REQUEST
+            status = self.key_check.may_begin(ledger_id, key)
+            if status is not Status.OK:
+                return status
             state = self._storage.create(ledger_id, key)
         status = state.check_add(key, is_recovery)
         if status is not Status.OK:
@@ -383,6 +394,9 @@ class Requests:
                 return Status.BAD_REQUEST
             if self._storage.gate.is_emptying:
                 return Status.READ_ONLY
+            status = self.key_check.may_begin(body.ledger_id, body.master_key)
+            if status is not Status.OK:
+                return status
             state = self._storage.create(body.ledger_id, body.master_key)
         return state.check_write_lac(body.master_key)
 

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from ledger.errors import InvalidArgument
+from ledger.errors import InvalidArgument, LedgerError
 from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.restores import Restore, RestoreLog
 
@@ -65,3 +65,40 @@ async def record_restore(
             bookie_id, len(unknown), unknown[0], unknown[-1],
         )  # fmt: skip
     return len(unknown)
+
+
+class UnbornIds:
+    """Which ids have yet to be generated, for garbage collection: of a ledger that is not in the
+    metadata, and was in none before, no more need be remembered than if it had never been seen.
+
+    Asking the counter takes an id of it. So that is done once per round at most, and only about
+    ids above all that are known to have been generated.
+    """
+
+    def __init__(self, ledgers: LedgerStore) -> None:
+        self._ledgers = ledgers
+        self._generated = -1
+        """An id that is known to have been generated."""
+        self._counter: int | None = None
+        """What the counter said in this round; -1 if it could not be asked."""
+
+    def begin_round(self) -> None:
+        """Has the counter asked again if need be."""
+        self._counter = None
+
+    def note_existing(self, ledger_id: int) -> None:
+        """Notes a ledger that is in the metadata. One far ahead has an id that a client chose."""
+        if self._generated < ledger_id < self._generated + _SKIPPED_MAX:
+            self._generated = ledger_id
+
+    async def contain(self, ledger_id: int) -> bool:
+        """Returns whether the id is one that has yet to be generated. False if that is unknown,
+        and for ids so far ahead that a client chose them."""
+        if ledger_id <= self._generated:
+            return False
+        if self._counter is None:
+            try:
+                self._counter = self._generated = await self._ledgers.next_ledger_id()
+            except LedgerError:
+                self._counter = -1
+        return self._counter >= 0 and 0 < ledger_id - self._counter < _SKIPPED_MAX

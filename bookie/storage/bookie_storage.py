@@ -362,6 +362,7 @@ class BookieStorage:
         *,
         compaction: CompactionKind = CompactionKind.MAJOR,
         is_forced: bool = False,
+        is_unborn: Callable[[int], Awaitable[bool]] | None = None,
     ) -> list[GarbageCollectionReport]:
         """Runs one round in each directory, all at once: each should have a disk of its own. See
         `GarbageCollector.collect`."""
@@ -369,7 +370,7 @@ class BookieStorage:
 
         async def collect(directory: LedgerStorage) -> None:
             rounds[directory.directory] = await directory.garbage.collect(
-                is_deleted, compaction=compaction, is_forced=is_forced
+                is_deleted, compaction=compaction, is_forced=is_forced, is_unborn=is_unborn
             )
 
         async with trio.open_nursery() as nursery:

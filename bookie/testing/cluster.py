@@ -29,6 +29,7 @@ from bookie.testing.network import NetworkOptions, SimNetwork
 from bookie.testing.process import SimProcess, leaves_of
 from bookie.testing.scheduler import Simulation, run_simulated
 from ledger.client import LedgerClient
+from ledger.core.ledger_keys import NO_KEYS
 from ledger.errors import LedgerError
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.ledgers import LedgerStore
@@ -84,6 +85,8 @@ class SimCluster:
         self.metadata = SimMetadata(simulation, metadata)
         self.chance = simulation.chance("cluster")
         self.restarts = 0
+        self.keys = NO_KEYS
+        """The secrets of the cluster, for bookies and clients that start from now on."""
         self._make_config = config or small_config
         self._disk_options = disk or DiskOptions()
         self._nodes: dict[str, _Node] = {}
@@ -197,6 +200,7 @@ class SimCluster:
                 now_ms=self._clock_of(bookie),
                 rng=rng,
                 boot_id=f"boot {node.disk.power_losses}",
+                keys=self.keys,
             )
             node.bookie = server
             async with trio.open_nursery() as nursery:
@@ -411,6 +415,7 @@ class SimCluster:
             options=options,
             rng=chance,
             now_ms=self._clock_of(name),
+            keys=self.keys,
         ) as client:
             yield client
 

@@ -30,6 +30,7 @@ from ledger.copy_reader import SilentBookies
 from ledger.core.autorecovery.copy_plan import CopyFailure, CopyPlan, Holders
 from ledger.core.autorecovery.copy_rate import DelayWindow, TokenBucket
 from ledger.core.availability import Range, fixed_part
+from ledger.core.ledger_keys import check_key_known
 from ledger.core.metadata import LedgerMetadata
 from ledger.errors import InvalidArgument, LedgerClosed, MetadataUnavailable
 from ledger.runtime.background import open_background
@@ -165,9 +166,11 @@ class Copier:
             is_wanted: asked before each batch; False stops the copy.
 
         Raises InvalidArgument for other ranges or if the same ledger is being copied to this
-        target; LedgerClosed if the copier is not open.
+        target; LedgerClosed if the copier is not open; Unauthorized if the ledger's key is derived
+        from a secret that is unknown here.
         """
         _check_ranges(metadata, ranges)
+        check_key_known(metadata)
         if self._background is None:
             raise LedgerClosed("the copier is not open")
         key = metadata.ledger_id, target

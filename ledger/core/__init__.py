@@ -8,6 +8,8 @@
 - `bookie_backoff`: when a writer may use a bookie again that failed.
 - `copies`: the verdict on the copies of an entry.
 - `entry`: the bytes of an entry and of a LAC packet, with their digests.
+- `ledger_claims`: whether the id of a new ledger is free at its bookies.
+- `ledger_keys`: passwords that are derived from the secret of the cluster.
 - `metadata`: the metadata of a ledger, and the changes it may undergo.
 - `metadata_format`: the stored bytes of the metadata.
 - `placement`: chooses the bookies of an ensemble, by racks, regions or zones too.

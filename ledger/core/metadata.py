@@ -31,6 +31,9 @@ FORMAT_VERSION_MAX = 3
 OWN_KEY_TAG = "ledgerstream-key"
 """Custom metadata of a ledger whose password was generated for it alone (docs/adr/0027)."""
 OWN_KEY_BYTES = 16
+DERIVED_KEY_PREFIX = b"derived:"
+"""Begins the value of that tag if the password is derived from a secret of the cluster, which the
+rest names (`ledger.core.ledger_keys`). Then the metadata does not hold the password."""
 
 
 _BOOKIE_ID = re.compile(r"[a-zA-Z0-9:-_.\-]+")
@@ -61,6 +64,7 @@ class LedgerMetadata:
     `length` is the payload bytes of a closed ledger. `created_ms` is wall clock, -1 if unknown.
     `stores_created_ms`: whether the bytes contain it; otherwise it is that of their node.
     `c_token` identifies the create of one client; a rewrite by Apache's client drops it.
+    `password`: of a derived key it is empty where the secret is unknown, and never stored.
     `unknown_fields`: fields that a later release wrote into version 3, kept on a rewrite.
     Construction raises InvalidArgument for anything else.
     """
@@ -122,6 +126,16 @@ class LedgerMetadata:
     def has_own_key(self) -> bool:
         """Whether the password was generated for this ledger alone: see `OWN_KEY_TAG`."""
         return OWN_KEY_TAG in self.custom
+
+    @property
+    def has_derived_key(self) -> bool:
+        """Whether the password is derived from a secret of the cluster: `DERIVED_KEY_PREFIX`."""
+        return self.custom.get(OWN_KEY_TAG, b"").startswith(DERIVED_KEY_PREFIX)
+
+    @property
+    def is_key_missing(self) -> bool:
+        """Whether the password is derived from a secret that is not known here."""
+        return self.has_derived_key and not self.password
 
     @property
     def is_closed(self) -> bool:

@@ -142,7 +142,7 @@ def _to_message(metadata: LedgerMetadata) -> LedgerMetadataFormat:
         message.segment.add(firstEntryId=fragment.first_entry_id, ensembleMember=fragment.bookies)
     if metadata.digest_type is not None:
         message.digestType = LedgerMetadataFormat.DigestType.ValueType(metadata.digest_type)
-        message.password = metadata.password
+        message.password = b"" if metadata.has_derived_key else metadata.password
     if metadata.stores_created_ms and metadata.created_ms >= 0:
         message.ctime = metadata.created_ms
     for key in sorted(metadata.custom):

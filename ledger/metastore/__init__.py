@@ -8,6 +8,7 @@ that importing it needs no driver's dependencies.
 - `base`: the `MetadataStore` protocol, a versioned tree with sessions and watches.
 - `bookies`: the registry of bookies and their cookies.
 - `clients`: the ephemeral node of a client, by which others see that it lives.
+- `cluster_secret`: the secrets of a cluster, from a file.
 - `cookie`: the identity of a bookie's data.
 - `decommissions`: which bookies are to be emptied, and how far that has come.
 - `election`: who is the auditor, in one order with Apache's candidates.
@@ -22,11 +23,13 @@ that importing it needs no driver's dependencies.
 - `restores`: histories that were lost when the store was put back to an older state.
 - `underreplication`: which ledgers lack copies, and who copies them.
 - `users`: who may authenticate with a password.
+- `zookeeper_access`: the credentials for ZooKeeper, from a file.
 - `sqlite/`, `zookeeper/`: the other drivers.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
@@ -34,6 +37,8 @@ from typing import TYPE_CHECKING
 from ledger.errors import InvalidArgument, NoSuchCluster, NoSuchNode
 from ledger.metastore.address import ClusterAddress
 from ledger.metastore.base import MetadataStore
+from ledger.metastore.zookeeper.access import ZooKeeperAccess
+from ledger.metastore.zookeeper_access import load_access
 
 if TYPE_CHECKING:
     from ledger.runtime.certificates import TlsContext
@@ -55,6 +60,7 @@ async def open_store(
     root: str | None = None,
     may_create: bool = False,
     tls: TlsContext | None = None,
+    access: ZooKeeperAccess | None = None,
 ) -> AsyncIterator[MetadataStore]:
     """The store at the address `cluster` with a session of its own, which ends with the block.
 
@@ -63,13 +69,14 @@ async def open_store(
     cluster that vanishes later is MetadataUnavailable (`MetadataStore.bind`).
 
     `tls` encrypts the connections to ZooKeeper; other stores have none.
+    `access`: as whom a session with ZooKeeper acts; None: as the environment says.
 
     A process that dies loses its ephemeral nodes after at most about `session_timeout_ms`.
     Raises NoSuchCluster, InvalidArgument for an address that no driver can serve, MetadataCorrupt
     for a file that is not ours, MetadataUnavailable if the store cannot be reached.
     """
     address = ClusterAddress.parse(cluster) if isinstance(cluster, str) else cluster
-    async with _open_driver(address, session_timeout_ms, may_create, tls) as store:
+    async with _open_driver(address, session_timeout_ms, may_create, tls, access) as store:
         if not may_create and not address.is_memory:
             await bind_to_cluster(store, address.root if root is None else root, address.uri)
         yield store
@@ -77,7 +84,11 @@ async def open_store(
 
 @asynccontextmanager
 async def _open_driver(
-    address: ClusterAddress, session_timeout_ms: int, may_create: bool, tls: TlsContext | None
+    address: ClusterAddress,
+    session_timeout_ms: int,
+    may_create: bool,
+    tls: TlsContext | None,
+    access: ZooKeeperAccess | None,
 ) -> AsyncIterator[MetadataStore]:
     if address.sqlite_path is not None:
         from ledger.metastore.sqlite.store import open_sqlite
@@ -101,7 +112,10 @@ async def _open_driver(
             ) from error
         zookeeper = address.zookeeper
         async with open_zookeeper(
-            zookeeper, session_timeout_ms=session_timeout_ms, tls=tls
+            zookeeper,
+            session_timeout_ms=session_timeout_ms,
+            tls=tls,
+            access=access or load_access("", "", os.environ),
         ) as on_zookeeper:
             yield on_zookeeper
     else:

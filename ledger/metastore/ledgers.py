@@ -14,6 +14,7 @@ from contextlib import aclosing
 
 import trio
 
+from ledger.core.ledger_keys import NO_KEYS, LedgerKeys
 from ledger.core.metadata import LedgerMetadata
 from ledger.core.metadata_format import decode, encode
 from ledger.errors import (
@@ -58,13 +59,20 @@ class LedgerStore:
 
     Args:
         layout: the one that the cluster address asks for; another one raises InvalidArgument.
+        keys: fill in the passwords of ledgers that are derived from the secret of the cluster.
     """
 
     def __init__(
-        self, store: MetadataStore, root: str = "/ledgers", *, layout: Layout | None = None
+        self,
+        store: MetadataStore,
+        root: str = "/ledgers",
+        *,
+        layout: Layout | None = None,
+        keys: LedgerKeys = NO_KEYS,
     ) -> None:
         self._store = store
         self.root = root
+        self.keys = keys
         self._wanted_layout = layout
         self._layout: Layout | None = None
         self._ids = LedgerIds(store, root)
@@ -104,7 +112,7 @@ class LedgerStore:
             node = await self._store.get(await self.path(ledger_id))
         except NoSuchNode:
             raise _no_such(ledger_id) from None
-        return _decode(ledger_id, node), node.version
+        return self._decode(ledger_id, node), node.version
 
     async def exists(self, ledger_id: int) -> bool:
         """Whether the ledger exists; False only if the store says so, otherwise an error is raised.
@@ -213,7 +221,7 @@ class LedgerStore:
         path = await self.path(ledger_id)
         async with aclosing(self._store.watch(path)) as nodes:
             async for node in nodes:
-                yield None if node is None else _decode(ledger_id, node)
+                yield None if node is None else self._decode(ledger_id, node)
 
     async def is_writer_gone(self, metadata: LedgerMetadata) -> bool:
         """Whether the ledger names the client that writes it, and the node of that client is gone:
@@ -243,6 +251,9 @@ class LedgerStore:
             return False
         return True
 
+    def _decode(self, ledger_id: int, node: Node) -> LedgerMetadata:
+        return self.keys.completed(decode(ledger_id, node.data, node.created_ms))
+
     async def _has_token(self, metadata: LedgerMetadata) -> bool:
         try:
             present, _ = await self.read(metadata.ledger_id)
@@ -267,10 +278,6 @@ class LedgerStore:
                 )
             self._layout = layout
         return self._layout
-
-
-def _decode(ledger_id: int, node: Node) -> LedgerMetadata:
-    return decode(ledger_id, node.data, node.created_ms)
 
 
 def _no_such(ledger_id: int) -> NoSuchLedger:

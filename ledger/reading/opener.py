@@ -15,6 +15,7 @@ import trio
 
 from ledger.connection.pool import BookiePool
 from ledger.core.entry import DigestType
+from ledger.core.ledger_keys import check_key_known
 from ledger.core.metadata import LedgerMetadata
 from ledger.core.placement.policies import order_reads
 from ledger.core.placement.topology import Location
@@ -172,6 +173,7 @@ class Opener:
         password = password_of(metadata, password)
         if metadata.is_closed or not recover:
             return metadata
+        check_key_known(metadata)
         async with self._recoveries:
             recovery = LedgerRecovery(
                 self.pool, self.ledgers, self.bookies, options=self.options, rng=self.rng,
@@ -188,6 +190,8 @@ def password_of(metadata: LedgerMetadata, given: bytes) -> bytes:
     Raises Unauthorized if the ledger was created with another password.
     """
     if metadata.has_own_key and not given:
+        if metadata.digest_type is DigestType.HMAC:  # the digests of other entries need no key
+            check_key_known(metadata)
         return metadata.password
     # Format version 1 stores neither digest type nor password: nothing to compare with.
     if metadata.digest_type is not None and metadata.password != given:

@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 import os
 import ssl
-import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from ledger.credentials import read_private
 from ledger.errors import InvalidArgument
 from ledger.options import ClientOptions
 from ledger.runtime.network import PeerCertificate
@@ -153,7 +153,7 @@ def load_files(context: ssl.SSLContext, files: TlsFiles) -> None:
     those of the system. Raises InvalidArgument with the file, the cause and the cure."""
     if files.certificate:
         _check_readable(files.certificate, "certificate")
-        check_private(files.private_file, "private key")
+        read_private(files.private_file, "private key")
         _load_own(context, files)
     if files.authorities:
         _check_readable(files.authorities, "file of authorities")
@@ -212,23 +212,10 @@ def _reason(error: ssl.SSLError) -> str:
     return (error.reason or str(error)).replace("_", " ").lower()
 
 
-def check_private(path: str, what: str) -> None:
-    """Raises InvalidArgument unless `path` is a file that this process can read and other users
-    cannot. A group may read a file that belongs to root, as for PostgreSQL's keys."""
-    found = _check_readable(path, what)
-    forbidden = 0o037 if found.st_uid == 0 else 0o077
-    if found.st_mode & forbidden:
-        raise InvalidArgument(
-            f"the {what} in {path} can be read or changed by others (mode "
-            f"{stat.S_IMODE(found.st_mode):04o}). Cure: chmod 600 {path}"
-        )
-
-
-def _check_readable(path: str, what: str) -> os.stat_result:
+def _check_readable(path: str, what: str) -> None:
     try:
         with open(path, "rb") as file:
             file.read(1)
-        return os.stat(path)
     except OSError as error:
         raise InvalidArgument(
             f"the {what} in {path} cannot be read: {error.strerror}. Cure: name a file that this "
@@ -237,9 +224,7 @@ def _check_readable(path: str, what: str) -> os.stat_result:
 
 
 def _read_password(path: str) -> str:
-    check_private(path, "password")
-    with open(path, "rb") as file:
-        lines = file.read(_PASSWORD_BYTES_MAX).splitlines()
+    lines = read_private(path, "password")[:_PASSWORD_BYTES_MAX].splitlines()
     if not lines or not lines[0]:
         raise InvalidArgument(f"the first line of {path} is empty. Cure: write the password there")
     return lines[0].decode("utf-8", "surrogateescape")

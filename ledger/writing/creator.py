@@ -1,28 +1,54 @@
 """Creates ledgers: chooses their bookies as their placement requires, and stores their metadata.
 
+A ledger with a key of its own is claimed at its bookies before a writer gets it: an explicit LAC of
+-1 makes its key known there. Where the id is taken under another key, the ledger is deleted again,
+and another id is tried (`ledger.core.ledger_claims`).
+
 If it is asked to weight bookies by their free space, it asks them for it in the background, a few
 at a time, at most once a day.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import random
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 
 import trio
 
 from ledger.connection.pool import BookiePool, BookieSpace, ask_space
-from ledger.core.entry import DigestType
+from ledger.core.entry import Digest, DigestType, master_key
+from ledger.core.ledger_claims import CLAIM_TRIES_MAX, LedgerClaim, next_beyond
 from ledger.core.metadata import OWN_KEY_BYTES, OWN_KEY_TAG, Fragment, LedgerMetadata
 from ledger.core.placement.policies import PLACEMENT_TAG, PlacementPolicy
 from ledger.core.placement.topology import Location
-from ledger.errors import LedgerExists, NotEnoughBookies
+from ledger.errors import (
+    INVALID_ENTRY_ID,
+    LedgerError,
+    LedgerExists,
+    NotEnoughBookies,
+    RetryableError,
+    Status,
+    Unauthorized,
+)
 from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.ledgers import LedgerStore
 from ledger.options import ClientOptions
+from ledger.wire.messages import ReadRequest, WriteLacRequest
+
+_log = logging.getLogger(__name__)
 
 _TRIES_MAX = 100
+CLAIM_S_MAX = 1.0
+"""How long bookies may take to answer the claim of a ledger; one that does not is no reason to wait
+longer, because a ledger may be written without it."""
+REFUSALS_MAX = 8
+"""Ids that are tried although the bookie that refuses them does not know them: it may have been
+told that such a ledger was deleted, or it does not want this client."""
+_CLAIM_OTHERS_S = 0.1
+"""After enough of them have answered, the others have this long."""
 SPACE_ASKED_S = 24 * 3600.0
 """How often bookies are asked for their free space."""
 _ASKED_AT_ONCE = 16
@@ -75,21 +101,24 @@ class LedgerCreator:
         """Stores a new ledger and returns its metadata. `sizes` are ensemble size, write quorum and
         ack quorum; the other arguments and the errors are those of `LedgerClient.create_ledger`."""
         tags = dict(custom)
-        if password is None:
-            tags[OWN_KEY_TAG] = b"1"
         if not placement.is_default:
             tags[PLACEMENT_TAG] = placement.encode()
         bookies = await self._choose(sizes, prefer, placement)
         ensemble_size, write_quorum, ack_quorum = sizes
+        taken, beyond = 0, -1
         for _ in range(_TRIES_MAX):
+            ledger_id = await self._ledgers.next_ledger_id(beyond=beyond)
+            key = password
+            if key is None:
+                tags[OWN_KEY_TAG], key = self._new_key(ledger_id)
             metadata = LedgerMetadata(
-                ledger_id=await self._ledgers.next_ledger_id(),
+                ledger_id=ledger_id,
                 ensemble_size=ensemble_size,
                 write_quorum=write_quorum,
                 ack_quorum=ack_quorum,
                 fragments=(Fragment(0, bookies),),
                 digest_type=digest_type,
-                password=self._rng.randbytes(OWN_KEY_BYTES) if password is None else password,
+                password=key,
                 created_ms=self._now_ms(),
                 custom=tags,
                 c_token=self._rng.getrandbits(62) + 1,
@@ -98,8 +127,87 @@ class LedgerCreator:
                 await self._ledgers.create(metadata)
             except LedgerExists:
                 continue  # another client chose this id by hand
-            return metadata
+            refused_by = await self._claim(metadata) if password is None else None
+            if refused_by is None:
+                return metadata
+            taken += 1
+            beyond = next_beyond(ledger_id, taken)
+            await self._discard(ledger_id)
+            await self._check_taken(ledger_id, refused_by, taken)
         raise LedgerExists(f"{_TRIES_MAX} ledger ids in a row were taken already")
+
+    def _new_key(self, ledger_id: int) -> tuple[bytes, bytes]:
+        """Returns the value of `OWN_KEY_TAG` and the password of a ledger with a key of its own."""
+        if self._ledgers.keys:
+            return self._ledgers.keys.new_key(ledger_id)
+        return b"1", self._rng.randbytes(OWN_KEY_BYTES)
+
+    async def _check_taken(self, ledger_id: int, bookie: str, tries: int) -> None:
+        """Returns if another id may be tried after a bookie refused the claim of this one.
+
+        Raises Unauthorized if the bookie refuses this client, and not this key for this id;
+        LedgerExists after too many tries.
+        """
+        status: Status | None = None
+        with suppress(RetryableError):
+            request = ReadRequest(ledger_id, 0)
+            status = (await self._pool.call(bookie, request, timeout_s=CLAIM_S_MAX)).status
+        is_known = status is not Status.NO_SUCH_LEDGER
+        if status is Status.UNAUTHORIZED or (not is_known and tries >= REFUSALS_MAX):
+            raise Unauthorized(
+                f"bookie {bookie} refuses the keys of new ledgers ({tries} in a row), and does not "
+                "have their ids under other keys. Cure: give this client the cluster_secret_file "
+                "of the bookies, or the right to write"
+            )
+        _log.warning(
+            "id of a new ledger is taken under a foreign key ledger=%d bookie=%s in_a_row=%d: "
+            "another one is tried. Cure: see docs/operations.md, keys of ledgers",
+            ledger_id, bookie, tries,
+        )  # fmt: skip
+        if tries >= CLAIM_TRIES_MAX:
+            raise LedgerExists(
+                f"{tries} ledger ids in a row were taken at bookies under foreign keys. Cure: find "
+                "the client that does it, and give the cluster a secret (cluster_secret_file)"
+            )
+
+    async def _claim(self, metadata: LedgerMetadata) -> str | None:
+        """Makes the ledger's key known to its bookies; returns one that refuses it, if any."""
+        refused_by: str | None = None
+        claim = LedgerClaim(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
+        digest = Digest(metadata.digest_type or DigestType.CRC32C, metadata.password)
+        packet = digest.encode_lac(metadata.ledger_id, INVALID_ENTRY_ID)
+        request = WriteLacRequest(
+            metadata.ledger_id, INVALID_ENTRY_ID, master_key(metadata.password), packet
+        )
+        with trio.move_on_after(CLAIM_S_MAX) as scope:
+
+            async def ask(bookie: str) -> None:
+                nonlocal refused_by
+                try:
+                    answer = await self._pool.call(bookie, request, timeout_s=CLAIM_S_MAX)
+                except LedgerError:
+                    claim.answered(None)
+                else:
+                    claim.answered(answer.status)
+                    if claim.is_taken:
+                        refused_by = bookie
+                if claim.is_decided:
+                    scope.cancel()
+                elif claim.is_enough:
+                    scope.deadline = min(scope.deadline, trio.current_time() + _CLAIM_OTHERS_S)
+
+            async with trio.open_nursery() as nursery:
+                for bookie in metadata.last_fragment.bookies:
+                    nursery.start_soon(ask, bookie)
+        return refused_by
+
+    async def _discard(self, ledger_id: int) -> None:
+        """Deletes a ledger that was given to no writer. Never raises: if it stays, the janitor
+        finds it."""
+        try:
+            await self._ledgers.delete(ledger_id)
+        except LedgerError as error:
+            _log.info("not deleted now ledger=%d cause=%s", ledger_id, error)
 
     async def _choose(
         self, sizes: tuple[int, int, int], prefer: Sequence[str], placement: PlacementPolicy

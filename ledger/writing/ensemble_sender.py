@@ -245,7 +245,7 @@ class EnsembleSender:
                     f"confirmed up to entry {self.last_add_confirmed}"
                 )
             )
-        elif status is Status.UNAUTHORIZED:
+        elif status is Status.UNAUTHORIZED and self.core.last_add_acknowledged < 0:
             self.fail(
                 Unauthorized(
                     f"{what}: wrong password, or the bookie requires authentication (auth), or"
@@ -255,6 +255,7 @@ class EnsembleSender:
         elif status is Status.TOO_MANY_REQUESTS and self._retry_later(bookie, entry_id):
             return
         elif (index := self._index_of(bookie)) is not None:
+            # UNAUTHORIZED too: others took the key, so this one has the id under a foreign key.
             self.bookie_failed(index, error_of_status(status, what))
 
     def _retry_later(self, bookie: str, entry_id: int) -> bool:

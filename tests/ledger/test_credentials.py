@@ -65,7 +65,7 @@ def test_credentials_are_read(tmp_path: Path, text: str, expected: Credentials) 
         ('user = "ann"\npasswd = "tops3cret"', "'passwd' is unknown or no text; known are user"),
         ('user = "ann"\npassword = 7', "'password' is unknown or no text"),
         ('password = "tops3cret', "is not TOML"),
-        ('user = "a"\npassword_file = "no"', "cannot read .*no: No such file"),
+        ('user = "a"\npassword_file = "no"', "secret in .*no cannot be read: No such file"),
         ('user = "a"\npassword_file = "no"\npassword="tops3cret"', "not both"),
         ('user = "\xff"', "give one"),
     ],
@@ -90,7 +90,7 @@ def test_a_file_that_others_can_read_or_change_is_refused(tmp_path: Path, mode: 
 def test_what_is_no_file_of_text_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="is empty"):
         read_secret(private(tmp_path / "empty", "\n"))
-    with pytest.raises(InvalidArgument, match="cannot read"):
+    with pytest.raises(InvalidArgument, match="cannot be read: Is a directory"):
         read_secret(tmp_path)
     big = private(tmp_path / "big", "a" * 70_000)
     with pytest.raises(InvalidArgument, match="more than 65536 bytes"):

@@ -11,6 +11,7 @@ import trio.testing
 
 from ledger.client import LedgerClient
 from ledger.core.copies import CopyState, CopyVerdict, LedgerReport
+from ledger.core.entry import Digest, DigestType
 from ledger.errors import NoSuchLedger, Status, Unauthorized
 from ledger.verify import ExpectedEntry, verify_entry, verify_ledger
 from ledger.wire.messages import (
@@ -192,6 +193,25 @@ async def test_an_open_ledger_is_verified_up_to_its_last_add_confirmed(tmp_path:
         assert (report.is_closed, report.entries) == (False, 30)
         assert report.verdict is CopyVerdict.WHOLE
         await writer.append(b"it was not fenced")
+
+
+@pytest.mark.parametrize(
+    ("digest_type", "verdict"),
+    [(DigestType.HMAC, CopyVerdict.DAMAGE), (DigestType.CRC32C, CopyVerdict.WHOLE)],
+)
+async def test_only_hmac_proves_that_no_outsider_made_an_entry(
+    digest_type: DigestType, verdict: CopyVerdict
+) -> None:
+    """A bookie gone bad changes an entry, and makes a digest of what it knows."""
+    async with scripted_cluster() as cluster, cluster.client() as client:
+        async with client.create_ledger(password=None, digest_type=digest_type) as writer:
+            await writer.append(b"hello")
+        forger = Digest(digest_type, b"not the password")
+        head, payload = forger.encode_entry(writer.ledger_id, 0, -1, 5, b"HELLO")
+        for bookie in cluster.bookies.values():
+            assert (writer.ledger_id, 0) in bookie.entries
+            bookie.entries[writer.ledger_id, 0] = head + bytes(payload)
+        assert (await verify_ledger(client, writer.ledger_id)).verdict is verdict
 
 
 async def test_the_end_of_an_open_ledger_may_be_unknown(tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ class Tombstones:
         looked_at = 0
         while looked_at < self._per_round_max:
             step = list(islice(self._pairs.items(self._next_key, _END_KEY), _PER_STEP))
-            await self._forget(
+            await self.forget(
                 [
                     _KEY.unpack(key)[1]
                     for key, value in step
@@ -88,7 +88,8 @@ class Tombstones:
             if not self._sweep.end_pass():
                 return
 
-    async def _forget(self, ledger_ids: list[int]) -> None:
+    async def forget(self, ledger_ids: list[int]) -> None:
+        """Forgets these ledgers, as if they had never been seen. Raises StorageFailed."""
         if not ledger_ids:
             return
         async with self._changes.making("forgetting old tombstones"):
@@ -150,6 +151,7 @@ class GarbageCollector:
         self.copies = CopyRemoval(index, states, cache, read_cache, changes)
         self.metrics = GarbageMetrics()
         self._asked_last = -1
+        self._is_unborn: Callable[[int], Awaitable[bool]] | None = None
         self._batches = 0
         """Batches of deletions since the index was flushed."""
         self._asks: TokenBucket | None = None
@@ -163,6 +165,7 @@ class GarbageCollector:
         *,
         compaction: CompactionKind = CompactionKind.MAJOR,
         is_forced: bool = False,
+        is_unborn: Callable[[int], Awaitable[bool]] | None = None,
     ) -> GarbageCollectionReport:
         """Runs one round. Waits for one that is in progress.
 
@@ -174,11 +177,15 @@ class GarbageCollector:
                 compaction leaves alone what it has no space to copy.
             is_forced: asks about all ledgers, and compacts now, whatever intervals and
                 suspensions say; damaged logs are tried again.
+            is_unborn: of a deleted ledger: True only if its id has yet to be generated. Nobody ever
+                had the ledger then: a client used the id ahead of its time, and it is forgotten
+                together with the key, which a tombstone would hold against the ledger to come.
 
         Raises StorageFailed if index or entry logs could not be changed: the process must exit.
         """
         async with self._one_round:
             round_ = GarbageCollectionReport()
+            self._is_unborn = is_unborn
             started = trio.current_time()
             try:
                 with round_.noting_unreadable():
@@ -312,6 +319,8 @@ class GarbageCollector:
         self._batches += await make_in_steps(self._changes, what, steps)
         self._blocks.drop_ledger(ledger_id)
         self._states.drop_deleted(ledger_id)
+        if self._is_unborn is not None and await self._is_unborn(ledger_id):
+            await self._tombstones.forget([ledger_id])
 
     async def _flush_deletions(self, batches_min: int) -> None:
         if self._batches >= batches_min:

@@ -21,6 +21,7 @@ from connectors.spark.client.lazy_store import LazyStore
 from ledger.client import LedgerClient, wall_ms
 from ledger.errors import InvalidArgument, LedgerClosed
 from ledger.metastore import ClusterAddress
+from ledger.metastore.cluster_secret import load_keys
 from ledger.options import ClientOptions
 from ledger.runtime.bridge import BackgroundLoop, Call, Job, RemoteContext
 from ledger.runtime.network import TcpNetwork
@@ -50,6 +51,7 @@ async def _connect(cluster: ClusterAddress) -> AsyncIterator[LedgerClient]:
             root=cluster.root,
             layout=cluster.layout,
             options=ClientOptions(batch_read_bytes=BATCH_READ_BYTES),
+            keys=load_keys("", os.environ),
         ) as client,
     ):
         yield client

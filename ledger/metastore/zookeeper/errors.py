@@ -56,9 +56,9 @@ def translate(error: BaseException, path: str) -> LedgerError:
         return InvalidArgument(f"{parent_of(path)} is ephemeral and cannot have children")
     if isinstance(error, _REFUSED_USER):
         return Unauthorized(
-            f"ZooKeeper refuses access to {path} ({name}): its ACL admits only authenticated"
-            " clients, and this one does not authenticate. Cure: open the cluster's nodes to"
-            " every client that reaches ZooKeeper"
+            f"ZooKeeper refuses access to {path} ({name}): its ACL admits other users than this"
+            " client. Cure: give the user of the cluster's bookies, by zookeeper_credentials_file"
+            " or LEDGERSTREAM_ZOOKEEPER_CREDENTIALS_FILE"
         )
     if isinstance(error, _REFUSED_REQUEST):
         return InvalidArgument(

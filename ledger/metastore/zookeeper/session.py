@@ -17,8 +17,10 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionClosedError, ConnectionLoss
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL
 
 from ledger.errors import MetadataUnavailable
+from ledger.metastore.zookeeper.access import ACL_CREATOR, OPEN_ACCESS, ZooKeeperAccess
 from ledger.metastore.zookeeper.address import ZooKeeperAddress
 from ledger.metastore.zookeeper.errors import LOST, OutcomeUnknown
 from ledger.metastore.zookeeper.threads import CompletionQueue, Handler
@@ -98,10 +100,15 @@ class ZooKeeperSession:
     """One session, made in trio's thread; `run` is its task, `aclose` ends it."""
 
     def __init__(
-        self, address: ZooKeeperAddress, session_timeout_ms: int, tls: TlsContext | None = None
+        self,
+        address: ZooKeeperAddress,
+        session_timeout_ms: int,
+        tls: TlsContext | None = None,
+        access: ZooKeeperAccess = OPEN_ACCESS,
     ) -> None:
         self.address = address
         self._tls = tls
+        self._access = access
         self.patience_s = session_timeout_ms / 1000
         self.session_id: int | None = None
         self.is_closed = False
@@ -247,6 +254,7 @@ class ZooKeeperSession:
             ended,
             self._tls,
         )
+        access = self._access
         self._client = KazooClient(
             hosts=self.address.hosts,
             timeout=self.patience_s,
@@ -256,6 +264,8 @@ class ZooKeeperSession:
             ),
             use_ssl=self._tls is not None,
             logger=self._kazoo_log,
+            default_acl=CREATOR_ALL_ACL if access.acl == ACL_CREATOR else None,
+            auth_data=[("digest", access.credentials)] if access.credentials else None,
         )
         self._client.add_listener(partial(self._receive_state, self._client))
         self._client.start_async()

@@ -27,6 +27,7 @@ from ledger.metastore.base import (
     cluster_gone,
 )
 from ledger.metastore.paths import check_node, check_path, name_of, numbered, parent_of
+from ledger.metastore.zookeeper.access import OPEN_ACCESS, ZooKeeperAccess
 from ledger.metastore.zookeeper.address import OWN, ZooKeeperAddress, parse_address
 from ledger.metastore.zookeeper.ephemerals import Ephemerals
 from ledger.metastore.zookeeper.errors import OutcomeUnknown, translate
@@ -49,6 +50,7 @@ async def open_zookeeper(
     *,
     session_timeout_ms: int = 5000,
     tls: TlsContext | None = None,
+    access: ZooKeeperAccess = OPEN_ACCESS,
 ) -> AsyncIterator[ZooKeeperStore]:
     """Opens a session with the ZooKeeper of a cluster; it ends with the block.
 
@@ -61,7 +63,7 @@ async def open_zookeeper(
         raise InvalidArgument(
             f"session timeout of {session_timeout_ms} ms, {SESSION_TIMEOUT_MS_MIN} at least"
         )
-    session = ZooKeeperSession(address, session_timeout_ms, tls)
+    session = ZooKeeperSession(address, session_timeout_ms, tls, access)
     try:
         async with open_background() as nursery:
             nursery.start_soon(session.run)

@@ -95,6 +95,40 @@ def test_the_bytes_are_apaches(sample: str, metadata: LedgerMetadata) -> None:
     assert decode(1, apache(sample)) == storable(metadata)
 
 
+OWN_KEY = replace(OPEN, password=bytes(range(16)), custom={"ledgerstream-key": b"1"})
+DERIVED = replace(OPEN, custom={"ledgerstream-key": b"derived:8a0186fd6c715669"})
+_HEAD = apache("metadata_v3")[:30]
+_TO_DIGEST = apache("metadata_v3")[31:-6]
+"""Up to the digest type; the password, ack quorum and token follow."""
+_TAG = b"\n\x10ledgerstream-key\x12"
+
+
+@pytest.mark.parametrize(
+    ("metadata", "data"),
+    [
+        (
+            OWN_KEY,
+            b"\x73" + _TO_DIGEST + b"\x42\x10" + bytes(range(16)) + b"\x48\x02"
+            b"\x5a\x15" + _TAG + b"\x011" + b"\x60\x2a",
+        ),
+        (
+            DERIVED,
+            b"\x7a" + _TO_DIGEST + b"\x42\x00\x48\x02"
+            b"\x5a\x2c" + _TAG + b"\x18derived:8a0186fd6c715669" + b"\x60\x2a",
+        ),
+    ],
+    ids=["key of its own", "derived key"],
+)  # fmt: skip
+def test_the_bytes_with_a_key_stay_as_they_are(metadata: LedgerMetadata, data: bytes) -> None:
+    assert encode(metadata) == _HEAD + data
+    assert decode(1, _HEAD + data) == storable(metadata)
+
+
+def test_a_derived_password_is_never_stored() -> None:
+    known = replace(DERIVED, password=b"a derived password")
+    assert encode(known) == encode(DERIVED)
+
+
 @given(any_metadata())
 def test_metadata_is_decoded_as_it_was_stored(metadata: LedgerMetadata) -> None:
     assert decode(metadata.ledger_id, encode(metadata)) == storable(metadata)

@@ -1,0 +1,97 @@
+"""A client without rights uses the ids of ledgers to come, while bookies die and segments roll:
+no record is lost, doubled or refused, with a secret of the cluster and without."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+
+from bookie.testing import SimCluster, simulate
+from ledger.client import LedgerClient
+from ledger.core.entry import Digest, DigestType
+from ledger.core.ledger_keys import NO_KEYS, ClusterSecret, LedgerKeys
+from ledger.errors import LedgerError, Status
+from ledger.options import ClientOptions
+from ledger.wire.messages import AddRequest, ReadRequest, RequestBody, WriteLacRequest
+from stream.namespace import Namespace
+from tests.effort import scaled
+from tests.stream.whole_streams import read_values
+
+KEYS = LedgerKeys([ClusterSecret(b"a-secret-of-the-cluster-" * 3)])
+PATIENT = ClientOptions(add_timeout_s=0.5, read_timeout_s=0.5)
+RECORDS = 60
+AHEAD = 30
+_DIGEST = Digest(DigestType.CRC32C)
+
+
+def _attack(ledger_id: int, rng: random.Random) -> RequestBody:
+    """Returns a request that makes a random key that of the ledger, if the bookie lets it."""
+    key = rng.randbytes(20)
+    kind = rng.randrange(4)
+    if kind == 0:
+        return ReadRequest(ledger_id, -1, key, is_fencing=True)
+    if kind == 1:
+        return WriteLacRequest(ledger_id, 3, key, _DIGEST.encode_lac(ledger_id, 3))
+    header, payload = _DIGEST.encode_entry(ledger_id, 0, -1, 1, b"p")
+    return AddRequest(ledger_id, 0, key, header + payload, is_recovery=kind == 2)
+
+
+async def _use_ids_ahead(
+    cluster: SimCluster, client: LedgerClient, rng: random.Random, taken: list[Status]
+) -> None:
+    """Guesses where the counter is by the ledgers that there are."""
+    while True:
+        newest = max(await client.list_ledgers(), default=0)
+        for bookie in list(cluster.bookies):
+            ledger_id = newest + rng.randrange(AHEAD)
+            try:
+                answer = await client.pool.call(bookie, _attack(ledger_id, rng), timeout_s=0.5)
+            except LedgerError:
+                continue
+            taken.append(answer.status)
+        await trio.sleep(rng.random() * 0.02)
+
+
+async def _restart_bookies(cluster: SimCluster, rng: random.Random) -> None:
+    while True:
+        await trio.sleep(1 + rng.random())
+        bookie = rng.choice(cluster.bookies)
+        await cluster.kill_bookie(bookie)
+        await trio.sleep(rng.random())
+        await cluster.start_bookie(bookie)
+
+
+@pytest.mark.parametrize("keys", [NO_KEYS, KEYS], ids=["without a secret", "with a secret"])
+def test_writers_go_on_while_ids_are_taken_ahead_of_them(keys: LedgerKeys) -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        taken: list[Status] = []
+        rng = cluster.simulation.chance("attacker")
+        cluster.keys = keys
+        for name in cluster.bookies:
+            await cluster.stop_bookie(name)
+            await cluster.start_bookie(name)
+        async with cluster.client("writer", PATIENT) as client, cluster.client("thief") as thief:
+            namespace = Namespace(client, "n")
+            await namespace.ensure(roll_ms=300)
+            await namespace.ensure_stream("s")
+            sent: list[bytes] = []
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_use_ids_ahead, cluster, thief, rng, taken)
+                nursery.start_soon(_restart_bookies, cluster, cluster.simulation.chance("deaths"))
+                for _ in range(3):  # three writers, one after the other, take the stream over
+                    async with namespace.writer("s") as writer:
+                        for _ in range(RECORDS // 3):
+                            with trio.fail_after(60):
+                                await writer.append(b"%d" % len(sent))
+                            sent.append(b"%d" % len(sent))
+                            await trio.sleep(0.1)
+                nursery.cancel_scope.cancel()
+            await cluster.start_all()
+            assert await read_values(namespace) == sent
+            assert len(taken) > 100
+            assert (Status.OK in taken) == (not keys)
+
+    for seed in range(scaled(ci=2, night=100)):
+        simulate(scenario, seed)
