@@ -154,9 +154,12 @@ class LedgerState:
                 self.wake()
 
     def set_explicit_lac(self, lac: int, packet: bytes | bytearray | memoryview) -> None:
-        """Stores the writer's LAC packet, unless one with a higher LAC is stored already."""
-        if len(packet) > EXPLICIT_LAC_BYTES_MAX:
-            return  # no valid packet; from an old journal, or damage
+        """Stores the writer's LAC packet, unless one with a higher LAC is stored already.
+
+        A LAC of -1 says nothing: it only made the key known, which the journal has with it.
+        """
+        if lac < 0 or len(packet) > EXPLICIT_LAC_BYTES_MAX:
+            return  # or no valid packet; from an old journal, or damage
         if lac >= self.explicit_lac_id:
             self.explicit_lac = bytes(packet)
             self.explicit_lac_id = lac

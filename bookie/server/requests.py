@@ -377,7 +377,11 @@ class Requests:
             bytes(body.body),
             lambda: reply(WriteLacResponse(Status.OK, body.ledger_id)),
         )
-        self._explicit_lac_sync.schedule(self._storage.journal_of(body.ledger_id))
+        journal = self._storage.journal_of(body.ledger_id)
+        if body.lac < 0:
+            journal.kick()  # a claim: the creator of the ledger waits (`ledger.writing.creator`)
+        else:
+            self._explicit_lac_sync.schedule(journal)
 
     def _check_write_lac(self, body: WriteLacRequest) -> Status:
         if body.ledger_id < 0 or not _LAC_PACKET.size <= len(body.body) <= EXPLICIT_LAC_BYTES_MAX:

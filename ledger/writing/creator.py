@@ -41,14 +41,14 @@ from ledger.wire.messages import ReadRequest, WriteLacRequest
 _log = logging.getLogger(__name__)
 
 _TRIES_MAX = 100
-CLAIM_S_MAX = 1.0
+CLAIM_S_MAX = 2.0
 """How long bookies may take to answer the claim of a ledger; one that does not is no reason to wait
 longer, because a ledger may be written without it."""
 REFUSALS_MAX = 8
 """Ids that are tried although the bookie that refuses them does not know them: it may have been
 told that such a ledger was deleted, or it does not want this client."""
 _CLAIM_OTHERS_S = 0.1
-"""After enough of them have answered, the others have this long."""
+"""After enough of them have answered, the others have this long, or as long as those took."""
 SPACE_ASKED_S = 24 * 3600.0
 """How often bookies are asked for their free space."""
 _ASKED_AT_ONCE = 16
@@ -179,6 +179,7 @@ class LedgerCreator:
         request = WriteLacRequest(
             metadata.ledger_id, INVALID_ENTRY_ID, master_key(metadata.password), packet
         )
+        begun_s = trio.current_time()
         with trio.move_on_after(CLAIM_S_MAX) as scope:
 
             async def ask(bookie: str) -> None:
@@ -194,7 +195,9 @@ class LedgerCreator:
                 if claim.is_decided:
                     scope.cancel()
                 elif claim.is_enough:
-                    scope.deadline = min(scope.deadline, trio.current_time() + _CLAIM_OTHERS_S)
+                    now_s = trio.current_time()
+                    others_s = max(_CLAIM_OTHERS_S, now_s - begun_s)
+                    scope.deadline = min(scope.deadline, now_s + others_s)
 
             async with trio.open_nursery() as nursery:
                 for bookie in metadata.last_fragment.bookies:

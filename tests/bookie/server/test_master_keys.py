@@ -104,8 +104,8 @@ class Raw:
 
 
 @asynccontextmanager
-async def raw_peer(cluster: RealCluster, number: int = 0) -> AsyncIterator[Raw]:
-    async with await trio.open_tcp_stream(*cluster.bookies[number].address) as stream:
+async def raw_peer(cluster: RealCluster) -> AsyncIterator[Raw]:
+    async with await trio.open_tcp_stream(*cluster.bookies[0].address) as stream:
         with trio.fail_after(20):
             yield Raw(stream)
 
