@@ -1,4 +1,4 @@
-"""The claim of a ledger, an explicit LAC of -1: it makes the key known durably, and nothing else."""
+"""The claim of a ledger, an explicit LAC of -1, makes its key known durably, and nothing else."""
 
 from __future__ import annotations
 
