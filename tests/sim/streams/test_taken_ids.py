@@ -74,7 +74,7 @@ def test_writers_go_on_while_ids_are_taken_ahead_of_them(keys: LedgerKeys) -> No
             await cluster.start_bookie(name)
         async with cluster.client("writer", PATIENT) as client, cluster.client("thief") as thief:
             namespace = Namespace(client, "n")
-            await namespace.ensure(roll_ms=300)
+            await namespace.ensure(roll_ms=1000)
             await namespace.ensure_stream("s")
             sent: list[bytes] = []
             async with trio.open_nursery() as nursery:
@@ -86,7 +86,7 @@ def test_writers_go_on_while_ids_are_taken_ahead_of_them(keys: LedgerKeys) -> No
                             with trio.fail_after(60):
                                 await writer.append(b"%d" % len(sent))
                             sent.append(b"%d" % len(sent))
-                            await trio.sleep(0.1)
+                            await trio.sleep(0.3)
                 nursery.cancel_scope.cancel()
             await cluster.start_all()
             assert await read_values(namespace) == sent
@@ -94,4 +94,4 @@ def test_writers_go_on_while_ids_are_taken_ahead_of_them(keys: LedgerKeys) -> No
             assert (Status.OK in taken) == (not keys)
 
     for seed in range(scaled(ci=2, night=100)):
-        simulate(scenario, seed)
+        simulate(scenario, seed, bookies=5)
