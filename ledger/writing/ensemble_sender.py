@@ -84,6 +84,9 @@ class EnsembleSender:
         self._sent: deque[SentFrames] = deque()
         self._bytes_pending = 0
         self._progress: list[tuple[int, float]] = [(-1, 0.0)] * metadata.ensemble_size
+        self._refused_by: set[str] = set()
+        """The bookies that refused the key since entry `_refused_after` was acknowledged."""
+        self._refused_after = -1
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of ledger {self.ledger_id}>"
@@ -245,7 +248,7 @@ class EnsembleSender:
                     f"confirmed up to entry {self.last_add_confirmed}"
                 )
             )
-        elif status is Status.UNAUTHORIZED and self.core.last_add_acknowledged < 0:
+        elif status is Status.UNAUTHORIZED and not self._is_key_foreign_at(bookie):
             self.fail(
                 Unauthorized(
                     f"{what}: wrong password, or the bookie requires authentication (auth), or"
@@ -255,8 +258,24 @@ class EnsembleSender:
         elif status is Status.TOO_MANY_REQUESTS and self._retry_later(bookie, entry_id):
             return
         elif (index := self._index_of(bookie)) is not None:
-            # UNAUTHORIZED too: others took the key, so this one has the id under a foreign key.
             self.bookie_failed(index, error_of_status(status, what))
+
+    def _is_key_foreign_at(self, bookie: str) -> bool:
+        """Whether a bookie that refuses the key has the id under another one, so that the writer
+        goes on without it: few do since the last progress, and it took no entry before. Otherwise
+        this client may not write."""
+        core, fragment, index = self.core, self.metadata.last_fragment, self._index_of(bookie)
+        if index is None:
+            return True  # it was replaced meanwhile
+        if core.acked_up_to(index) >= fragment.first_entry_id + core.stride - 1:
+            return False
+        if core.last_add_acknowledged > self._refused_after:
+            self._refused_after = core.last_add_acknowledged
+            self._refused_by.clear()
+        self._refused_by.add(bookie)
+        # Those that were silent when the ledger was claimed (`ledger.core.ledger_claims`).
+        tolerated = max(1, core.write_quorum - core.ack_quorum)
+        return len(self._refused_by) <= min(tolerated, self.metadata.ensemble_size - 1)
 
     def _retry_later(self, bookie: str, entry_id: int) -> bool:
         """Whether the bookie gets the entry again, or need not, having acknowledged it before."""

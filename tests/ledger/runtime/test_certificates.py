@@ -96,7 +96,7 @@ def test_an_encrypted_key_needs_its_password(tmp_path: Path) -> None:
     password.write_bytes(b"secret\nmore\n")
     context_of(certificate, key, password)
     password.chmod(0o644)
-    with pytest.raises(InvalidArgument, match=r"password in .* can be read or changed by others"):
+    with pytest.raises(InvalidArgument, match="others can read or change the password"):
         context_of(certificate, key, password)
 
 

@@ -3,6 +3,8 @@ its ledger does not grow with every attempt."""
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 import trio
 
@@ -55,6 +57,41 @@ async def test_a_writer_without_authentication_fails_at_once(
             with trio.fail_after(5), pytest.raises(Unauthorized, match="authenticat"):
                 await writer.append(b"x")
             assert writer.statistics().ensemble_changes == 0
+
+
+@pytest.mark.parametrize("wire_version", [2, 3])
+async def test_a_writer_goes_on_without_one_bookie_that_has_the_id_under_another_key(
+    wire_version: int,
+) -> None:
+    """From the first entry on: it was silent when the ledger was claimed."""
+    async with scripted_cluster(4) as cluster, cluster.client(wire_version=wire_version) as client:
+        writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        taken = writer.metadata.last_fragment.bookies[1]
+        cluster.bookie(taken).script = lambda request: refused(request, Status.UNAUTHORIZED)
+        with trio.fail_after(20):
+            number = 0
+            while number < 5 or writer.core.failed:
+                assert await writer.append(b"x") == number
+                number += 1
+        assert taken not in writer.metadata.last_fragment.bookies
+
+
+@pytest.mark.parametrize("wire_version", [2, 3])
+async def test_a_writer_that_loses_its_right_fails_at_once(wire_version: int) -> None:
+    """A bookie that took entries with this key refuses the client, and not the key."""
+    async with scripted_cluster(4) as cluster, cluster.client(wire_version=wire_version) as client:
+        writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        await writer.append(b"x")
+        while writer.core.acked_up_to(1) < 0:
+            await trio.lowlevel.checkpoint()
+        revoked = writer.metadata.last_fragment.bookies[1]
+        cluster.bookie(revoked).script = lambda request: refused(request, Status.UNAUTHORIZED)
+        with trio.move_on_after(5):  # it may be the slowest, which no append waits for
+            with suppress(Unauthorized):
+                while True:
+                    await writer.append(b"y")
+        assert "permission explain" in str(writer.error)
+        assert writer.statistics().ensemble_changes == 0
 
 
 @pytest.mark.parametrize("script", [refuses_adds, hangs_up])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import trio
 
 from bookie.core.ledger_state import LedgerState
 from bookie.startup.restored_metadata import UnbornIds
-from ledger.core.entry import DigestType
+from ledger.core.entry import DigestType, master_key
 from ledger.core.ledger_keys import ClusterSecret, LedgerKeys
 from ledger.errors import LedgerExists, NoSuchLedger, RetryableError, Status, Unauthorized
 from ledger.wire import v3
@@ -135,6 +136,33 @@ async def test_a_claim_makes_the_key_of_a_prepared_ledger_known(tmp_path: Path) 
         assert await writer.append(b"x") == 0
 
 
+async def test_a_claim_costs_one_request_and_one_sync_at_each_bookie(tmp_path: Path) -> None:
+    """All claims of one moment share a sync, as those of a sink's many ledgers."""
+
+    def costs(cluster: RealCluster) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        for bookie in cluster.bookies.values():
+            assert bookie.server is not None
+            assert bookie.storage is not None
+            claims = bookie.server.statistics().requests.answered["write_lac"]
+            found.append((claims, sum(one.statistics().syncs for one in bookie.storage.journals)))
+        return found
+
+    async with real_cluster(tmp_path, **UNCOLLECTED) as cluster, cluster.client() as client:
+        async with client.create_ledger(password=None):
+            pass  # connections are open from now on
+        before = costs(cluster)
+        async with client.create_ledger(password=None):
+            pass
+        after = costs(cluster)
+        assert [(a - b, c - d) for (a, c), (b, d) in zip(after, before, strict=True)] == [
+            (1, 1)
+        ] * 3
+        async with client.create_ledger(password=b""):
+            pass
+        assert costs(cluster) == after, "a ledger without a key of its own is not claimed"
+
+
 async def test_a_bookie_that_is_down_holds_up_no_new_ledger(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, **UNCOLLECTED) as cluster, cluster.client() as client:
         await cluster.stop(2)
@@ -167,8 +195,10 @@ async def test_one_bookie_with_the_id_under_another_key_is_replaced(tmp_path: Pa
 
 async def test_ids_that_were_never_generated_are_forgotten_with_their_keys(tmp_path: Path) -> None:
     async with real_cluster(tmp_path, 1, **UNCOLLECTED) as cluster, cluster.client() as client:
-        sizes = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
-        async with client.create_ledger(**sizes, password=None) as deleted:
+        create = partial(
+            client.create_ledger, ensemble_size=1, write_quorum=1, ack_quorum=1, password=None
+        )
+        async with create() as deleted:
             await deleted.append(b"x")
         await client.delete_ledger(deleted.ledger_id)
         first = await client.ledgers.next_ledger_id()
@@ -186,7 +216,7 @@ async def test_ids_that_were_never_generated_are_forgotten_with_their_keys(tmp_p
         known = _state(cluster, deleted.ledger_id)
         assert known is not None
         assert known.is_deleted  # its writer might live, so it is remembered
-        async with client.create_ledger(**sizes, password=None) as writer:
+        async with create() as writer:
             assert writer.ledger_id <= first + 2
             assert await writer.append(b"x") == 0
 
@@ -320,3 +350,21 @@ async def test_a_foreign_key_is_in_doubt_while_the_metadata_does_not_answer(
                 assert doubtful == [Status.TOO_MANY_REQUESTS]
         assert _state(cluster, 70) is None
         assert await _take(cluster, [70], _fence, bookies=[0]) == [Status.UNAUTHORIZED]
+
+
+async def test_a_refusal_is_not_held_against_a_ledger_that_is_created_later(tmp_path: Path) -> None:
+    """Its key may be known to everybody, as that of the empty password."""
+    async with (
+        real_cluster(tmp_path, 1, keys=KEYS, **UNCOLLECTED) as cluster,
+        cluster.client() as client,
+    ):
+        first = await client.ledgers.next_ledger_id()
+        requests = cluster.bookies[0].requests
+        assert requests is not None
+        contact = first + 1, master_key(b"")
+        assert await requests.key_check.prove(contact) is Status.UNAUTHORIZED
+        async with client.create_ledger(
+            ensemble_size=1, write_quorum=1, ack_quorum=1, password=b""
+        ) as writer:
+            assert writer.ledger_id == first + 1
+            assert await writer.append(b"x") == 0

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from bookie.testing import SimCluster, simulate
+from bookie.testing.cluster import BOOKIE_PORT
 from ledger.client import LedgerClient
 from ledger.core.entry import Digest, DigestType
 from ledger.core.ledger_keys import NO_KEYS, ClusterSecret, LedgerKeys
@@ -44,10 +45,10 @@ async def _use_ids_ahead(
     """Guesses where the counter is by the ledgers that there are."""
     while True:
         newest = max(await client.list_ledgers(), default=0)
-        for bookie in list(cluster.bookies):
-            ledger_id = newest + rng.randrange(AHEAD)
+        for name in cluster.bookies:
+            request = _attack(newest + rng.randrange(AHEAD), rng)
             try:
-                answer = await client.pool.call(bookie, _attack(ledger_id, rng), timeout_s=0.5)
+                answer = await client.pool.call(f"{name}:{BOOKIE_PORT}", request, timeout_s=0.5)
             except LedgerError:
                 continue
             taken.append(answer.status)
