@@ -102,9 +102,8 @@ class LedgerClient(Closable):
             than a day is believed after an hour (`ledger.core.steady_clock`).
         root: the node of the metadata store below which ledgers are stored.
         layout: the layout that the ledgers must have there; None accepts any.
-        auth: the client's identity, for bookies that authenticate clients by a plugin of their own;
-            otherwise `options` has credentials.
-        keys: the secrets of the cluster, if it has some. `connect` reads the file of the options.
+        auth: the client's identity, for bookies with a plugin of their own; else see `options`.
+        keys: the secrets of the cluster, if any. `connect` reads the file of the options.
     """
 
     def __init__(
@@ -157,19 +156,17 @@ class LedgerClient(Closable):
     ) -> AsyncIterator[LedgerClient]:
         """Opens a client of the cluster at this address, e.g. "sqlite:///var/lib/cluster.db".
 
-        `auth` identifies it to bookies that authenticate clients
-        (`ledger.connection.authentication`). Creates nothing. Raises NoSuchCluster if there is no
-        cluster, InvalidArgument for an address that no driver can serve or a file with secrets that
-        cannot be used, MetadataCorrupt for a file that is not a cluster's, MetadataUnavailable.
+        `auth` identifies it to bookies that authenticate clients. Creates nothing. Raises
+        NoSuchCluster, InvalidArgument (an address or file that cannot be used), MetadataCorrupt (a
+        file that is not a cluster's), MetadataUnavailable.
         """
         given = options or ClientOptions()
-        keys = load_keys(given.cluster_secret_file, os.environ)
         access = load_access(given.zookeeper_acl, given.zookeeper_credentials_file, os.environ)
+        keys = load_keys(given.cluster_secret_file, os.environ)
+        tls = client_tls(given) if given.metadata_tls else None
         address = ClusterAddress.parse(cluster)
         async with (
-            open_store(
-                address, tls=client_tls(given) if given.metadata_tls else None, access=access
-            ) as store,
+            open_store(address, tls=tls, access=access) as store,
             cls(
                 store,
                 TcpNetwork(),
@@ -247,11 +244,10 @@ class LedgerClient(Closable):
         different hosts as far as there are enough) is stored with the ledger, and followed when
         bookies are replaced.
         With `password` None the ledger gets a key of its own, which readers take from the metadata
-        or derive from the secret of the cluster. Its bookies are told the key at once, so that they
-        never mix its entries with those of another ledger of the same id.
-        Raises NotEnoughBookies, InvalidArgument, MetadataUnavailable; with `password` None also
-        Unauthorized (another secret than the bookies', or no right to write), and LedgerExists if
-        the ids of many ledgers are taken at bookies under foreign keys.
+        or derive from the cluster's secret. Its bookies, which get it at once, refuse to mix its
+        entries with those of another ledger of the same id. Raises NotEnoughBookies,
+        InvalidArgument, MetadataUnavailable; with `password` None also Unauthorized (another
+        secret, or no right to write), LedgerExists (many ids are taken).
         """
 
         async def create() -> LedgerWriter:

@@ -102,7 +102,7 @@ class KeyCheck:
         """Returns whether the metadata of the ledger has this key: OK, or the status that refuses
         the request. Never raises.
 
-        Only a proof is remembered, because it holds for ever; a refusal holds for the request that
+        Only a proof is remembered, because it holds forever; a refusal holds for the request that
         asked, because the ledger may be created next.
         """
         ledger_id, key = contact

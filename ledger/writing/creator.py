@@ -45,8 +45,8 @@ CLAIM_S_MAX = 2.0
 """How long bookies may take to answer the claim of a ledger; one that does not is no reason to wait
 longer, because a ledger may be written without it."""
 REFUSALS_MAX = 8
-"""Ids that are tried although the bookie that refuses them does not know them: it may have been
-told that such a ledger was deleted, or it does not want this client."""
+"""Ids that are tried although the bookie that refuses them does not know them: it may know
+that such a ledger was deleted, or it does not want this client."""
 _CLAIM_OTHERS_S = 0.1
 """After enough of them have answered, the others have this long, or as long as those took."""
 SPACE_ASKED_S = 24 * 3600.0

@@ -262,7 +262,7 @@ class EnsembleSender:
 
     def _is_key_foreign_at(self, bookie: str) -> bool:
         """Whether a bookie that refuses the key has the id under another one, so that the writer
-        goes on without it: few do since the last progress, and it took no entry before. Otherwise
+        continues without it: few do since the last progress, and it took no entry before. Otherwise
         this client may not write."""
         core, fragment, index = self.core, self.metadata.last_fragment, self._index_of(bookie)
         if index is None:

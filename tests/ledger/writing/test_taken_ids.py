@@ -111,7 +111,9 @@ async def test_a_cluster_whose_ids_are_all_taken_is_a_clear_error(
         assert await client.list_ledgers() == []
 
 
-async def test_a_client_with_another_secret_is_told_so_and_wastes_few_ids(tmp_path: Path) -> None:
+async def test_another_secret_than_the_bookies_is_a_clear_error_and_wastes_few_ids(
+    tmp_path: Path,
+) -> None:
     async with real_cluster(tmp_path, 1, keys=KEYS, **UNCOLLECTED) as cluster:
         cluster.keys = LedgerKeys([ClusterSecret(b"another-secret-" * 3)])
         async with cluster.client() as client:
