@@ -41,6 +41,8 @@ directory has caches and open files."""
 WILDCARD_HOSTS = ("0.0.0.0", "::", "")
 KNOWN_ELSEWHERE = (
     "cluster", "context", "credentials", "user", "password", "token",
+    "client_tls", "client_tls_ca_file", "client_tls_certificate_file", "client_tls_key_file",
+    "client_tls_key_password_file",
     "log_level", "log_format", "log_file",
 )  # fmt: skip
 """Names in the environment (LEDGERSTREAM_CLUSTER) that are no settings of a bookie."""
@@ -306,6 +308,12 @@ class BookieConfig(
         root = self.ledgers_root
         if not root.startswith("/") or root.endswith("/"):
             raise InvalidArgument(f"metadata_root is {self.metadata_root!r}, must be like /ledgers")
+
+    def client_options(self) -> ClientOptions:
+        """Returns the options with which this bookie is a client of other bookies: how it encrypts,
+        and who it is."""
+        tls = self.tls_client_options()
+        return dataclasses.replace(tls, credentials_file=self.credentials_file)
 
     @property
     def ledgers_root(self) -> str:

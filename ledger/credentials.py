@@ -1,4 +1,5 @@
-"""Secrets of this process, and the files that they are read from.
+"""Secrets of this process, and the files that they are read from, which may also say how the
+connections of a client are encrypted.
 
 A secret is shown by no repr, text or error. A file that others can read is refused, as by OpenSSH
 and PostgreSQL.
@@ -18,7 +19,14 @@ from ledger.errors import InvalidArgument
 
 FILE_BYTES_MAX: Final = 64 * 1024
 SCRAM: Final = "SCRAM-SHA-256"
-_KEYS: Final = ("user", "password", "password_file", "token", "token_file", "mechanism")
+_WHO: Final = ("user", "password", "password_file", "token", "token_file", "mechanism")
+_TLS_FILES: Final = (
+    "tls_ca_file", "tls_certificate_file", "tls_key_file", "tls_key_password_file",
+)  # fmt: skip
+_KEYS: Final[dict[str, type]] = {
+    **dict.fromkeys((*_WHO, "tls", *_TLS_FILES), str),
+    **dict.fromkeys(("tls_checks_host_names", "metadata_tls"), bool),
+}
 _WITH_PASSWORD: Final = (SCRAM, "SCRAM-SHA-512", "DIGEST-MD5")
 
 
@@ -79,21 +87,12 @@ def read_credentials(file: str | Path) -> Credentials:
     """Returns the credentials in a file of TOML: `user` and `password` (or `password_file`), and
     perhaps `mechanism`; or `token` (or `token_file`).
 
-    A path in it is relative to the file. Raises InvalidArgument, also if others than its owner can
-    read one of the files.
+    A path in it is relative to the file. What it says of TLS is checked and not returned, see
+    `read_client_settings`. Raises InvalidArgument, also if others than its owner can read one of
+    the files.
     """
     path = Path(file)
-    try:
-        given: dict[str, Any] = tomllib.loads(_text(read_private(path), path))
-    except tomllib.TOMLDecodeError as error:
-        # Its text has the position, not the line.
-        raise InvalidArgument(f"credentials file {path} is not TOML: {error}") from None
-    for name, value in given.items():
-        if name not in _KEYS or not isinstance(value, str):
-            raise InvalidArgument(
-                f"credentials file {path}: {name!r} is unknown or no text; known are "
-                f"{', '.join(_KEYS)}"
-            )
+    given = _read(path)
     try:
         return Credentials(
             user=given.get("user", ""),
@@ -103,6 +102,40 @@ def read_credentials(file: str | Path) -> Credentials:
         )
     except InvalidArgument as error:
         raise InvalidArgument(f"credentials file {path}: {error}") from None
+
+
+def read_client_settings(file: str | Path) -> dict[str, Any]:
+    """Returns what a file of credentials says of a client, by the names in `ClientOptions`: those
+    of TLS, and `credentials_file` if the file has a user or a token, too.
+
+    Paths are absolute. Raises InvalidArgument as `read_credentials` does.
+    """
+    path = Path(file)
+    given = _read(path)
+    found = {name: value for name, value in given.items() if name not in _WHO}
+    for name in _TLS_FILES:
+        if found.get(name):
+            found[name] = str(path.absolute().parent / found[name])
+    if not found or any(name in given for name in _WHO):
+        read_credentials(path)
+        found["credentials_file"] = str(file)
+    return found
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        given: dict[str, Any] = tomllib.loads(_text(read_private(path), path))
+    except tomllib.TOMLDecodeError as error:
+        # Its text has the position, not the line.
+        raise InvalidArgument(f"credentials file {path} is not TOML: {error}") from None
+    for name, value in given.items():
+        if type(value) is not _KEYS.get(name):
+            wanted = "no true or false" if _KEYS.get(name) is bool else "no text"
+            raise InvalidArgument(
+                f"credentials file {path}: {name!r} is unknown or {wanted}; known are "
+                f"{', '.join(_KEYS)}"
+            )
+    return given
 
 
 def _secret(given: dict[str, Any], name: str, path: Path) -> Secret | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
 
-from ledger.credentials import Credentials
+from ledger.credentials import Credentials, read_client_settings
 from ledger.errors import InvalidArgument
 
 TLS_MODES = ("off", "start_tls", "direct")
@@ -128,6 +130,16 @@ class ClientOptions:
     """Who may use the nodes that the client makes in ZooKeeper: "creator" (the user of the
     credentials alone) or "open" (every client). Empty: what the environment variable
     LEDGERSTREAM_ZOOKEEPER_ACL says, else "open"."""
+
+    @classmethod
+    def from_file(cls, file: str | Path, **others: Any) -> Self:
+        """Returns the options that a file of credentials has: who the client is, and how its
+        connections are encrypted (`tls` and the options whose names begin with it).
+
+        `others` are further options; they go before what the file says. Raises InvalidArgument if
+        the file cannot be used, or others than its owner can read it.
+        """
+        return cls(**{**read_client_settings(file), **others})
 
     def __post_init__(self) -> None:
         if self.wire_version not in (2, 3):

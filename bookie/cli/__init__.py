@@ -9,4 +9,5 @@
 - locations: records where bookies are.
 - rebalance: moves copies from full bookies to empty ones.
 - rename: gives a stopped bookie another id.
+- standalone: runs a cluster on this machine.
 """

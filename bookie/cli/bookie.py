@@ -1,20 +1,14 @@
-"""The commands `ledgerstream standalone` and `ledgerstream bookie`: start and list processes.
+"""The command `ledgerstream bookie`: starts a bookie, and asks those that run.
 
 A composition root, which names real drivers. No module imports it; `stream.cli` loads it by name.
 """
 
 from __future__ import annotations
 
-import shlex
-import signal
-import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from cyclopts import App, Parameter, validators
+from cyclopts import App, Parameter
 
 from bookie.cli.decommission import decommission, replace
 from bookie.cli.directories import drop_directory, expand_storage
@@ -22,20 +16,14 @@ from bookie.cli.inspect_commands import inspect
 from bookie.cli.locations import place
 from bookie.cli.rebalance import rebalance
 from bookie.cli.rename import rename
-from bookie.standalone import BOOKIES_MAX
 from ledger.cli.output import (
-    CLUSTER_VARIABLE,
     ClusterOption,
     OutputOption,
-    SecondsOrZero,
     examples,
     print_json,
     remark,
 )
 from ledgerstream_entry import require_extra
-
-if TYPE_CHECKING:
-    import trio
 
 app = App(
     name="bookie",
@@ -95,98 +83,6 @@ _OUTPUT = OutputOption()
 _INFO_TIMEOUT_S = 2.0
 REPORT_PATH = "/api/v1/bookie/report"
 GARBAGE_PATH = "/api/v1/bookie/gc"
-
-
-async def standalone(
-    *,
-    directory: Annotated[Path, Parameter(name="--dir")],
-    bookies: Annotated[
-        int | None, Parameter(validator=validators.Number(gte=1, lte=BOOKIES_MAX))
-    ] = None,
-    metadata: str | None = None,
-    restart: bool = True,
-    janitor_interval_s: SecondsOrZero = 60.0,
-) -> None:
-    """Run a cluster on this machine until Ctrl-C, with a process per bookie.
-
-    Prints "ready CLUSTER-URI" once all bookies serve. A restart on the same directory keeps all
-    data.
-
-    Parameters
-    ----------
-    directory
-        Directory of the cluster; created if missing.
-    bookies
-        Number of bookies (default 3); fixed when the directory is created.
-    metadata
-        "sqlite" (the default: a file in the directory), "zookeeper" (a server of its own; needs
-        Java and PySpark), or the address of a store, like zk://host:2181/ledgers. Fixed, too.
-    restart
-        Restart a process that ended.
-    janitor_interval_s
-        Interval at which retention is applied; 0 leaves it to you (`ledgerstream janitor`).
-    """
-    import trio
-
-    from bookie.standalone.cluster import StandaloneLayout, run_local_cluster
-    from ledger.cli.standard_streams import announce
-
-    require_extra("bookie")
-    layout = StandaloneLayout.open(directory, bookies, metadata)
-
-    async def until_stopped() -> None:
-        announce(f"ready {layout.metadata}")
-        if sys.stdout.isatty():
-            remark(f"{len(layout.ports)} bookies in {layout.directory}; Ctrl-C stops them. Next:")
-            remark(f"  export {CLUSTER_VARIABLE}={shlex.quote(layout.metadata)}")
-            remark("  seq 1000 | ledgerstream append demo/numbers")
-            remark("  ledgerstream tail demo/numbers --from earliest")
-        await trio.sleep_forever()
-
-    with _signals() as (ending, hangups):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_stop_on_signal, ending, nursery.cancel_scope)
-            await run_local_cluster(
-                layout,
-                is_restarted=restart,
-                janitor_interval_s=janitor_interval_s,
-                say=remark,
-                when_ready=until_stopped,
-                reopen_logs=partial(_reopen_on_hangup, hangups),
-            )
-
-
-@contextmanager
-def _signals() -> Iterator[tuple[AsyncIterator[int], AsyncIterator[int]]]:
-    """Receives the signals that end the cluster, and those that have its logs opened again. On a
-    terminal SIGHUP is one of the first kind: the terminal has gone away."""
-    import trio
-
-    ending = (signal.SIGINT, signal.SIGTERM)
-    if sys.stderr.isatty():
-        sending, nothing = trio.open_memory_channel[int](0)
-        with sending, trio.open_signal_receiver(*ending, signal.SIGHUP) as received:
-            yield received, nothing
-    else:
-        with (
-            trio.open_signal_receiver(*ending) as received,
-            trio.open_signal_receiver(signal.SIGHUP) as hangups,
-        ):
-            yield received, hangups
-
-
-async def _stop_on_signal(received: AsyncIterator[int], scope: trio.CancelScope) -> None:
-    async for number in received:
-        if sys.stderr.isatty():
-            remark(f"stopping ({signal.Signals(number).name})")
-        scope.cancel()
-        return
-
-
-async def _reopen_on_hangup(hangups: AsyncIterator[int], reopen: Callable[[], None]) -> None:
-    async for _ in hangups:
-        reopen()
-        remark("SIGHUP: the logs are opened again")
 
 
 @app.command(name="run", help_epilogue=examples("ledgerstream bookie run --config bookie.toml"))

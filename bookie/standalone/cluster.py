@@ -11,6 +11,7 @@ import fcntl
 import os
 import random
 import socket
+import time
 import tomllib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -25,8 +26,15 @@ from bookie.standalone import BOOKIES_MAX
 from bookie.standalone.supervisor import Child, ClusterStartFailed
 from bookie.standalone.zookeeper_server import require_zookeeper
 from ledger.errors import InvalidArgument
-from ledger.metastore import ledgers_root
-from ledger.runtime.private_files import DIRECTORY_MODE, private_opener
+from ledger.metastore import ledgers_root, open_store
+from ledger.runtime.private_files import DIRECTORY_MODE, make_private_file, private_opener
+from ledger.security_setup import (
+    AUTHORITY_DAYS,
+    BOOKIES,
+    SecurityDirectory,
+    create_first_users,
+    make_security_directory_at_once,
+)
 
 HOST = "127.0.0.1"
 SQLITE, ZOOKEEPER = "sqlite", "zookeeper"
@@ -35,6 +43,8 @@ SQLITE, ZOOKEEPER = "sqlite", "zookeeper"
 # then never get the same port for itself, and so never connects to itself.
 PORTS = range(20_000, 32_000)
 _START_TIMEOUT_S = 60.0
+_BOOKIE = "bookie"
+"""Name of the certificate that all bookies of a secure cluster have: they have one host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +59,23 @@ class StandaloneLayout:
     """Port of the cluster's own ZooKeeper server, if it has one."""
     http_ports: tuple[int, ...] = ()
     """A port per bookie; empty in a directory that was created before bookies served HTTP."""
+    is_secure: bool = False
+    """Whether the bookies let in nobody but users with permissions, over TLS."""
 
     @classmethod
-    def open(cls, directory: Path, bookies: int | None, metadata: str | None = None) -> Self:
+    def open(
+        cls,
+        directory: Path,
+        bookies: int | None,
+        metadata: str | None = None,
+        *,
+        is_secure: bool = False,
+    ) -> Self:
         """Reads the layout of `directory`, or creates one for `bookies` (default 3).
 
-        `metadata` is "sqlite" (default), "zookeeper", or the address of an existing store. Raises
-        InvalidArgument if the directory holds another cluster, and ZooKeeperMissing.
+        `metadata` is "sqlite" (default), "zookeeper", or the address of an existing store.
+        `is_secure` makes certificates and credentials in a new directory. Raises InvalidArgument if
+        the directory holds another cluster, and ZooKeeperMissing.
         """
         directory = directory.resolve()
         _check_path(str(directory))
@@ -69,12 +89,19 @@ class StandaloneLayout:
                 stored["metadata"],
                 stored.get("zookeeper_port"),
                 tuple(stored.get("http_ports", ())),
+                stored.get("is_secure", False),
             )
-            layout._check_is(bookies, metadata)
+            layout._check_is(bookies, metadata, is_secure=is_secure)
             return layout
         count = 3 if bookies is None else bookies
         if not 1 <= count <= BOOKIES_MAX:
             raise InvalidArgument(f"--bookies is {count}, must be 1 to {BOOKIES_MAX}")
+        if is_secure and metadata not in (None, SQLITE):
+            raise InvalidArgument(
+                f"--secure keeps the metadata in a file of this user, not in {metadata}: whoever "
+                "can change the metadata can give any user any role. Cure: leave out --metadata, "
+                "or secure ZooKeeper yourself and run bookies of their own (docs/security.md)"
+            )
         if metadata == ZOOKEEPER:
             require_zookeeper()  # before anything is created
             *ports, port = free_ports(2 * count + 1)
@@ -84,7 +111,9 @@ class StandaloneLayout:
             if metadata in (None, SQLITE):
                 metadata = f"sqlite://{directory / 'cluster.db'}"
             found = free_ports(2 * count)
-            layout = cls(directory, found[:count], _shareable(metadata), None, found[count:])
+            layout = cls(
+                directory, found[:count], _shareable(metadata), None, found[count:], is_secure
+            )
         try:
             directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         except OSError as error:
@@ -92,10 +121,23 @@ class StandaloneLayout:
                 f"the directory {directory} cannot be made: {error.strerror}. Cure: choose another "
                 f"--dir, which this user may create or write"
             ) from error
+        if is_secure:
+            make_security_directory_at_once(
+                layout.security,
+                {_BOOKIE: (HOST, "localhost")},
+                rng=random.SystemRandom(),
+                now_ms=_wall_ms(),
+                days=AUTHORITY_DAYS,
+            )
         layout._keep(kept)
         return layout
 
-    def _check_is(self, bookies: int | None, metadata: str | None) -> None:
+    def _check_is(self, bookies: int | None, metadata: str | None, *, is_secure: bool) -> None:
+        if is_secure and not self.is_secure:
+            raise InvalidArgument(
+                f"{self.directory} holds a cluster that was created without --secure: choose "
+                "another directory, or set it up as docs/security.md describes"
+            )
         if bookies is not None and bookies != len(self.ports):
             raise InvalidArgument(
                 f"{self.directory} holds a cluster of {len(self.ports)} bookies, not {bookies}: "
@@ -117,11 +159,18 @@ class StandaloneLayout:
         }
         if self.zookeeper_port is not None:
             kept["zookeeper_port"] = self.zookeeper_port
+        if self.is_secure:
+            kept["is_secure"] = True
         _write_toml(path, kept)
 
     @property
     def zookeeper_directory(self) -> Path:
         return self.directory / "zookeeper"
+
+    @property
+    def security(self) -> SecurityDirectory:
+        """The certificates, keys and credentials of a secure cluster."""
+        return SecurityDirectory(self.directory / "security")
 
     def bookie_directory(self, number: int) -> Path:
         """Returns the directory of bookie `number`, from 1."""
@@ -142,6 +191,7 @@ class StandaloneLayout:
                 "journal_directories": [str(directory / "journal")],
                 "ledger_directories": [str(directory / "ledgers")],
                 "autorecovery": True,
+                **(self.security.bookie_settings(_BOOKIE) if self.is_secure else {}),
             }
             comment = "# Settings of this bookie; docs/configuration.md describes all of them.\n"
             _write_toml(path, settings, comment)
@@ -235,6 +285,8 @@ def _janitor_child(
 ) -> Child:
     # By name, as a command of its own: this package never imports streams.
     command = ["stream.cli", "janitor", "--child", "--cluster", layout.metadata]
+    if layout.is_secure:
+        command += ["--credentials", str(layout.security.credentials_file(BOOKIES))]
     return Child(
         "janitor", [*command, "--interval-s", str(interval_s)], layout.directory / "janitor", say
     )
@@ -270,6 +322,23 @@ async def run_local_cluster(
                 nursery.start_soon(reopen_logs, partial(_reopen_logs, children))
             await when_ready()
             nursery.cancel_scope.cancel()
+
+
+async def create_users_once(layout: StandaloneLayout) -> None:
+    """Creates the first users of a secure cluster whose bookies serve, unless it was done before:
+    the operator may have deleted them since. Raises InvalidArgument, MetadataUnavailable."""
+    done = layout.security.path / "users-created"
+    if done.exists():
+        return
+    async with open_store(layout.metadata) as store:
+        await create_first_users(
+            store, layout.security, rng=random.SystemRandom(), now_ms=_wall_ms()
+        )
+    make_private_file(str(done))
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 def _reopen_logs(children: list[Child]) -> None:

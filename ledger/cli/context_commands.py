@@ -52,17 +52,18 @@ def add(
     replace
         Replace an address that is saved under this name.
     credentials
-        A file with who you are to the bookies of this cluster. Its path is saved, not its content.
+        A file with who you are to the bookies of this cluster, and how connections to them are
+        encrypted. Its path is saved, not its content.
     """
     from ledger.cli.contexts import read_contexts, write_contexts
-    from ledger.credentials import read_credentials
+    from ledger.credentials import read_client_settings
     from ledger.metastore.address import ClusterAddress
 
     if not name.strip() or not name.isprintable() or name.startswith("-"):
         raise UsageError(f"context name {name!r}: use printable characters, with no '-' in front")
     ClusterAddress.parse(uri)
     if credentials is not None:
-        read_credentials(credentials)
+        read_client_settings(credentials)
         credentials = os.path.abspath(credentials)
     contexts = read_contexts()
     if name in contexts.clusters and not replace:

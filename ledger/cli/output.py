@@ -41,6 +41,13 @@ SecondsOrZero = Annotated[float, Parameter(validator=validators.Number(gte=0))]
 CLUSTER_VARIABLE = "LEDGERSTREAM_CLUSTER"
 CREDENTIALS_VARIABLE = "LEDGERSTREAM_CREDENTIALS"
 _WHO_VARIABLES = ("LEDGERSTREAM_USER", "LEDGERSTREAM_PASSWORD", "LEDGERSTREAM_TOKEN")
+_TLS_VARIABLES = {
+    f"LEDGERSTREAM_CLIENT_{name.upper()}": name
+    for name in (
+        "tls", "tls_ca_file", "tls_certificate_file", "tls_key_file", "tls_key_password_file",
+    )
+}  # fmt: skip
+"""Names of options of TLS; a bookie's own settings of TLS have variables without CLIENT."""
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130
@@ -79,21 +86,27 @@ class ClusterOption:
     LEDGERSTREAM_CLUSTER, else the context LEDGERSTREAM_CONTEXT, else that of `context use`."""
 
     credentials: str | None = None
-    """A file with who you are, for bookies that authenticate clients. Default:
+    """A file with who you are, for bookies that authenticate clients, and how connections are
+    encrypted. Default:
     LEDGERSTREAM_CREDENTIALS, else LEDGERSTREAM_USER and LEDGERSTREAM_PASSWORD, or
     LEDGERSTREAM_TOKEN, else the file of the context."""
 
     @property
     @usage()
     def options(self) -> ClientOptions:
-        """The options of a client of the cluster, with the credentials of this process. Raises
-        UsageError if they cannot be read."""
+        """The options of a client of the cluster, with the credentials of this process and what it
+        says of TLS. Raises UsageError if they cannot be read."""
         from ledger.credentials import Credentials, Secret
         from ledger.options import ClientOptions
 
         environment = os.environ
+        tls: dict[str, Any] = {
+            option: environment[name]
+            for name, option in _TLS_VARIABLES.items()
+            if environment.get(name)
+        }
         if file := self.credentials or environment.get(CREDENTIALS_VARIABLE):
-            return ClientOptions(credentials_file=file)
+            return ClientOptions.from_file(file, **tls)
         user, password, token = (environment.get(name, "") for name in _WHO_VARIABLES)
         if user or password or token:
             who = Credentials(
@@ -101,12 +114,14 @@ class ClusterOption:
                 password=Secret(password) if password else None,
                 token=Secret(token) if token else None,
             )
-            return ClientOptions(credentials=who)
+            return ClientOptions(credentials=who, **tls)
         if self.cluster or environment.get(CLUSTER_VARIABLE):
-            return ClientOptions()
+            return ClientOptions(**tls)
         contexts = read_contexts()
         name = environment.get(CONTEXT_VARIABLE) or contexts.current or ""
-        return ClientOptions(credentials_file=contexts.credentials.get(name, ""))
+        if file := contexts.credentials.get(name):
+            return ClientOptions.from_file(file, **tls)
+        return ClientOptions(**tls)
 
     @property
     def uri(self) -> str:

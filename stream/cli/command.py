@@ -25,7 +25,7 @@ _MEASURE = Group("Measure", sort_key=4)
 _COMMAND = Group("The command itself", sort_key=5)
 
 COMMANDS: list[tuple[Group, str, str, str]] = [
-    (_CLUSTER, "standalone", "bookie.cli.bookie:standalone", "Run a cluster on this machine."),
+    (_CLUSTER, "standalone", "bookie.cli.standalone:standalone", "Run a cluster on this machine."),
     (_CLUSTER, "bookie", "bookie.cli.bookie:app", "Run one bookie; list, show and check bookies."),
     (_CLUSTER, "status", "stream.cli.status:status", "Report whether the cluster is healthy."),
     (_CLUSTER, "context", "ledger.cli.context_commands:app", "Save and select clusters by name."),
@@ -51,6 +51,7 @@ EXAMPLES: dict[str, tuple[str, ...]] = {
     "standalone": (
         "ledgerstream standalone --dir ./cluster",
         "ledgerstream standalone --dir ./cluster --bookies 5",
+        "ledgerstream standalone --dir ./cluster --secure",
     ),
     "status": ("ledgerstream status", "ledgerstream status --lag-max 10m --json"),
     "append": (

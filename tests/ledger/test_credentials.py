@@ -68,6 +68,8 @@ def test_credentials_are_read(tmp_path: Path, text: str, expected: Credentials) 
         ('user = "a"\npassword_file = "no"', "secret in .*no cannot be read: No such file"),
         ('user = "a"\npassword_file = "no"\npassword="tops3cret"', "not both"),
         ('user = "\xff"', "give one"),
+        ('token = "a.b.c"\ntls = true', "'tls' is unknown or no text"),
+        ('token = "a.b.c"\nmetadata_tls = "yes"', "'metadata_tls' is unknown or no true or false"),
     ],
 )
 def test_a_wrong_file_is_explained_without_its_secrets(tmp_path: Path, text: str, why: str) -> None:

@@ -18,6 +18,7 @@ from tests.tidy.checkout import PRODUCT, name_of, python_files, tree_of
 # Path (or folder, with a trailing slash) -> why it may.
 REAL_SIDES = {
     "bookie/cli/bookie.py": "composition root",
+    "bookie/cli/standalone.py": "composition root",
     "bookie/cli/directories.py": "composition root, for a bookie that is stopped",
     "ledger/cli/http_client.py": "called by commands, in a thread",
     "bookie/monitoring/http_authentication.py": "part of the same: hashes passwords in a thread",

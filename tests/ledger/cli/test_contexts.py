@@ -137,11 +137,52 @@ def test_the_option_precedes_the_variables_and_those_the_file_of_the_context(
     monkeypatch.setenv("LEDGERSTREAM_PASSWORD", "y")
     bob = Credentials(user="bob", password=Secret("y"))
     assert ClusterOption().options.credentials == bob
-    monkeypatch.setenv("LEDGERSTREAM_CREDENTIALS", "/of/the/variable")
-    assert ClusterOption().options.credentials_file == "/of/the/variable"
-    assert ClusterOption(credentials="/of/it").options.credentials_file == "/of/it"
+    others = [tmp_path / "variable.toml", tmp_path / "option.toml"]
+    for other in others:
+        other.write_bytes(file.read_bytes())
+        other.chmod(0o600)
+    monkeypatch.setenv("LEDGERSTREAM_CREDENTIALS", str(others[0]))
+    assert ClusterOption().options.credentials_file == str(others[0])
+    assert ClusterOption(credentials=str(others[1])).options.credentials_file == str(others[1])
     context_commands.remove("prod", output=JSON)
     assert read_contexts().credentials == {}
+
+
+def test_a_file_of_credentials_says_how_connections_are_encrypted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "ann.toml"
+    file.write_text(
+        'user = "ann"\npassword = "x"\ntls = "direct"\ntls_ca_file = "ca.pem"\n'
+        'tls_certificate_file = "/etc/ann.pem"\nmetadata_tls = true\n'
+    )
+    file.chmod(0o600)
+    expected = ClientOptions(
+        credentials_file=str(file),
+        tls="direct",
+        tls_ca_file=str(tmp_path / "ca.pem"),
+        tls_certificate_file="/etc/ann.pem",
+        metadata_tls=True,
+    )
+    assert ClusterOption(credentials=str(file)).options == expected
+    context_commands.add("prod", PROD, credentials=str(file), output=JSON)
+    assert ClusterOption().options == expected
+    monkeypatch.setenv("LEDGERSTREAM_CLIENT_TLS", "start_tls")
+    monkeypatch.setenv("LEDGERSTREAM_CLIENT_TLS_CA_FILE", "other.pem")
+    both = ClusterOption().options
+    assert (both.tls, both.tls_ca_file, both.metadata_tls) == ("start_tls", "other.pem", True)
+    context_commands.remove("prod", output=JSON)
+    assert ClusterOption().options == ClientOptions(tls="start_tls", tls_ca_file="other.pem")
+    monkeypatch.setenv("LEDGERSTREAM_CLIENT_TLS", "on")
+    with pytest.raises(UsageError, match="tls is one of off, start_tls, direct, not 'on'"):
+        ClusterOption().options  # noqa: B018 - it raises
+
+
+def test_a_file_with_tls_alone_names_no_user(tmp_path: Path) -> None:
+    file = tmp_path / "tls.toml"
+    file.write_text('tls = "start_tls"\n')
+    file.chmod(0o600)
+    assert ClusterOption(credentials=str(file)).options == ClientOptions(tls="start_tls")
 
 
 def test_a_file_of_credentials_is_checked_when_it_is_saved(tmp_path: Path) -> None:
