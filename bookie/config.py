@@ -312,17 +312,12 @@ class BookieConfig(
     def client_options(self) -> ClientOptions:
         """Returns the options with which this bookie is a client of other bookies: how it encrypts,
         and who it is."""
-        tls = self.tls_client_options()
-        return dataclasses.replace(tls, credentials_file=self.credentials_file)
+        return replace(self.tls_options(), credentials_file=self.credentials_file)
 
     @property
     def ledgers_root(self) -> str:
         """Returns the path of ledgers and bookies in the metadata store."""
         return self.metadata_root or ledgers_root(self.metadata_uri)
-
-    def client_options(self) -> ClientOptions:
-        """Returns the options with which this bookie is a client of other bookies."""
-        return replace(self.tls_options(), credentials_file=self.credentials_file)
 
     def address(self, bound_port: int) -> tuple[str, int]:
         """Returns the address that clients connect to; `bound_port` is the port of the listener."""

@@ -1,4 +1,4 @@
-"""Makes what a small cluster needs to let in nobody but its users: an authority, certificates, and
+"""Makes what a small cluster needs to admit nobody but its users: an authority, certificates, and
 the first users.
 
 For tests and small clusters; others have an authority and users of their own. All files are their
@@ -142,16 +142,20 @@ def make_security_directory_at_once(
     *,
     rng: random.Random,
     now_ms: int,
-    days: int,
 ) -> None:
     """Makes the directory as `make_security_directory` does, all of it or nothing, also if this
-    process is killed; one that exists is not touched."""
+    process is killed; one that exists is not touched. Its certificates are valid as long as that of
+    the authority, because it stays with a cluster on one machine."""
     if layout.path.exists():
         return
     new = layout.path.with_name(f"{layout.path.name}.new")
     shutil.rmtree(new, ignore_errors=True)  # left by a process that was killed
     make_security_directory(
-        SecurityDirectory(new, layout.admin), certificates, rng=rng, now_ms=now_ms, days=days
+        SecurityDirectory(new, layout.admin),
+        certificates,
+        rng=rng,
+        now_ms=now_ms,
+        days=AUTHORITY_DAYS,
     )
     os.rename(new, layout.path)
 

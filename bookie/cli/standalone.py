@@ -56,22 +56,23 @@ async def standalone(
     janitor_interval_s
         Interval at which retention is applied; 0 leaves it to you (`ledgerstream janitor`).
     secure
-        Let in nobody but users with a permission, over TLS alone: makes certificates, a user
+        Admit nobody but users with a permission, over TLS alone: makes certificates, a user
         `admin`, and its credentials, in DIR/security. Fixed when the directory is created.
     """
-    import trio
-
-    from bookie.standalone.cluster import (
-        StandaloneLayout,
-        create_users_once,
-        run_local_cluster,
-    )
-    from ledger.cli.standard_streams import announce
+    from bookie.standalone.cluster import StandaloneLayout
 
     require_extra("bookie")
     if secure:
         require_extra("security")
     layout = StandaloneLayout.open(directory, bookies, metadata, is_secure=secure)
+    await _run(layout, is_restarted=restart, janitor_interval_s=janitor_interval_s)
+
+
+async def _run(layout: StandaloneLayout, *, is_restarted: bool, janitor_interval_s: float) -> None:
+    import trio
+
+    from bookie.standalone.cluster import create_users_once, run_local_cluster
+    from ledger.cli.standard_streams import announce
 
     async def until_stopped() -> None:
         if layout.is_secure:
@@ -85,7 +86,7 @@ async def standalone(
             nursery.start_soon(_stop_on_signal, ending, nursery.cancel_scope)
             await run_local_cluster(
                 layout,
-                is_restarted=restart,
+                is_restarted=is_restarted,
                 janitor_interval_s=janitor_interval_s,
                 say=remark,
                 when_ready=until_stopped,

@@ -29,7 +29,6 @@ from ledger.errors import InvalidArgument
 from ledger.metastore import ledgers_root, open_store
 from ledger.runtime.private_files import DIRECTORY_MODE, make_private_file, private_opener
 from ledger.security_setup import (
-    AUTHORITY_DAYS,
     BOOKIES,
     SecurityDirectory,
     create_first_users,
@@ -60,7 +59,7 @@ class StandaloneLayout:
     http_ports: tuple[int, ...] = ()
     """A port per bookie; empty in a directory that was created before bookies served HTTP."""
     is_secure: bool = False
-    """Whether the bookies let in nobody but users with permissions, over TLS."""
+    """Whether the bookies admit nobody but users with permissions, over TLS."""
 
     @classmethod
     def open(
@@ -93,27 +92,7 @@ class StandaloneLayout:
             )
             layout._check_is(bookies, metadata, is_secure=is_secure)
             return layout
-        count = 3 if bookies is None else bookies
-        if not 1 <= count <= BOOKIES_MAX:
-            raise InvalidArgument(f"--bookies is {count}, must be 1 to {BOOKIES_MAX}")
-        if is_secure and metadata not in (None, SQLITE):
-            raise InvalidArgument(
-                f"--secure keeps the metadata in a file of this user, not in {metadata}: whoever "
-                "can change the metadata can give any user any role. Cure: leave out --metadata, "
-                "or secure ZooKeeper yourself and run bookies of their own (docs/security.md)"
-            )
-        if metadata == ZOOKEEPER:
-            require_zookeeper()  # before anything is created
-            *ports, port = free_ports(2 * count + 1)
-            uri = f"zk://{HOST}:{port}/ledgers"
-            layout = cls(directory, tuple(ports[:count]), uri, port, tuple(ports[count:]))
-        else:
-            if metadata in (None, SQLITE):
-                metadata = f"sqlite://{directory / 'cluster.db'}"
-            found = free_ports(2 * count)
-            layout = cls(
-                directory, found[:count], _shareable(metadata), None, found[count:], is_secure
-            )
+        layout = cls._new(directory, 3 if bookies is None else bookies, metadata, is_secure)
         try:
             directory.mkdir(DIRECTORY_MODE, parents=True, exist_ok=True)
         except OSError as error:
@@ -127,10 +106,31 @@ class StandaloneLayout:
                 {_BOOKIE: (HOST, "localhost")},
                 rng=random.SystemRandom(),
                 now_ms=_wall_ms(),
-                days=AUTHORITY_DAYS,
             )
         layout._keep(kept)
         return layout
+
+    @classmethod
+    def _new(cls, directory: Path, count: int, metadata: str | None, is_secure: bool) -> Self:
+        """Returns the layout of a cluster that does not exist yet; creates nothing."""
+        if not 1 <= count <= BOOKIES_MAX:
+            raise InvalidArgument(f"--bookies is {count}, must be 1 to {BOOKIES_MAX}")
+        if is_secure and metadata not in (None, SQLITE):
+            raise InvalidArgument(
+                f"--secure keeps the metadata in a file of this user, not in {metadata}: a "
+                "program that can change the metadata can give any user any role. Cure: leave out "
+                "--metadata, or secure ZooKeeper and run single bookies (docs/security.md)"
+            )
+        if metadata == ZOOKEEPER:
+            require_zookeeper()  # before anything is created
+            *ports, port = free_ports(2 * count + 1)
+            uri = f"zk://{HOST}:{port}/ledgers"
+            return cls(directory, tuple(ports[:count]), uri, port, tuple(ports[count:]))
+        if metadata in (None, SQLITE):
+            metadata = f"sqlite://{directory / 'cluster.db'}"
+        found = free_ports(2 * count)
+        uri = _shareable(metadata)
+        return cls(directory, found[:count], uri, None, found[count:], is_secure)
 
     def _check_is(self, bookies: int | None, metadata: str | None, *, is_secure: bool) -> None:
         if is_secure and not self.is_secure:

@@ -11,6 +11,7 @@ importing this package must import nothing else.
 - `metadata`: the sub-command `ledgerstream metadata`.
 - `output`: where the cluster is, and how results and errors are printed.
 - `placement`: the sub-command `ledgerstream ledger check`.
+- `security`: the sub-command `ledgerstream security`; `security_check`: its `check`.
 - `standard_streams`: stdin, stdout and stderr, which may be closed, full, or not UTF-8.
 - `supervised`: for processes that must end with the one that started them.
 - `tables`: tables for terminals and pipes.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import socket
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import trio
@@ -29,6 +29,8 @@ class PeerCertificate:
     ip_addresses: tuple[str, ...] = ()
     uris: tuple[str, ...] = ()
     emails: tuple[str, ...] = ()
+    expires_at_s: float = field(default=0.0, compare=False)
+    """When the certificate ends, in seconds since 1970; 0 if that is not known."""
 
 
 class Transport(Protocol):

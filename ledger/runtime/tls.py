@@ -273,4 +273,5 @@ def peer_certificate_of(found: Mapping[str, Any]) -> PeerCertificate:
         ip_addresses=alternative("IP Address"),
         uris=alternative("URI"),
         emails=alternative("email"),
+        expires_at_s=ssl.cert_time_to_seconds(found["notAfter"]) if "notAfter" in found else 0.0,
     )

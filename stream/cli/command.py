@@ -43,6 +43,7 @@ COMMANDS: list[tuple[Group, str, str, str]] = [
     (_ADMINISTRATION, "autorecovery", "ledger.cli.autorecovery:app", "Heal what lacks copies."),
     (_ADMINISTRATION, "metadata", "ledger.cli.metadata:app", "Back up and restore the metadata."),
     (_ADMINISTRATION, "user", "ledger.cli.users:app", "Create, list, passwd, delete."),
+    (_ADMINISTRATION, "security", "ledger.cli.security:app", "Set up, and list what is open."),
     (_ADMINISTRATION, "canary", "stream.cli.canary:canary", "Verify guarantees continuously."),
     (_ADMINISTRATION, "janitor", "stream.cli.janitor:janitor", "Apply retention."),
     (_MEASURE, "bench", "stream.cli.bench:bench", "Run a benchmark."),

@@ -88,7 +88,7 @@ async def grant(
     from ledger.metastore.permissions import Permissions
 
     grants = _grants(user, namespace, role)
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         if namespace is not None:
             await _check_exists(client, namespace)
         table = await Permissions(client.store).grant(grants)
@@ -131,7 +131,7 @@ async def revoke(
     if all_ is bool(namespace or role):
         raise UsageError("name a namespace, roles, or --all")
     wanted = _grants(user, namespace, role)
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         permissions = Permissions(client.store)
         if not wanted:
             own = (await permissions.read()).of_user(user)
@@ -164,7 +164,7 @@ async def list_all(
     from ledger.client import LedgerClient
     from ledger.metastore.permissions import Permissions
 
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         table = await Permissions(client.store).read()
     rows = [
         {"user": one.user, "namespace": one.namespace or None, "role": one.role.value}
@@ -204,7 +204,7 @@ async def explain(
         check_user(user)
     if namespace is not None and "*" in namespace:
         raise UsageError("name one namespace: a pattern has no answer of its own")
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         if namespace is not None:
             await _check_exists(client, namespace)
         table = await Permissions(client.store).read()

@@ -148,7 +148,7 @@ def test_a_directory_that_a_killed_process_left_half_made_is_made_again(tmp_path
 
     def at_once() -> None:
         make_security_directory_at_once(
-            layout, {"bookie": ("127.0.0.1",)}, rng=random.Random(7), now_ms=NOW_MS, days=10
+            layout, {"bookie": ("127.0.0.1",)}, rng=random.Random(7), now_ms=NOW_MS
         )
 
     at_once()

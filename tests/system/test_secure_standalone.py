@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.cluster import StandaloneCluster
+from tests.system.cluster import StandaloneCluster, wait_for
 
 pytestmark = pytest.mark.system
 
@@ -31,7 +31,7 @@ def admin_of(cluster: StandaloneCluster) -> tuple[str, str]:
 
 def test_the_admin_appends_reads_and_sees_a_healthy_cluster(secure: StandaloneCluster) -> None:
     admin = admin_of(secure)
-    assert f"export LEDGERSTREAM_CREDENTIALS={admin[1]}\n" in secure.said.read_text()
+    wait_for(lambda: f"export LEDGERSTREAM_CREDENTIALS={admin[1]}\n" in secure.said.read_text())
     lines = b"".join(b"%d\n" % n for n in range(100))
     secure.run("append", "demo/numbers", *admin, stdin=lines)
     assert secure.run("read", "demo/numbers", "--from", "earliest", *admin) == lines
@@ -104,3 +104,55 @@ def test_a_restart_keeps_passwords_and_does_not_bring_back_a_deleted_user(
         assert {path: path.read_bytes() for path in files} == files
     finally:
         cluster.stop()
+
+
+def test_a_check_from_outside_finds_nothing_open(secure: StandaloneCluster, tmp_path: Path) -> None:
+    admin = admin_of(secure)
+    assert json.loads(secure.run("security", "check", "--json", *admin)) == []
+    soon = secure.try_run("security", "check", "--json", "--expiry-days", "4000", *admin)
+    assert soon.returncode == 1
+    assert {one["open"] for one in json.loads(soon.stdout)} == {
+        "its certificate expires in 3649 days"
+    }
+    outsider = secure.try_run("security", "check", "--json")  # it trusts no such authority
+    assert outsider.returncode == 1
+    found = json.loads(outsider.stdout)
+    assert {one["where"].partition(" 127")[0] for one in found} == {
+        "bookie", "HTTP of bookie", "settings of bookie",
+    }  # fmt: skip
+    assert not [one for one in found if "served" in one["open"] or "answers cl" in one["open"]]
+
+
+def test_a_check_lists_what_an_ordinary_cluster_leaves_open(shared: StandaloneCluster) -> None:
+    checked = shared.try_run("security", "check", "--json")
+    assert checked.returncode == 1
+    found = {one["open"] for one in json.loads(checked.stdout)}
+    assert "requests in clear are served to clients that prove nothing" in found
+    assert "it answers clients that prove nothing" in found
+    assert "every client may do everything" in found
+    assert "no client is authenticated" in found
+
+
+def test_init_makes_files_prints_settings_and_creates_the_users(
+    shared: StandaloneCluster, tmp_path: Path
+) -> None:
+    directory = tmp_path / "security"
+    init = ("security", "init", "--dir", str(directory), "--host", "b1.example.com", "--admin")
+    printed = shared.run(*init, "root")
+    settings = tomllib.loads(printed.decode())
+    assert settings["tls_required"] is True
+    assert settings["permissions"] is True
+    assert Path(settings["tls_certificate_file"]) == directory / "b1.example.com.pem"
+    assert Path(settings["credentials_file"]).exists()
+    before = {path: path.read_bytes() for path in directory.iterdir()}
+    done = json.loads(shared.run(*init, "root", "--cluster", shared.uri, "--json"))
+    assert (done["made"], done["users_created"]) == ([], ["bookies", "root"])
+    assert {path: path.read_bytes() for path in directory.iterdir()} == before
+    explained = json.loads(shared.run("permission", "explain", "root", "--json"))
+    assert [role["allowed"] for role in explained["roles"]] == [True, True, True]
+    for path, data in before.items():  # no secret is printed
+        if path.suffix in (".password", ".key"):
+            assert data.strip() not in printed
+    refused = shared.try_run("security", "init", "--dir", str(directory), "--host", "http://b1")
+    assert refused.returncode == 2
+    assert b"is no host" in refused.stderr

@@ -118,3 +118,28 @@ def test_the_zookeeper_server_offers_no_more_than_is_needed(tmp_path: Path) -> N
     assert settings["admin.enableServer"] == "false"
     assert settings["maxClientCnxns"] == settings["maxCnxns"] == "1000"
     assert (tmp_path / "zookeeper").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_secure_directory_is_secure_permanently(tmp_path: Path) -> None:
+    layout = StandaloneLayout.open(tmp_path / "c", 1, is_secure=True)
+    assert StandaloneLayout.open(tmp_path / "c", None) == layout
+    assert layout.is_secure
+    config = load_bookie_config(layout.bookie_config(1), {}, {})
+    assert (config.tls_required, config.http_tls, config.permissions) == (True, True, True)
+    own = config.client_options()
+    assert (own.tls, own.tls_ca_file) == ("start_tls", f"{tmp_path}/c/security/ca.pem")
+    assert own.credentials_file == f"{tmp_path}/c/security/bookies.toml"
+
+
+def test_an_existing_cluster_is_not_made_secure(tmp_path: Path) -> None:
+    StandaloneLayout.open(tmp_path / "c", 1)
+    with pytest.raises(InvalidArgument, match="was created without --secure"):
+        StandaloneLayout.open(tmp_path / "c", 1, is_secure=True)
+    assert not (tmp_path / "c" / "security").exists()
+
+
+@pytest.mark.parametrize("metadata", ["zookeeper", "zk://zk1:2181/ledgers", "sqlite:///x/c.db"])
+def test_a_secure_cluster_keeps_its_metadata_to_itself(tmp_path: Path, metadata: str) -> None:
+    with pytest.raises(InvalidArgument, match=r"--secure keeps the metadata.*leave out --metadata"):
+        StandaloneLayout.open(tmp_path / "c", 1, metadata, is_secure=True)
+    assert not (tmp_path / "c").exists()
