@@ -175,7 +175,8 @@ async def _serve(
             audit = await open_audit(config, nursery)
             keys = load_keys(config.cluster_secret_file, {})
             listeners = await _open_http(config)
-            disk = RealDisk()
+            disk, count = RealDisk(), len(config.ledger_directories)
+            index = index_opener(config.index_cache_bytes, count, descriptors.index_files_max)
             opened = _open_store_with_retries(config, disk)
             async with opened as store, trio.open_nursery() as serving:
                 # The store stays open for unregistering.
@@ -184,11 +185,7 @@ async def _serve(
                     config,
                     network=TcpNetwork(),
                     disk=disk,
-                    key_value=index_opener(
-                        config.index_cache_bytes,
-                        len(config.ledger_directories),
-                        descriptors.index_files_max,
-                    ),
+                    key_value=index,
                     store=store,
                     now_ms=_wall_ms,
                     rng=random.SystemRandom(),

@@ -126,10 +126,8 @@ class Connection:
         self._send_queue = box = SendQueue(
             transport, pressure, peer, on_flushed=resume, on_broken=self.close
         )
-        states = None if admitted is None else admitted.states
-        self._intake = AddIntake(
-            storage, counts, box.send, self._may_take, self._make_known, states
-        )
+        states, make_known = None if admitted is None else admitted.states, self._make_known
+        self._intake = AddIntake(storage, counts, box.send, self._may_take, make_known, states)
         self._throttled = ThrottledAdds(pressure)
         self._releasing: set[int] = set()
         """Shards whose adds are throttled, each with a task that takes or refuses them."""
@@ -142,10 +140,8 @@ class Connection:
         self._is_critical = self._is_taking = self._is_closed = False
         self._blocked: Blocked | None = None
         """What the next request in the buffer waits for."""
-        self._unproven: Contact | None = None
-        """Whose key must be proven before the next request in the buffer is carried out."""
-        self._proof: tuple[Contact | None, Status] = None, Status.OK
-        """What was found out for that request."""
+        self._unproven: Contact | None = None  # whose key must be proven first
+        self._proof: tuple[Contact | None, Status] = None, Status.OK  # what was found out
         self._replies: list[bytes] = []
         self._nursery: trio.Nursery | None = None
         self._receiving = trio.CancelScope()

@@ -30,7 +30,6 @@ _Flag = Annotated[bool, Parameter(negative="")]
     help_epilogue=examples(
         "ledgerstream user create ann",
         "ledgerstream user create ann --password-file ann.password",
-        "openssl rand -hex 20 | tee job.password | ledgerstream user create job --password-file -",
     )
 )
 async def create(

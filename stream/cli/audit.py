@@ -48,6 +48,7 @@ CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
     "user create": ("name", "digest_md5"),
     "user passwd": ("name", "digest_md5"),
     "user delete": ("name",),
+    "security init": ("directory", "host", "admin"),
     "ledger create": ("ensemble", "write_quorum", "ack_quorum", "digest"),
     "ledger append": ("ledger_id",),
     "ledger recover": ("ledger_id",),

@@ -7,6 +7,7 @@ from typing import Any
 VALUES: dict[str, Any] = {
     "metadata_root": "/others",
     "session_timeout_ms": 5003,
+    "zookeeper_acl": "creator",
     "host": "127.0.0.2",
     "advertised_host": "127.0.0.3",
     "bookie_id": "the-seventh",

@@ -10,7 +10,7 @@ import gc
 import random
 import shutil
 import ssl
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,10 +46,14 @@ from bookie.storage.ledger_storage import LedgerStorage
 from ledger.autorecovery import service
 from ledger.autorecovery.options import AutoRecoveryOptions
 from ledger.client import LedgerClient
+from ledger.core.ledger_keys import LedgerKeys
 from ledger.metastore import open_store
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import decode_info
+from ledger.metastore.cluster_secret import load_keys
 from ledger.metastore.locations import LOCATION_PROPERTY
+from ledger.metastore.zookeeper.access import ZooKeeperAccess
+from ledger.metastore.zookeeper_access import load_access
 from ledger.options import ClientOptions
 from ledger.runtime.audit_file import AuditFile
 from ledger.runtime.certificates import TlsContext
@@ -83,7 +87,12 @@ def _config(directory: Path) -> BookieConfig:
     (directory / "keys.pem").write_bytes(
         public_key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     )
+    for name, data in (("secret", b"0123456789abcdef" * 4), ("zookeeper", b"ann:swordfish\n")):
+        (directory / name).write_bytes(data)
+        (directory / name).chmod(0o600)
     return BookieConfig(
+        cluster_secret_file=f"{directory}/secret",
+        zookeeper_credentials_file=f"{directory}/zookeeper",
         token_keys_file=f"{directory}/keys.pem",
         credentials_file=str(credentials),
         audit_file=f"{directory}/audit.jsonl",
@@ -108,6 +117,9 @@ class Engine:
     opened_http: list[tuple[str, int]] = field(default_factory=list)
     http_tls: TlsContext | None = None
     metadata_tls: TlsContext | None = None
+    secret_files: list[str] = field(default_factory=list)
+    zookeeper: tuple[str, str] = "", ""
+    """The ACL and the file of credentials for ZooKeeper."""
     audit_files: list[AuditFile] = field(default_factory=list)
     index_opener: Any = None
     waits_s: set[float] = field(default_factory=set)
@@ -122,6 +134,14 @@ class Engine:
     is_healing: trio.Event = field(default_factory=trio.Event)
     starts: int = 0
     """Number of starts; the second is on empty directories, of a bookie that the cluster knows."""
+
+    def load_keys(self, file: str, environment: Mapping[str, str]) -> LedgerKeys:
+        self.secret_files.append(file)
+        return load_keys(file, environment)
+
+    def load_access(self, acl: str, file: str, environment: Mapping[str, str]) -> ZooKeeperAccess:
+        self.zookeeper = acl, file
+        return load_access(acl, file, environment)
 
     def open_audit_file(self, path: str, *, bytes_max: int, files_max: int) -> AuditFile:
         self.audit_files.append(AuditFile(path, bytes_max=bytes_max, files_max=files_max))
@@ -282,6 +302,9 @@ _PLACES: dict[str, Found] = {
     "tls_handshake_ms_max": lambda e: _tls(e)._handshake_s_max * 1000,
     "tls_to_bookies": lambda e: e.healing_client_options.tls,
     "http_tls": lambda e: e.http_tls is not None,
+    "cluster_secret_file": lambda e: e.secret_files[-1],
+    "zookeeper_acl": lambda e: e.zookeeper[0],
+    "zookeeper_credentials_file": lambda e: e.zookeeper[1],
     "metadata_tls": lambda e: e.metadata_tls is not None,
     "tls_certificate_file": lambda e: _tls(e).context.files.certificate,
     "tls_key_file": lambda e: _tls(e).context.files.key,
@@ -381,6 +404,8 @@ def _recorded(engine: Engine, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(process, "open_http", http)
     patch.setattr(process, "serve_http", serve_http)
     patch.setattr(process, "index_opener", indexes)
+    patch.setattr(process, "load_keys", engine.load_keys)
+    patch.setattr(process, "load_access", engine.load_access)
     patch.setattr(process, "AuditFile", engine.open_audit_file)
     patch.setattr(process, "TcpNetwork", Network)
     patch.setattr(process, "give_memory_back_regularly", ready)
