@@ -375,8 +375,7 @@ def _recorded(engine: Engine, patch: pytest.MonkeyPatch) -> None:
             await trio.sleep_forever()
 
     def indexes(*settings: int) -> Callable[[str], RocksKeyValue]:
-        engine.index_opener = index_opener(*settings)
-        opener: Callable[[str], RocksKeyValue] = engine.index_opener
+        engine.index_opener = opener = index_opener(*settings)
         return opener
 
     def waiting(seconds: float) -> trio.CancelScope:
