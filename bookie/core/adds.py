@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from bookie.core.ledger_state import ENTRY_ID_END, LedgerState
+from bookie.core.ledger_state import ENTRY_ID_END, GAP_ENTRIES_MIN, LedgerState
 from ledger.wire.v2 import ADD_BYTES_MIN, RECOVERY_ADD, lac_of_add
 
 _FRAME = struct.Struct(">iI20sqq").unpack_from
@@ -44,7 +44,7 @@ def take_adds(
     `bookie.core.marks`). Their LACs may wake long polls. `shift`: by how much they will be moved.
     """
     unpack, place, is_recovery = _FRAME, (segment_no << 32) + shift, header & RECOVERY_ADD
-    ledger = first = last = -1
+    ledger = began = first = last = -1
     state: LedgerState | None = None
     key, entries = b"", dict[int, int]()
     p = last_at = start
@@ -62,16 +62,17 @@ def take_adds(
             if ledger_id % journals != journal or not found.new_from <= entry_id < ENTRY_ID_END:
                 break
             if state is not None:
-                _close_run(runs, state, first, last, segment, last_at)
+                _close_run(runs, state, began, first, last, segment, last_at)
             state, key, ledger = found, found.master_key, ledger_id
             entries = active.setdefault(ledger_id, {})
-            first, last = entry_id, entry_id - 1
+            began = first = entry_id
+            last = entry_id - 1
         elif k != key:
             break
         last += 1
         if entry_id != last:
             last -= 1
-            if not last < entry_id < ENTRY_ID_END:
+            if not last < entry_id < ENTRY_ID_END or entry_id - last > GAP_ENTRIES_MIN:
                 break
             assert state is not None
             runs.append((state, first, last))
@@ -79,34 +80,39 @@ def take_adds(
         entries[entry_id] = place + p
         last_at, p = p, q
     if state is not None:
-        _close_run(runs, state, first, last, segment, last_at)
+        _close_run(runs, state, began, first, last, segment, last_at)
     return p
 
 
 def frames_ahead(
     segment: bytearray | memoryview, start: int, end: int, header: int, frame_bytes_max: int
-) -> Iterator[tuple[int, int, bytes]]:
-    """Yields ledger, entry and key of the whole ADD frames that `take_adds` would examine."""
+) -> Iterator[tuple[int, int, bytes, int]]:
+    """Yields ledger, entry, key and end of the whole ADD frames that `take_adds` would examine."""
     p = start
     while end - p >= ADD_BYTES_MIN:
         length, head, key, ledger_id, entry_id = _FRAME(segment, p)
         q = p + 4 + length
         if head != header or not 56 <= length <= frame_bytes_max or q > end:
             return
-        yield ledger_id, entry_id, key
+        yield ledger_id, entry_id, key, q
         p = q
 
 
 def _close_run(
     runs: list[Run],
     state: LedgerState,
+    began: int,
     first: int,
     last: int,
     segment: bytearray | memoryview,
     last_at: int,
 ) -> None:
+    """Ends the last of the runs of a ledger that began with entry `began`."""
     runs.append((state, first, last))
-    state.new_from = last + 1  # all entries of the run were new
+    if began - state.new_from < GAP_ENTRIES_MIN:
+        state.new_from = last + 1  # all entries of the runs were new
+    else:
+        state.added(began, last)
     lac = lac_of_add(segment, last_at)
     if lac > state.lac:
         state.advance_lac(lac)

@@ -7,7 +7,7 @@ process, so that every connection sees a fence.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from bookie.core.journal_frames import MASTER_KEY_BYTES
 from ledger.errors import Status
@@ -20,6 +20,9 @@ than one chunk can hold, so the add path checks only the first entry of a run, a
 on it."""
 NEW_UNKNOWN = 2**63
 """`LedgerState.new_from` before it was looked up: no entry is certainly new."""
+GAP_ENTRIES_MIN = 32
+"""Shorter gaps are not remembered: in a ledger with stripes every entry leaves one."""
+_GAPS_MAX = 8
 EXPLICIT_LAC_BYTES_MAX = 64
 """A LAC packet has 16 bytes and a digest."""
 _FLAG_FENCED = 1
@@ -36,6 +39,7 @@ class LedgerState:
 
     __slots__ = (
         "__weakref__",
+        "_gaps",
         "_watchers",
         "end",
         "explicit_lac",
@@ -73,6 +77,7 @@ class LedgerState:
         """Its metadata is gone: nothing is served and nothing is accepted. Implies `is_fenced`."""
         self.new_from = NEW_UNKNOWN
         """No entry from this id on is here, so that none is searched for when one is added."""
+        self._gaps: list[tuple[int, int]] | None = None
         self.end = ENTRY_ID_END
         """One past the last entry of a ledger that metadata reported to be closed."""
         self.lac = -1
@@ -125,10 +130,33 @@ class LedgerState:
         """Returns FENCED for an entry behind the end of a closed ledger, of a recovery, too."""
         return Status.OK if entry_id < self.end else Status.FENCED
 
-    def added(self, entry_id: int) -> None:
-        """Records that the entry was put into the write cache."""
-        if entry_id >= self.new_from:
-            self.new_from = entry_id + 1
+    def added(self, first: int, last: int) -> None:
+        """Records that these entries were put into the write cache. The add path does the same
+        itself for a run that leaves no gap worth remembering."""
+        if self._gaps:
+            self._gaps = [part for gap in self._gaps for part in _without(gap, first, last)]
+        if last >= self.new_from:
+            if first - self.new_from >= GAP_ENTRIES_MIN:
+                self._gaps = [*(self._gaps or ())[1 - _GAPS_MAX :], (self.new_from, first)]
+            self.new_from = last + 1
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether `gap_end` may find one."""
+        return bool(self._gaps)
+
+    def gap_end(self, entry_id: int) -> int:
+        """Returns the end of the gap of which this entry is: none of them is here, although later
+        ones are, as when copies are sent from several bookies. 0 if no such gap is remembered."""
+        for first, end in self._gaps or ():
+            if first <= entry_id < end:
+                return end
+        return 0
+
+    def forget_new(self) -> None:
+        """Has the index looked up again before the next add."""
+        self.new_from = NEW_UNKNOWN
+        self._gaps = None
 
     def check_fence(self, master_key: bytes | memoryview | None) -> Status:
         """Returns OK if a client with this key may fence the ledger (again). No key is a wrong
@@ -199,6 +227,14 @@ class LedgerState:
         """Removes a watcher that gave up; no error if it was called already."""
         if self._watchers and watcher in self._watchers:
             self._watchers.remove(watcher)
+
+
+def _without(gap: tuple[int, int], first: int, last: int) -> Iterator[tuple[int, int]]:
+    """Yields what is left of a gap when these entries were added."""
+    start, end = gap
+    for part in ((start, min(end, first)), (max(start, last + 1), end)):
+        if part[1] - part[0] >= GAP_ENTRIES_MIN:
+            yield part
 
 
 def encode_ledger_state(state: LedgerState) -> bytes:

@@ -181,6 +181,8 @@ class AddIntake:
                 shard.journal_no,
             )
             if stop == start:
+                stop = self._fill_gap(buffer, shard, segment_no, states, runs)
+            if stop == start:
                 if made_known >= _NEW_LEDGERS_MAX or not self.takes_new:
                     break
                 new = self._make_known(buffer)
@@ -200,20 +202,66 @@ class AddIntake:
 
     @staticmethod
     def _may_be_new(buffer: ReceiveBuffer, states: Mapping[int, LedgerState]) -> bool:
-        """Returns whether the stretch may have ended at an add to a ledger that is not in
-        `states`."""
+        """Returns whether the stretch may have ended at an add to a ledger that is not in `states`,
+        or into a gap."""
         start = buffer.start
-        return (
-            buffer.end - start >= v2.ADD_BYTES_MIN
-            and v2.ledger_of_add(buffer.segment, start) not in states
+        if buffer.end - start < v2.ADD_BYTES_MIN:
+            return False
+        state = states.get(v2.ledger_of_add(buffer.segment, start))
+        return state is None or state.has_gaps
+
+    def _fill_gap(
+        self,
+        buffer: ReceiveBuffer,
+        shard: Shard,
+        segment_no: int,
+        states: dict[int, LedgerState],
+        runs: list[Run],
+    ) -> int:
+        """Takes the adds at the front that are all of one gap (`LedgerState.gap_end`), so that none
+        has to be searched for, as `take_adds` takes those behind the last entry. Returns where it
+        stopped."""
+        start = end = buffer.start
+        state = states.get(v2.ledger_of_add(buffer.segment, start))
+        if state is None or not state.has_gaps:
+            return start
+        began, gap_end = -1, 0
+        for ledger_id, entry_id, _, after in frames_ahead(
+            buffer.segment, start, buffer.end, self._header, buffer.frame_bytes_max
+        ):
+            if began < 0:
+                began, gap_end = entry_id, state.gap_end(entry_id)
+            if ledger_id != state.ledger_id or entry_id >= gap_end:
+                break
+            end = after
+        if end == start:
+            return start
+        before, new_from = len(runs), state.new_from
+        state.new_from = began
+        stop = take_adds(
+            buffer.segment,
+            start,
+            end,
+            segment_no,
+            self._header,
+            buffer.frame_bytes_max,
+            shard.directory.cache.active,
+            states,
+            runs,
+            self._journals,
+            shard.journal_no,
         )
+        state.new_from = new_from
+        for _, first, last in runs[before:]:
+            state.added(first, last)
+        return stop
 
     def _make_known(self, buffer: ReceiveBuffer) -> int:
         """Loads the ledgers of the adds at the front that are not in memory, up to the first whose
         add is not taken. Returns their number: 0 if the first add needs another treatment."""
         shards, shard_of, states = self._shards, self._shard_of, self._states
         new = known = 0
-        for ledger_id, entry_id, key in frames_ahead(
+        for ledger_id, entry_id, key, _ in frames_ahead(
             buffer.segment, buffer.start, buffer.end, self._header, buffer.frame_bytes_max
         ):
             if ledger_id not in states[shards[shard_of(ledger_id)].directory_no]:
@@ -245,7 +293,7 @@ class AddIntake:
         state = shard.directory.states[ledger_id]
         active = shard.directory.cache.active
         active.setdefault(ledger_id, {})[entry_id] = segment_no << 32 | at
-        state.added(entry_id)
+        state.added(entry_id, entry_id)
         frame = received.buffer.view[at : at + size]
         lac = v2.lac_of_add(frame)
         if lac > state.lac:

@@ -354,7 +354,7 @@ class Requests:
         directory = self._storage.directory_of(body.ledger_id)
         directory.cache.put_frame(frame)
         state = directory.states[body.ledger_id]
-        state.added(body.entry_id)
+        state.added(body.entry_id, body.entry_id)
         state.advance_lac(lac)
         journal = self._storage.journal_of(body.ledger_id)
         journal.queue(

@@ -100,7 +100,7 @@ class LedgerStates:
     def end_replay(self) -> None:
         """Forgets what `begin_replay` counted."""
         for state in self.held.values():
-            state.new_from = NEW_UNKNOWN
+            state.forget_new()
 
     def changed(self, state: LedgerState) -> None:
         """Has the next checkpoint store `state`, because it must outlive the process."""

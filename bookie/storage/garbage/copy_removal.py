@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from bookie.core.caches import ReadCache, WriteCache
-from bookie.core.ledger_state import NEW_UNKNOWN, LedgerState
+from bookie.core.ledger_state import LedgerState
 from bookie.storage.index.index import Index
 from bookie.storage.index.index_changes import IndexChanges
 from bookie.storage.ledger_states import LedgerStates
@@ -88,7 +88,7 @@ class CopyRemoval:
                 await yield_to_tasks()
             state.is_stored = True
             self._cache.drop_ledger(ledger_id)
-        state.new_from = NEW_UNKNOWN  # looked up again if an entry is copied here again
+        state.forget_new()  # looked up again if an entry is copied here again
         await make_in_steps(self._changes, what, self._index.delete_runs(ledger_id))
         self._blocks.drop_ledger(ledger_id)
 

@@ -177,7 +177,7 @@ def _replay_frame(
         states.begin_replay(state)
         if entry_id >= state.new_from or target.cache.get(ledger_id, entry_id) is None:
             target.cache.put_frame(frame)
-            state.added(entry_id)
+            state.added(entry_id, entry_id)
         state.advance_lac(lac)
 
 

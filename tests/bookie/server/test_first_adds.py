@@ -188,7 +188,7 @@ def test_an_occasional_new_ledger_does_not_double_the_work_for_the_others(
 ) -> None:
     looked_at = 0
 
-    def counted(*arguments: Any) -> Iterator[tuple[int, int, bytes]]:
+    def counted(*arguments: Any) -> Iterator[tuple[int, int, bytes, int]]:
         nonlocal looked_at
         for frame in frames_ahead(*arguments):
             looked_at += 1

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import pytest
 import trio
 
+from bookie.core.ledger_state import GAP_ENTRIES_MIN
 from bookie.testing.transport import SimTransport
 from ledger.errors import Status
 from ledger.wire import v2
@@ -38,12 +39,15 @@ def test_random_adds_have_the_results_of_the_twin(seed: int) -> None:
     rng = random.Random(seed)
     twin = Twin()
 
-    def drawn() -> AddRequest:
+    def drawn() -> Iterator[AddRequest]:
+        """Adds of one entry, or of a stretch, which may leave a gap or reach into one."""
         top = max(twin.entries, default=0)
-        entry_id = rng.choice([top + 1, top + 1, top + 2, rng.randrange(top + 3)])
+        skipped = top + 1 + rng.randrange(4) * GAP_ENTRIES_MIN
+        first = rng.choice([top + 1, top + 1, top + 2, rng.randrange(top + 3), skipped])
         payload = rng.choice([b"p", b"p", b"q", b"longer"])
-        lac = rng.randrange(-1, 5)
-        return add(entry_id, payload, is_recovery=rng.random() < 0.4, lac=lac)
+        lac, is_recovery = rng.randrange(-1, 5), rng.random() < 0.4
+        for entry_id in range(first, first + rng.choice([1, 1, 1, 9, 2 * GAP_ENTRIES_MIN])):
+            yield add(entry_id, payload, is_recovery=is_recovery, lac=lac)
 
     async def scenario(bookie: SimulatedServer) -> None:
         directory = bookie.simulated.storage.directory_of(LEDGER)
@@ -51,11 +55,11 @@ def test_random_adds_have_the_results_of_the_twin(seed: int) -> None:
             sent: list[AddRequest] = []
             expected: dict[int, Status] = {}
             for _ in range(rng.choice([1, 3, 20])):
-                body = drawn()
-                if body.entry_id not in expected:  # replies name entries only
-                    payload = bytes(body.body)[36:]
-                    expected[body.entry_id] = twin.add(body.entry_id, payload, body.is_recovery)
-                    sent.append(body)
+                for body in drawn():
+                    if body.entry_id not in expected:  # replies name entries only
+                        payload = bytes(body.body)[36:]
+                        expected[body.entry_id] = twin.add(body.entry_id, payload, body.is_recovery)
+                        sent.append(body)
             assert await _answers(bookie, sent, rng.choice([2, 2, 3])) == expected
             event = rng.random()
             if event < 0.2:

@@ -122,7 +122,7 @@ class SimulatedStorage:
         entry = make_entry(ledger_id, entry_id, payload, lac)
         frame = make_frame(ledger_id, entry_id, payload, lac)
         storage.directory_of(ledger_id).cache.put_frame(frame)
-        state.added(entry_id)
+        state.added(entry_id, entry_id)
         state.advance_lac(lac)
         attempts = self.attempted.setdefault((ledger_id, entry_id), [])
         attempts.append(entry)
