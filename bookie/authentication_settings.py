@@ -18,8 +18,8 @@ class AuthenticationSettings:
         unit="names",
         apache="bookieAuthProviderFactoryClass",
         reason="How clients may prove who they are: `SCRAM-SHA-256`, `SCRAM-SHA-512`, `TOKEN`,"
-        " `CERTIFICATE`, and for Apache's clients `DIGEST-MD5`, which is weak. None: every client"
-        " is served. Else others are not, over HTTP neither, but for the health of the bookie.",
+        " `CERTIFICATE`, and for Apache's clients `DIGEST-MD5`, which is weak; others get nothing"
+        " but the health of the bookie over HTTP. None: every client is served.",
     )
     anonymous_allowed: bool = setting(
         False,

@@ -442,7 +442,8 @@ class Bookie:
                 await nursery.start(follow)  # so that it registers as what it is
                 await self._insist("registration", partial(self._register, stack))
                 nursery.start_soon(self._follow_disks)
-                _log.info("serving bookie=%s address=%s:%d", self.bookie_id, *self.address)
+                address = "{}:{}".format(*self.address)
+                _log.info("serving bookie=%s address=%s", self.bookie_id, address)
                 task_status.started(self.bookie_id)
                 await self._stopping.wait()
             # No client chooses it any more. Those that use it get their answers.

@@ -314,8 +314,8 @@ class AuditSettings:
         unit="path",
         apache="",
         reason="A line for who authenticated, who first read, wrote or fenced which ledger over"
-        " which connection, who changed what over HTTP, and who was refused, see security.md."
-        " Empty is off. Bookies of one machine may share it.",
+        " which connection, who changed what over HTTP, and who was refused, see security.md;"
+        " bookies of one machine may share it. Empty is off.",
     )
     audit_file_bytes_max: int = setting(
         64 * MIB,

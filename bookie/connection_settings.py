@@ -26,8 +26,8 @@ class ConnectionSettings:
         apache="",
         reason="At this number a new connection takes the place of the oldest one that has sent no"
         " valid request, or of one that was idle for a minute, of the address with most; else it is"
-        " refused. A quarter is for addresses from which valid requests came before. Lower if the"
-        " process may not open enough files, see operations.md.",
+        " refused. A quarter is for addresses from which valid requests came before; it is lower if"
+        " the process may not open enough files, see operations.md.",
     )
     connections_per_peer_max: int = setting(
         0,
@@ -54,7 +54,7 @@ class ConnectionSettings:
         256 * MIB,
         unit="bytes",
         apache="",
-        reason="Receive buffers of all connections, beyond 64 KiB of each. They grow with what has"
+        reason="Receive buffers of all connections, beyond 64 KiB of each, which grow with what has"
         " come. At the limit, connections whose frame needs more are not read, and those whose"
         " frame stalls for two seconds are closed.",
     )

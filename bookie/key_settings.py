@@ -17,11 +17,10 @@ class KeySettings:
         "",
         unit="path",
         apache="",
-        reason="A file with the secret of the cluster, 32 characters or more in one line, readable"
-        " by its owner alone; the same for all bookies and clients. Keys of ledgers of streams and"
-        " sinks are derived from it, so that a bookie knows them at first sight and accepts other"
-        " keys for unknown ledgers only if the metadata has them. Further lines are older secrets"
-        " that stay valid. Empty: the first key that a bookie hears is the ledger's.",
+        reason="A file with the secret of the cluster (docs/operations.md, Keys of ledgers), from"
+        " which keys of ledgers of streams and sinks are derived: a bookie recognizes them at first"
+        " sight, and takes others only if the metadata has them. Empty: the first key that it hears"
+        " is the ledger's.",
     )
     zookeeper_credentials_file: str = setting(
         "",

@@ -25,9 +25,9 @@ class TlsSettings:
         "",
         unit="path",
         apache="tlsCertificatePath",
-        reason="PEM file with the bookie's certificate, then those between it and the authority."
-        " With it, clients may encrypt by START_TLS on `port`; empty is no TLS. It must be for the"
-        " host in the bookie's id. Changed files are loaded with the next connection.",
+        reason="PEM file with the bookie's certificate, for the host in its id, and those between"
+        " it and the authority; loaded again when it changes. With it, clients may encrypt by"
+        " START_TLS on `port`; empty is no TLS.",
     )
     tls_key_file: str = setting(
         "",

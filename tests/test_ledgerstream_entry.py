@@ -204,6 +204,7 @@ def test_the_modules_of_extras_are_those_of_pyproject() -> None:
     """Each distribution that an extra asks for has its module in the table, and no other."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     modules = {
+        "PyJWT": "jwt",
         "prometheus-client": "prometheus_client",
         "protobuf": "google",
         "tomli-w": "tomli_w",

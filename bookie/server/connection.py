@@ -233,38 +233,33 @@ class Connection:
             if self._has_unread:
                 self._has_unread = False
                 self._check_capacity()
-                self._take_received()
-                continue
-            buffer.segment_bytes_max = self._pressure.segment_bytes_max
-            try:
-                space = buffer.space()
-            except ReceiveMemoryShort:
-                self._counts.waits[Wait.FRAMES] += 1
-                peer.is_short = True
-                await self._pressure.wait_receive_freed()
-                peer.is_short = False
-                continue
-            if self._check_capacity():
-                space = space[:_CAREFUL_BYTES_MAX]
-            try:
-                count = transport.recv_into(space)
-            except BlockingIOError:
-                continue
-            if count == 0:
-                return
-            buffer.received(count)
-            peer.received_bytes += count
-            peer.received_at = trio.current_time()
-            self._take_received()
-
-    def _take_received(self) -> None:
-        self._take_chunk(self._received)
-        peer, buffer = self.peer, self._received.buffer
-        unfinished = buffer.end - buffer.start
-        peer.consumed_bytes = peer.received_bytes - unfinished
-        peer.has_unfinished = unfinished > 0 and not self._has_unread
-        if peer.has_unfinished and self._watch.is_asleep:
-            self._watch.wake()
+            else:
+                buffer.segment_bytes_max = self._pressure.segment_bytes_max
+                try:
+                    space = buffer.space()
+                except ReceiveMemoryShort:
+                    self._counts.waits[Wait.FRAMES] += 1
+                    peer.is_short = True
+                    await self._pressure.wait_receive_freed()
+                    peer.is_short = False
+                    continue
+                if self._check_capacity():
+                    space = space[:_CAREFUL_BYTES_MAX]
+                try:
+                    count = transport.recv_into(space)
+                except BlockingIOError:
+                    continue
+                if count == 0:
+                    return
+                buffer.received(count)
+                peer.received_bytes += count
+                peer.received_at = trio.current_time()
+            self._take_chunk(self._received)
+            unfinished = buffer.end - buffer.start
+            peer.consumed_bytes = peer.received_bytes - unfinished
+            peer.has_unfinished = unfinished > 0 and not self._has_unread
+            if peer.has_unfinished and self._watch.is_asleep:
+                self._watch.wake()
 
     def give_back(self) -> None:
         """Frees the receive buffer if nothing is in it, while memory is short."""

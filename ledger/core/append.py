@@ -41,6 +41,8 @@ class AppendCore:
     __slots__ = (
         "_acked",
         "_durable",
+        "_key_refused_after",
+        "_key_refused_by",
         "_members",
         "_scattered",
         "ack_log",
@@ -76,6 +78,9 @@ class AppendCore:
         self.failed: dict[int, None] = {}
         """Indices to be replaced, in the order they failed."""
         self.is_suspended = False
+        self._key_refused_by: set[str] = set()
+        """The bookies that refused the key since entry `_key_refused_after` was acknowledged."""
+        self._key_refused_after = -1
         self.ack_log = AckLog()
         """Which bookies acknowledged the watched entries; mostly empty."""
         # _acked[c][i]: all entries of class c up to this id are acknowledged by index i.
@@ -198,6 +203,25 @@ class AppendCore:
         changes in `ensemble_changed` only."""
         in_order = sum(marks[index] // self.stride for marks in self._acked)
         return in_order + sum(len(s) for (_, i), s in self._scattered.items() if i == index)
+
+    def key_refused(self, index: int, bookie: str, first_entry_id: int) -> bool:
+        """Records that a bookie refused the key of the ledger, and returns whether it may have
+        the id under another one: few have since the last progress, and it took no entry before.
+
+        Args:
+            index: its place in the ensemble.
+            bookie: its id.
+            first_entry_id: with which the fragment begins.
+        """
+        if self.acked_up_to(index) >= first_entry_id + self.stride - 1:
+            return False
+        if self.last_add_acknowledged > self._key_refused_after:
+            self._key_refused_after = self.last_add_acknowledged
+            self._key_refused_by.clear()
+        self._key_refused_by.add(bookie)
+        # Those that were silent when the ledger was claimed (`ledger.core.ledger_claims`).
+        tolerated = max(1, self.write_quorum - self.ack_quorum)
+        return len(self._key_refused_by) <= min(tolerated, self.ensemble_size - 1)
 
     def acked_up_to(self, index: int) -> int:
         """Returns the id up to which `index` acknowledged every entry that was sent to it."""

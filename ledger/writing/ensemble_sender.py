@@ -84,9 +84,6 @@ class EnsembleSender:
         self._sent: deque[SentFrames] = deque()
         self._bytes_pending = 0
         self._progress: list[tuple[int, float]] = [(-1, 0.0)] * metadata.ensemble_size
-        self._refused_by: set[str] = set()
-        """The bookies that refused the key since entry `_refused_after` was acknowledged."""
-        self._refused_after = -1
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of ledger {self.ledger_id}>"
@@ -262,20 +259,11 @@ class EnsembleSender:
 
     def _is_key_foreign_at(self, bookie: str) -> bool:
         """Whether a bookie that refuses the key has the id under another one, so that the writer
-        continues without it: few do since the last progress, and it took no entry before. Otherwise
-        this client may not write."""
-        core, fragment, index = self.core, self.metadata.last_fragment, self._index_of(bookie)
+        continues without it. Otherwise this client may not write."""
+        index = self._index_of(bookie)
         if index is None:
             return True  # it was replaced meanwhile
-        if core.acked_up_to(index) >= fragment.first_entry_id + core.stride - 1:
-            return False
-        if core.last_add_acknowledged > self._refused_after:
-            self._refused_after = core.last_add_acknowledged
-            self._refused_by.clear()
-        self._refused_by.add(bookie)
-        # Those that were silent when the ledger was claimed (`ledger.core.ledger_claims`).
-        tolerated = max(1, core.write_quorum - core.ack_quorum)
-        return len(self._refused_by) <= min(tolerated, self.metadata.ensemble_size - 1)
+        return self.core.key_refused(index, bookie, self.metadata.last_fragment.first_entry_id)
 
     def _retry_later(self, bookie: str, entry_id: int) -> bool:
         """Whether the bookie gets the entry again, or need not, having acknowledged it before."""

@@ -23,7 +23,9 @@ async def test_a_bookie_with_an_unusable_key_makes_nothing(tmp_path: Path) -> No
     certificate, key = authority.issue("bookie", "127.0.0.1")
     files: dict[str, Any] = {"tls_certificate_file": str(certificate), "tls_key_file": str(key)}
     key.chmod(0o644)
-    with pytest.RaisesGroup(pytest.RaisesExc(InvalidArgument, match="can be read or changed by")):
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(InvalidArgument, match="others can read or change the private key")
+    ):
         async with real_cluster(tmp_path, 1, **(SETTINGS | files)):
             raise AssertionError("it serves")
     assert not (tmp_path / "0").exists()

@@ -31,8 +31,11 @@ async def write_and_die(cluster: SimCluster, deaf: str) -> None:
         async with namespace.writer("s") as writer:
             await writer.append(b"all bookies have this")
             cluster.network.block("writer", deaf)
-            for number in range(30):
-                await writer.append(b"%02d" % number * 4000)
+            segments = 1
+            while segments < 4:  # a new ledger waits for a bookie that is silent
+                await writer.append(b"x" * 8000)
+                await trio.sleep(0.01)
+                segments = len((await namespace.stream_metadata("s")).segments)
             done.set()
             await trio.sleep_forever()
 

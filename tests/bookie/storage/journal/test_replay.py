@@ -63,7 +63,8 @@ class Twin:
             return encode_explicit_lac(ledger, KEY, lac, packet)
         payload = bytes([number]) * size
         if is_live:
-            self.entries[ledger, number] = make_entry(ledger, number, payload, lac)
+            # Only earlier releases wrote an entry twice: the first one counts.
+            self.entries.setdefault((ledger, number), make_entry(ledger, number, payload, lac))
         frame = make_frame(ledger, number, payload, lac)
         return frame[:7] + b"\x02" + frame[8:] if kind == "flagged" else frame
 
