@@ -17,6 +17,7 @@ import trio
 
 from bookie.core.peers import Peer, PeerLimits, Peers, address_of
 from ledger.errors import InvalidArgument
+from ledger.runtime.logs import OF_PEER
 
 if TYPE_CHECKING:
     from bookie.monitoring.snapshot import Observer
@@ -96,7 +97,7 @@ class HttpServer:
                 nursery.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - a request must never end the bookie
             if stream.socket.fileno() >= 0:  # else it took too long, or was replaced
-                _log.error("http connection failed cause=%r", error)
+                _log.error("http connection failed cause=%r", error, extra=OF_PEER)
         finally:
             self._peers.leave(peer)
             del self._streams[peer]

@@ -33,6 +33,7 @@ from bookie.monitoring.snapshot import Observer, ServerStatus
 from bookie.server.authentication import Authenticator
 from ledger.core.authentication.names import ANONYMOUS
 from ledger.core.permissions import Role
+from ledger.runtime.logs import OF_PEER
 
 _log = logging.getLogger(__name__)
 
@@ -108,7 +109,11 @@ class BookieHttp:
             user = request.scope.get(PRINCIPAL, ANONYMOUS)
             if needs is not None and not access.has_role(user, needs):
                 _log.warning(
-                    "permission denied user=%r request=%s %s", user, request.method, route.path
+                    "permission denied user=%r request=%s %s",
+                    user,
+                    request.method,
+                    route.path,
+                    extra=OF_PEER,
                 )
                 raise _denied(user, needs)
             answer: Response = await handler(request)
@@ -306,7 +311,7 @@ async def _failed(_: Request, error: Exception) -> Response:
 
 
 async def _broken(request: Request, error: Exception) -> Response:
-    _log.error("http request failed path=%s cause=%r", request.url.path, error)
+    _log.error("http request failed path=%s cause=%r", request.url.path, error, extra=OF_PEER)
     return EscapedJson({"error": f"{type(error).__name__}: see the bookie's log"}, 500)
 
 

@@ -32,6 +32,7 @@ from ledger.core.permissions import (
 from ledger.errors import InvalidArgument, LedgerError, MetadataCorrupt, NoSuchLedger
 from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.permissions import Permissions
+from ledger.runtime.logs import OF_PEER
 from ledger.wire.messages import (
     AuthRequest,
     GetBookieInfoRequest,
@@ -143,10 +144,14 @@ class AccessControl:
                 except (NoSuchLedger, InvalidArgument):
                     return Access.REFUSED
                 except MetadataCorrupt as error:
-                    _log.warning("namespace unknown ledger=%d cause=%s", ledger_id, error)
+                    _log.warning(
+                        "namespace unknown ledger=%d cause=%s", ledger_id, error, extra=OF_PEER
+                    )
                     return Access.REFUSED
                 except LedgerError as error:
-                    _log.info("namespace unknown ledger=%d cause=%s", ledger_id, error)
+                    _log.info(
+                        "namespace unknown ledger=%d cause=%s", ledger_id, error, extra=OF_PEER
+                    )
                     return Access.UNAVAILABLE
                 self._namespaces[ledger_id] = namespace_of_ledger(metadata.custom)
                 if len(self._namespaces) > NAMESPACES_MAX:

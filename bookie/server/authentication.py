@@ -34,6 +34,7 @@ from ledger.core.authentication.scram import NO_RESOURCES, ScramServer, ScramVer
 from ledger.errors import InvalidArgument, MetadataCorrupt, MetadataUnavailable, Unauthorized
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.users import SECRET_BYTES, User, UserStore
+from ledger.runtime.logs import OF_PEER
 from ledger.runtime.network import Transport
 
 _log = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ class Users:
                 raise
             return user
         except MetadataCorrupt as error:
-            _log.error("user refused user=%s cause=%s", name, error)
+            _log.error("user refused user=%s cause=%s", name, error, extra=OF_PEER)
             user = None
         self._known[name] = (self._now(), user)
         self._known.move_to_end(name)
@@ -169,6 +170,7 @@ class Authenticator:
             mechanism,
             user or "?",
             error,
+            extra=OF_PEER,
         )
 
     def refused(self, peer: str, mechanism: str, user: str, error: Unauthorized) -> None:

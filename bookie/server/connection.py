@@ -40,6 +40,7 @@ from ledger.errors import (
     RemoteProtocolError,
     Status,
 )
+from ledger.runtime.logs import OF_PEER
 from ledger.runtime.network import Transport
 from ledger.wire import v2, v3
 from ledger.wire.connection import ReceiveBuffer, is_version_3
@@ -442,7 +443,8 @@ class Connection:
     def _log_refusal(self, cause: LedgerError) -> None:
         if not self._is_refusal_logged:
             self._is_refusal_logged = True  # once per connection, not for each of a flood
-            _log.warning("request refused peer=%s cause=%s", self._transport.peer, cause)
+            peer = self._transport.peer
+            _log.warning("request refused peer=%s cause=%s", peer, cause, extra=OF_PEER)
 
     # ---- audit
 
@@ -482,6 +484,7 @@ class Connection:
                 self._identity.user,
                 operation_of(body).name,
                 ledger_id,
+                extra=OF_PEER,
             )
         self._reply(request, error_reply(body, _STATUS_OF_ACCESS[verdict]))
         return True

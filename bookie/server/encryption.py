@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import trio
 
 from ledger.runtime.certificates import TlsContext, is_for_host
+from ledger.runtime.logs import OF_PEER
 from ledger.runtime.network import Transport
 from ledger.runtime.tls import cause_of, new_scratch, open_tls
 
@@ -73,7 +74,8 @@ class ServerTls:
             self.statistics.handshakes += 1
             return encrypted
         self.statistics.handshakes_failed += 1
-        _log.warning("tls handshake failed peer=%s cause=%s", transport.peer, cause)
+        peer = transport.peer
+        _log.warning("tls handshake failed peer=%s cause=%s", peer, cause, extra=OF_PEER)
         await self._let_read_alert(transport)
         return None
 

@@ -14,6 +14,7 @@ from ledger.errors import (
     Status,
     UnknownLedgerState,
 )
+from ledger.runtime.logs import OF_PEER
 from ledger.wire.messages import (
     AddRequest,
     AddResponse,
@@ -92,5 +93,7 @@ def status_of_error(error: LedgerError, ledger_id: int, entry_id: int) -> Status
     entry exists is an I/O error, and is logged."""
     status = _STATUS_OF_ERROR.get(type(error), Status.IO_ERROR)
     if status is Status.IO_ERROR and not isinstance(error, DamagedEntry):  # reported once for a log
-        _log.error("read failed ledger=%d entry=%d cause=%s", ledger_id, entry_id, error)
+        _log.error(
+            "read failed ledger=%d entry=%d cause=%s", ledger_id, entry_id, error, extra=OF_PEER
+        )
     return status

@@ -18,6 +18,7 @@ from bookie.server.encryption import ServerTls
 from bookie.server.error_replies import error_reply
 from ledger.core.authentication.names import ANONYMOUS
 from ledger.errors import MetadataUnavailable, Status, Unauthorized
+from ledger.runtime.logs import OF_PEER
 from ledger.runtime.network import Transport
 from ledger.wire.messages import (
     AddRequest,
@@ -103,6 +104,7 @@ class Identity:
                 "request refused peer=%s cause=%s is not encrypted, and this bookie requires TLS",
                 transport.peer,
                 type(request.body).__name__,
+                extra=OF_PEER,
             )
         refusal = error_reply(request.body, Status.UNAUTHORIZED)
         if request.version != 3 and not isinstance(refusal, AddResponse | ReadResponse):

@@ -12,6 +12,7 @@ import struct
 import traceback
 
 from ledger.errors import LedgerError
+from ledger.runtime.logs import OF_PEER
 
 _log = logging.getLogger(__name__)
 
@@ -34,9 +35,9 @@ def log_connection_closed(peer: str, cause: BaseException) -> None:
     """Logs that a connection ends, with its cause: an error of the ledger protocol or of storage,
     or a bug."""
     if isinstance(cause, LedgerError):
-        _log.warning("connection closed peer=%s cause=%s", peer, cause)
+        _log.warning("connection closed peer=%s cause=%s", peer, cause, extra=OF_PEER)
     elif is_shortage(cause):
-        _log.warning("connection closed peer=%s cause=no memory is left", peer)
+        _log.warning("connection closed peer=%s cause=no memory is left", peer, extra=OF_PEER)
     else:
         log_internal_error(f"the connection of {peer} is closed", cause)
 
@@ -52,8 +53,8 @@ def log_internal_error(what: str, error: BaseException) -> None:
     """Logs a bug with its traceback, or that memory is short. A test fails for each bug that it did
     not expect."""
     if is_shortage(error):
-        _log.warning("%s cause=no memory is left", what)
+        _log.warning("%s cause=no memory is left", what, extra=OF_PEER)
         return
     # As text: a log handler that keeps the record must not keep the objects on the stack.
     text = "".join(traceback.format_exception(error))
-    _log.error("a bug of this bookie, please report it: %s\n%s", what, text)
+    _log.error("a bug of this bookie, please report it: %s\n%s", what, text, extra=OF_PEER)

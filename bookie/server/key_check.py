@@ -20,6 +20,7 @@ from bookie.core.ledger_state import LedgerState
 from ledger.core.ledger_keys import NO_KEYS, LedgerKeys, master_key_of
 from ledger.errors import BookieIoError, LedgerError, NoSuchLedger, Status
 from ledger.metastore.ledgers import LedgerStore
+from ledger.runtime.logs import OF_PEER
 from ledger.wire.messages import (
     AddRequest,
     BatchReadRequest,
@@ -126,12 +127,15 @@ class KeyCheck:
         except NoSuchLedger:
             return Status.UNAUTHORIZED
         except LedgerError as error:
-            _log.warning("key of a ledger in doubt ledger=%d cause=%s", ledger_id, error)
+            _log.warning(
+                "key of a ledger in doubt ledger=%d cause=%s", ledger_id, error, extra=OF_PEER
+            )
             return Status.TOO_MANY_REQUESTS
         if metadata.is_key_missing:
             _log.warning(
                 "ledger has a key of another secret ledger=%d: give all bookies and clients the "
                 "same cluster_secret_file",
                 ledger_id,
+                extra=OF_PEER,
             )
         return Status.OK if key == master_key_of(metadata) else Status.UNAUTHORIZED

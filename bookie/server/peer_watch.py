@@ -6,7 +6,6 @@ is short. The decisions are in `bookie.core.peers`.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -16,37 +15,10 @@ from bookie.core.peers import Ending, Peers
 from bookie.server.backpressure import Backpressure
 from ledger.wire.connection import SEGMENT_BYTES_MIN
 
-_log = logging.getLogger(__name__)
-
 SWEEP_S: Final = 1.0
 """How often peers are looked at while one of them has to send something in time."""
 _FREED_SHARE: Final = 8
 """One of this many parts of the limit of receive buffers is freed at once."""
-_LINES_MAX: Final = 20
-_LINES_S: Final = 10.0
-"""No more lines than this are logged in this time: an attack must not fill the disk."""
-
-
-class PeerLog:
-    """Logs what happens to connections, and counts what would be too many lines."""
-
-    def __init__(self) -> None:
-        self._begun_at = -_LINES_S
-        self._lines = 0
-        self._unlogged = 0
-
-    def warning(self, what: str, peer: str, cause: str) -> None:
-        """Logs one line, with the number of those left out before it."""
-        now = trio.current_time()
-        if now - self._begun_at >= _LINES_S:
-            self._begun_at, self._lines = now, 0
-        self._lines += 1
-        if self._lines > _LINES_MAX:
-            self._unlogged += 1
-            return
-        left_out, self._unlogged = self._unlogged, 0
-        more = f" ({left_out} such lines were left out)" if left_out else ""
-        _log.warning("connection %s peer=%s cause=%s%s", what, peer, cause, more)
 
 
 class PeerWatch:

@@ -14,6 +14,7 @@ import trio
 
 from bookie.core.peers import Peer
 from bookie.server.backpressure import Backpressure
+from ledger.runtime.logs import OF_PEER
 from ledger.runtime.network import Transport
 
 _log = logging.getLogger(__name__)
@@ -137,6 +138,7 @@ class SendQueue:
             self._transport.peer,
             self.nbytes,
             waited_s,
+            extra=OF_PEER,
         )
         self._on_broken()
 

@@ -7,6 +7,7 @@ end another one or the server.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import trio
@@ -20,11 +21,14 @@ from bookie.server.backpressure import Backpressure, BackpressureLimits
 from bookie.server.connection import Connection
 from bookie.server.encryption import ServerTls, TlsStatistics
 from bookie.server.identity import Identity
-from bookie.server.peer_watch import PeerLog, PeerWatch
+from bookie.server.peer_watch import PeerWatch
 from bookie.server.request_metrics import RequestCounts, RequestStatistics
 from bookie.server.requests import Requests
 from bookie.storage.bookie_storage import BookieStorage
+from ledger.runtime.logs import OF_PEER
 from ledger.runtime.network import Listener, Transport
+
+_log = logging.getLogger(__name__)
 
 LEAVE_S_MAX = 5.0
 """How long a peer whose connection ends may take the answers that are in flight."""
@@ -101,7 +105,6 @@ class Server:
         self._pressure = Backpressure(storage, limits, requests.read_scheduler)
         self._peers = Peers(peer_limits)
         self._connections: dict[Peer, Connection] = {}
-        self._log = PeerLog()
         self._watch = PeerWatch(
             self._peers, self._pressure, end=self._end, give_back=self._give_back
         )
@@ -181,7 +184,12 @@ class Server:
         peer = admission.peer
         if peer is None:
             self._refused += 1
-            self._log.warning("refused", transport.peer, admission.cause)
+            _log.warning(
+                "connection refused peer=%s cause=%s",
+                transport.peer,
+                admission.cause,
+                extra=OF_PEER,
+            )
             transport.close()
             return None
         if admission.leaves is not None:
@@ -232,7 +240,9 @@ class Server:
     def _end(self, ending: Ending) -> None:
         connection = self._connections[ending.peer]
         self._pressure.peers_dropped += 1
-        self._log.warning("closed", connection.name, ending.cause)
+        _log.warning(
+            "connection closed peer=%s cause=%s", connection.name, ending.cause, extra=OF_PEER
+        )
         self._peers.leave(ending.peer)
         connection.close()
 

@@ -15,6 +15,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from datetime import UTC, datetime
+from typing import Final
 
 from ledger.errors import InvalidArgument
 from ledger.shown_text import escaped_json, shown_text
@@ -24,6 +25,11 @@ FORMAT_VARIABLE = "LEDGERSTREAM_LOG_FORMAT"
 FILE_VARIABLE = "LEDGERSTREAM_LOG_FILE"
 VARIABLES = (LEVEL_VARIABLE, FORMAT_VARIABLE, FILE_VARIABLE)
 LEVELS = ("debug", "info", "warning", "error", "critical")
+OF_PEER: Final = {"of_peer": True}
+"""The argument `extra` of lines that a peer causes as often as it likes."""
+PEER_LINES_MAX: Final = 20
+PEER_LINES_S: Final = 10.0
+"""No more of these lines of one kind are written in this time: an attack must not fill the disk."""
 _FIELD = re.compile(r"(?:\b(\w+)=)?%(?:%|[-#0 +]*\d*(?:\.\d+)?[a-zA-Z])")
 _PLAIN = re.compile(r"[^\s\"\\=]+\Z")
 
@@ -86,6 +92,32 @@ class JsonFormatter(logging.Formatter):
 _OWN = ("time", "level", "logger", "event", "traceback")
 
 
+class PeerLineLimit(logging.Filter):
+    """Leaves out lines with the mark OF_PEER that are too many of their kind, which is their
+    message without the fields. The next line that is written says how many, as `left_out`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._kinds: dict[tuple[str, str], tuple[float, int]] = {}
+        """When the time of a kind began, and how many lines it has had since."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not getattr(record, "of_peer", False):
+            return True
+        kind, now = (record.name, record.msg), record.created
+        begun_at, lines = self._kinds.get(kind, (now, 0))
+        left_out = max(0, lines - PEER_LINES_MAX)
+        if not 0 <= now - begun_at < PEER_LINES_S:
+            begun_at, lines = now, 0
+        self._kinds[kind] = begun_at, lines + 1
+        if lines >= PEER_LINES_MAX:
+            return False
+        if lines == 0 and left_out and isinstance(record.args, tuple):
+            record.msg = f"{record.msg} left_out=%d"
+            record.args = (*record.args, left_out)
+        return True
+
+
 def _quoted(value: str) -> str:
     is_plain = _PLAIN.match(value) and shown_text(value) == value
     return value if is_plain else escaped_json(json.dumps(value, ensure_ascii=False))
@@ -128,6 +160,7 @@ def open_log(environment: Mapping[str, str], *, level: str = "info") -> Callable
     reopen()
     handler = logging.StreamHandler()
     handler.setFormatter(kinds[kind]())
+    handler.addFilter(PeerLineLimit())
     logging.basicConfig(level=level.upper(), handlers=[handler])
     return reopen
 

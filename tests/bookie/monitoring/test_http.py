@@ -243,11 +243,11 @@ async def test_settings_are_shown_without_passwords(tmp_path: Path) -> None:
     async with served(tmp_path) as (cluster, client):
         shown = (await client.ask("/api/v1/config/server_config")).json
         assert shown["journal_group_wait_ms"] == 2.0
-        object.__setattr__(cluster.bookies[0].config, "metadata_uri", "zk://me:hunter2@h:1/ledgers")
+        object.__setattr__(cluster.bookies[0].config, "metadata_uri", "zk://me:p4ssw0rd@h:1/ledgers")
         for path in ("/api/v1/config/server_config", "/api/v1/bookie/report"):
             answer = await client.ask(path)
             assert b"zk://h:1/ledgers" in answer.body, path
-            assert b"hunter2" not in answer.body, path
+            assert b"p4ssw0rd" not in answer.body, path
 
 
 @pytest.mark.parametrize(

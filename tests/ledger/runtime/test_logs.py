@@ -9,7 +9,15 @@ import sys
 import pytest
 
 from ledger.errors import InvalidArgument
-from ledger.runtime.logs import JsonFormatter, TextFormatter, open_log
+from ledger.runtime.logs import (
+    OF_PEER,
+    PEER_LINES_MAX,
+    PEER_LINES_S,
+    JsonFormatter,
+    PeerLineLimit,
+    TextFormatter,
+    open_log,
+)
 
 
 def record(message: str, *args: object, error: BaseException | None = None) -> logging.LogRecord:
@@ -103,3 +111,39 @@ def test_a_log_line_holds_nothing_that_controls_a_terminal() -> None:
     data = JsonFormatter().format(one)
     assert all(one == "\n" or one.isprintable() for one in text + data)
     assert json.loads(data)["key"] == f"{hostile} y"
+
+
+def of_peer(message: str, peer: int, created: float) -> logging.LogRecord:
+    one = record(message, peer)
+    one.__dict__.update(OF_PEER)
+    one.created = created
+    return one
+
+
+def test_peers_cause_a_few_lines_of_each_kind_at_a_time() -> None:
+    limit = PeerLineLimit()
+    for begun_at in (1000.0, 1000.0 + PEER_LINES_S, 500.0):  # a clock may be set back
+        written = [limit.filter(of_peer("refused peer=%d", n, begun_at)) for n in range(1000)]
+        assert sum(written) == PEER_LINES_MAX
+        assert all(written[:PEER_LINES_MAX])
+        assert limit.filter(of_peer("left peer=%d", 1, begun_at)), "another kind of line"
+        assert all(limit.filter(record("disk is full", 1)) for _ in range(1000))
+
+
+def test_the_next_line_says_how_many_were_left_out() -> None:
+    limit = PeerLineLimit()
+    for n in range(PEER_LINES_MAX + 7):
+        limit.filter(of_peer("refused peer=%d", n, 10.0))
+    lines = [of_peer("refused peer=%d", n, 10.0 + PEER_LINES_S) for n in range(2)]
+    assert all(map(limit.filter, lines))
+    assert [TextFormatter().format(one).partition("refused ")[2] for one in lines] == [
+        "peer=0 left_out=7", "peer=1",
+    ]  # fmt: skip
+    assert json.loads(JsonFormatter().format(lines[0]))["left_out"] == "7"
+
+
+def test_a_main_program_limits_the_lines_of_peers(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers: list[logging.Handler] = []
+    monkeypatch.setattr(logging, "basicConfig", lambda **given: handlers.extend(given["handlers"]))
+    open_log({})
+    assert [type(one) for one in handlers[0].filters] == [PeerLineLimit]
