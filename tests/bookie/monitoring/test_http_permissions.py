@@ -12,17 +12,17 @@ import pytest
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bookie.core.operations import HTTP_OPERATIONS, HttpOperation
-from bookie.monitoring import http_app
 from bookie.monitoring.http_app import BookieHttp
 from ledger.core.permissions import Grant, Role
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.permissions import Permissions
 from tests.bookie.monitoring.test_http import Answer, Client, served
-from tests.bookie.server.permitted_cluster import until
+from tests.bookie.server.permitted_cluster import named_users_over_http, until
 from tests.real_cluster import RealCluster, now_ms
+
+pytestmark = pytest.mark.usefixtures(named_users_over_http.__name__)
 
 GRANTS = (
     Grant("operator", Role.OPERATE),
@@ -31,25 +31,6 @@ GRANTS = (
     Grant("ledgers", Role.LEDGER),
 )
 USERS = (None, "stranger", "tenant", "ledgers", "operator", "admin")
-
-
-@pytest.fixture(autouse=True)
-def _named_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Believes the header X-User, where authentication would find out who it is."""
-    make = BookieHttp.app
-
-    def app(self: BookieHttp, *, is_loopback: bool) -> ASGIApp:
-        inner = make(self, is_loopback=is_loopback)
-
-        async def named(scope: Scope, receive: Receive, send: Send) -> None:
-            user = dict(scope.get("headers", ())).get(b"x-user")
-            if user is not None:
-                scope[http_app.PRINCIPAL] = user.decode()
-            await inner(scope, receive, send)
-
-        return named
-
-    monkeypatch.setattr(BookieHttp, "app", app)
 
 
 @asynccontextmanager

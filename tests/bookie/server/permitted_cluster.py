@@ -13,7 +13,10 @@ from typing import Any
 
 import pytest
 import trio
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from bookie.monitoring import http_app
+from bookie.monitoring.http_app import BookieHttp
 from bookie.server import server
 from bookie.server.connection import Connection
 from ledger.connection.connection import BookieConnection
@@ -44,6 +47,25 @@ class NamedConnection(Connection):
 def named_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets peers name themselves."""
     monkeypatch.setattr(server, "Connection", NamedConnection)
+
+
+@pytest.fixture
+def named_users_over_http(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Believes the header X-User, where authentication would find out who it is."""
+    make = BookieHttp.app
+
+    def app(self: BookieHttp, *, is_loopback: bool) -> ASGIApp:
+        inner = make(self, is_loopback=is_loopback)
+
+        async def named(scope: Scope, receive: Receive, send: Send) -> None:
+            user = dict(scope.get("headers", ())).get(b"x-user")
+            if user is not None:
+                scope[http_app.PRINCIPAL] = user.decode()
+            await inner(scope, receive, send)
+
+        return named
+
+    monkeypatch.setattr(BookieHttp, "app", app)
 
 
 class Named:

@@ -5,11 +5,20 @@ from __future__ import annotations
 
 import os
 import random
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 
+from bookie.core.operations import HTTP_OPERATIONS, WIRE_OPERATIONS, operation_of
+from bookie.monitoring.http import serve_http
+from bookie.monitoring.snapshot import Observer
+from bookie.storage.bookie_storage import BookieStorage
+from ledger.connection.connection import BookieConnection
 from ledger.core.entry import Digest, DigestType
 from ledger.core.permissions import Grant, Role
 from ledger.errors import ProtocolError, Status
@@ -34,14 +43,22 @@ from ledger.wire.messages import (
     ResponseBody,
     WriteLacRequest,
 )
-from tests.bookie.server.permitted_cluster import connection_of, named_users, permitted_cluster
+from tests.bookie.monitoring.test_http import Client
+from tests.bookie.server.permitted_cluster import (
+    connection_of,
+    named_users,
+    named_users_over_http,
+    permitted_cluster,
+)
 from tests.bookie.server.test_server import KEY
 from tests.effort import scaled
 
-pytestmark = pytest.mark.usefixtures(named_users.__name__)
+pytestmark = pytest.mark.usefixtures(named_users.__name__, named_users_over_http.__name__)
 
-REQUESTS = int(os.environ.get("PERMISSION_REQUESTS", scaled(ci=10_000, night=200_000)))
-BATCH = 100
+REQUESTS = int(os.environ.get("PERMISSION_REQUESTS", scaled(ci=10_000, night=1_000_000)))
+BATCH = 500
+"""Requests in one piece; of these, in another one, HTTP_BATCH over HTTP."""
+HTTP_BATCH = 2
 SECRET = b"B-SECRET"
 GRANTS = (
     Grant("alice", Role.MANAGE, "a"),
@@ -49,11 +66,20 @@ GRANTS = (
     Grant("root", Role.ADMIN),
 )
 OF_A, OF_B, OF_NONE, MISSING = range(100, 110), range(200, 210), range(300, 303), range(400, 403)
+OF_ALICE = range(120, 130)
+"""Ledgers of `a` that alice does not fence, but writes."""
+OF_BOB = 220
+"""A ledger of `b` that is written meanwhile."""
 LEDGERS: dict[int, str | None] = (
-    dict.fromkeys(OF_A, "a") | dict.fromkeys(OF_B, "b") | dict.fromkeys(OF_NONE)
+    dict.fromkeys((*OF_A, *OF_ALICE), "a")
+    | dict.fromkeys((*OF_B, OF_BOB), "b")
+    | dict.fromkeys(OF_NONE)
 )
 ENTRIES = 5
 DIGEST = Digest(DigestType.CRC32C)
+WITH_SECRETS = (*OF_B, OF_BOB, *OF_NONE)
+REFUSALS = (Status.BAD_REQUEST, Status.BAD_VERSION)
+"""Of frames that are no requests, whatever their ledger is."""
 
 
 def entry(ledger_id: int, entry_id: int, payload: bytes) -> bytes:
@@ -65,113 +91,242 @@ def add(ledger_id: int, entry_id: int, payload: bytes, *, is_recovery: bool = Fa
     return AddRequest(ledger_id, entry_id, KEY, body, is_recovery=is_recovery)
 
 
-def drawn(rng: random.Random, version: int) -> RequestBody:
-    """Returns a valid request for a ledger of any namespace, mostly of `b`."""
-    ledger_id = rng.choice(rng.choice([OF_A, OF_B, OF_B, OF_B, OF_NONE, MISSING]))
-    entry_id = rng.choice([-1, 0, 1, ENTRIES - 1, ENTRIES, 10**12])
-    is_fencing = rng.random() < 0.3
-    key = KEY if is_fencing else None
-    bodies: list[RequestBody] = [
-        add(ledger_id, max(entry_id, 0), b"of alice", is_recovery=rng.random() < 0.5),
-        ReadRequest(ledger_id, entry_id, key, is_fencing=is_fencing),
-    ]
-    if version == 2:
-        bodies.append(BatchReadRequest(ledger_id, entry_id, 10, 9999, key, is_fencing=is_fencing))
-    else:
-        bodies += [
-            ReadRequest(ledger_id, -1, previous_lac=-1, timeout_ms=1, is_piggyback=True),
+async def frames_from(stream: trio.SocketStream) -> AsyncGenerator[bytes]:
+    """Yields frames until the other end closes the connection."""
+    received = ReceiveBuffer()
+    while data := await stream.receive_some(1 << 16):
+        assert SECRET not in data
+        while data:
+            space = received.space()
+            taken = min(len(space), len(data))
+            space[:taken] = data[:taken]
+            received.received(taken)
+            data = data[taken:]
+            while (frame := received.next_frame()) is not None:
+                yield bytes(frame)
+
+
+class Alice:
+    """What the tenant of `a` sends, and what she was answered."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self.rng = rng
+        self.sent: Counter[tuple[int, str]] = Counter()
+        """Requests by version and operation."""
+        self.answers: Counter[Status] = Counter()
+        self.http: Counter[int] = Counter()
+        """Answers over HTTP by status."""
+        self.bobs_next = 0
+        """The entry that bob adds next."""
+        self._added = 0
+
+    def drawn(self, version: int) -> list[RequestBody]:
+        """Returns valid requests for ledgers of any namespace, mostly of `b`."""
+        bodies: list[RequestBody] = []
+        while len(bodies) < BATCH:
+            bodies += self._run() if self.rng.random() < 0.02 else [self._one(version)]
+        for body in bodies:
+            self.sent[version, operation_of(body).name] += 1
+        return bodies
+
+    def _run(self) -> list[RequestBody]:
+        """Returns adds to a ledger of `a` that are taken without a look at each, with some to one
+        of `b` among them."""
+        mine, theirs = self.rng.choice(OF_ALICE), self.rng.choice(WITH_SECRETS)
+        run: list[RequestBody] = []
+        for _ in range(10):
+            self._added += 1
+            run.append(add(mine, self._added, b"of alice"))
+        run.insert(self.rng.randrange(10), add(theirs, self._entry(theirs), b"of alice"))
+        return run
+
+    def _entry(self, ledger_id: int) -> int:
+        if ledger_id == OF_BOB:
+            return self.bobs_next + self.rng.randrange(-1, 3)
+        return self.rng.choice([-1, 0, 1, ENTRIES - 1, ENTRIES, 10**12])
+
+    def _one(self, version: int) -> RequestBody:
+        rng = self.rng
+        ledgers = rng.choice([OF_A, OF_B, OF_B, OF_B, OF_NONE, MISSING, (OF_BOB,)])
+        ledger_id = rng.choice(ledgers)
+        entry_id = self._entry(ledger_id)
+        is_fencing = rng.random() < 0.3
+        key = KEY if is_fencing else None
+        kind = rng.randrange(3 if version == 2 else 8)
+        if kind == 0:
+            is_recovery = rng.random() < 0.5
+            return add(ledger_id, max(entry_id, 0), b"of alice", is_recovery=is_recovery)
+        if kind == 1:
+            return ReadRequest(ledger_id, entry_id, key, is_fencing=is_fencing)
+        if version == 2:
+            return BatchReadRequest(ledger_id, entry_id, 10, 9999, key, is_fencing=is_fencing)
+        if kind == 2:
+            return ReadRequest(ledger_id, -1, previous_lac=-1, timeout_ms=1, is_piggyback=True)
+        only_v3: list[RequestBody] = [
             WriteLacRequest(ledger_id, 3, KEY, DIGEST.encode_lac(ledger_id, 3)),
             ReadLacRequest(ledger_id),
             ForceLedgerRequest(ledger_id),
             ListEntriesRequest(ledger_id),
             GetBookieInfoRequest(3),
         ]
-    return rng.choice(bodies)
+        return only_v3[kind - 3]
 
+    async def attack(self, address: tuple[str, int], version: int) -> int:
+        """Sends a batch in one piece; returns the number of responses that were checked."""
+        rng, codec = self.rng, v3 if version == 3 else v2
+        first = AuthRequest("named-by-the-test", b"alice")
+        # The last one is refused as soon as all before it were looked at.
+        last = ReadRequest(MISSING[0], 0)
+        bodies = [first, *self.drawn(version), last]
+        requests = [Request(version, n, b) for n, b in enumerate(bodies)]
+        frames: list[Any] = [codec.encode_request(one) for one in requests]
+        is_spoiled = rng.random() < 0.25
+        if is_spoiled:
+            for number in rng.sample(range(1, len(frames) - 1), 5):
+                spoiled = bytearray(frames[number])
+                spoiled[rng.randrange(4, len(spoiled))] ^= 1 << rng.randrange(8)
+                frames[number] = spoiled
+        answers = len(frames)
+        async with await trio.open_tcp_stream(*address) as stream:
+            try:
+                await stream.send_all(b"".join(frames))
+                with trio.fail_after(60):
+                    answers = await self._check_all(stream, codec, len(frames), is_spoiled)
+            except trio.BrokenResourceError:
+                assert is_spoiled  # the bookie has closed the connection
+        assert is_spoiled or answers == len(frames)
+        return answers
 
-def check(body: ResponseBody) -> None:
-    """Checks that a response says nothing about ledgers that are not of `a`."""
-    if isinstance(body, GetBookieInfoResponse):
-        assert (body.status, body.total_bytes) == (Status.UNAUTHORIZED, None)
-    ledger_id = getattr(body, "ledger_id", OF_A[0])
-    if ledger_id in OF_A:
-        return
-    # A frame that is no request is refused as that, whatever its ledger is.
-    assert body.status in (Status.UNAUTHORIZED, Status.BAD_REQUEST, Status.BAD_VERSION), body
-    if isinstance(body, ReadResponse):
-        assert (body.body, body.max_lac, body.lac_update_ms) == (None, None, None)
-    elif isinstance(body, BatchReadResponse):
-        assert body.bodies == ()
-    elif isinstance(body, ReadLacResponse):
-        assert (body.lac_body, body.last_entry_body) == (None, None)
-    elif isinstance(body, ListEntriesResponse):
-        assert body.availability is None
-
-
-async def attack(address: tuple[str, int], rng: random.Random, version: int) -> int:
-    """Sends a batch in one piece as alice; returns the number of responses that were checked."""
-    codec = v3 if version == 3 else v2
-    bodies = [AuthRequest("named-by-the-test", b"alice")]
-    requests = [Request(version, n, b) for n, b in enumerate([*bodies, *_drawn(rng, version)])]
-    frames = [bytearray(codec.encode_request(one)) for one in requests]
-    is_spoiled = rng.random() < 0.25
-    if is_spoiled:
-        for spoiled in rng.sample(frames[1:], 5):
-            spoiled[rng.randrange(4, len(spoiled))] ^= 1 << rng.randrange(8)
-    received = ReceiveBuffer()
-    answers = 0
-    async with await trio.open_tcp_stream(*address) as stream:
-        await stream.send_all(b"".join(frames))
-        # A spoiled frame may end the connection, or ask for an answer that comes later.
-        with trio.move_on_after(0.1) if is_spoiled else trio.fail_after(30):
-            while answers < len(frames):
-                data = await stream.receive_some(1 << 14)
-                if not data:
+    async def _check_all(
+        self, stream: trio.SocketStream, codec: Any, wanted: int, is_spoiled: bool
+    ) -> int:
+        """Returns the number of responses that came."""
+        answers = 0
+        async with aclosing(frames_from(stream)) as frames:
+            async for frame in frames:
+                answers += 1
+                number = self._check(codec, frame, is_spoiled=is_spoiled)
+                if answers == wanted:
                     break
-                assert SECRET not in data
-                received.space()[: len(data)] = data
-                received.received(len(data))
-                while (frame := received.next_frame()) is not None:
-                    answers += 1
-                    assert SECRET not in bytes(frame)
-                    try:
-                        check(codec.decode_response(frame).body)
-                    except ProtocolError:
-                        assert is_spoiled, bytes(frame)
-    assert is_spoiled or answers == len(frames)
-    return answers
+                if is_spoiled and number == wanted - 1:
+                    await stream.send_eof()  # others may never be answered
+        return answers
+
+    def _check(self, codec: Any, frame: bytes, *, is_spoiled: bool) -> int:
+        """Checks that a response says nothing of ledgers not of `a`; returns its number."""
+        assert SECRET not in frame
+        try:
+            response = codec.decode_response(frame)
+        except ProtocolError:
+            assert is_spoiled, frame
+            return -1
+        body: ResponseBody = response.body
+        self.answers[body.status] += 1
+        if is_spoiled and body.status in REFUSALS:
+            return int(response.txn_id)
+        if isinstance(body, GetBookieInfoResponse):
+            assert (body.status, body.total_bytes) == (Status.UNAUTHORIZED, None)
+        if getattr(body, "ledger_id", OF_A[0]) not in (*OF_A, *OF_ALICE):
+            assert body.status is Status.UNAUTHORIZED, body
+            if isinstance(body, ReadResponse):
+                assert (body.body, body.max_lac, body.lac_update_ms) == (None, None, None)
+            elif isinstance(body, BatchReadResponse):
+                assert body.bodies == ()
+            elif isinstance(body, ReadLacResponse):
+                assert (body.lac_body, body.last_entry_body) == (None, None)
+            elif isinstance(body, ListEntriesResponse):
+                assert body.availability is None
+        return int(response.txn_id)
+
+    async def attack_http(self, client: Client) -> None:
+        """Sends a request over HTTP, which shows nothing but whether the bookie is well."""
+        rng = self.rng
+        one = rng.choice(HTTP_OPERATIONS)
+        method = rng.choice([one.method, one.method, "HEAD", "PUT", "POST"])
+        spelling = [one.path, f"{one.path}?ledger_id={rng.choice(OF_B)}", f"/.{one.path}"]
+        path = rng.choice([*spelling, one.path.replace("api", "%61pi"), f"{one.path}/"])
+        body = rng.choice([b"", b'{"readOnly": true}', b'{"force": true}', b"nope"])
+        head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nX-User: alice\r\n"
+        answer = await client.send(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+        status = int(answer.split(b" ", 2)[1])
+        self.http[status] += 1
+        assert SECRET not in answer
+        assert status in (307, 403, 404, 405) or one.needs is None, answer
 
 
-def _drawn(rng: random.Random, version: int) -> list[RequestBody]:
-    return [drawn(rng, version) for _ in range(BATCH)]
+async def seen(storage: BookieStorage) -> dict[int, tuple[object, ...]]:
+    """Returns all that a bookie has of the ledgers that are not of `a`: state, ids, bytes."""
+    found: dict[int, tuple[object, ...]] = {}
+    for ledger_id in WITH_SECRETS:
+        state = storage.state(ledger_id)
+        assert state is not None
+        held = (await storage.entries_held(ledger_id)).encode()
+        last = storage.last_entry_id(ledger_id)
+        entries = [bytes(await storage.read(ledger_id, one)) for one in range(last + 1)]
+        names = ("master_key", "is_fenced", "is_limbo", "is_removed", "is_leaving", "is_deleted")
+        named = tuple(getattr(state, name) for name in (*names, "end", "explicit_lac"))
+        found[ledger_id] = (named, held, last, entries)
+    assert not [one for one in MISSING if storage.state(one) is not None]
+    return found
+
+
+async def fill(root: BookieConnection) -> None:
+    """Adds what alice must not learn."""
+    for ledger_id in (*OF_B, *OF_NONE):
+        for entry_id in range(ENTRIES):
+            answer = await root.call(add(ledger_id, entry_id, SECRET * 10), 5.0)
+            assert answer.status is Status.OK
 
 
 async def test_a_tenant_learns_and_changes_nothing_of_another(tmp_path: Path) -> None:
-    rng = random.Random(1)
+    alice = Alice(random.Random(1))
     async with (
         permitted_cluster(tmp_path, GRANTS, LEDGERS) as (cluster, _),
         connection_of(cluster, "bob", 2) as bob,
-        connection_of(cluster, "root", 2) as root,
+        connection_of(cluster, "root", 3) as root,
+        trio.open_nursery() as nursery,
     ):
-        for ledger_id in (*OF_B, *OF_NONE):
-            for entry_id in range(ENTRIES):
-                answer = await root.call(add(ledger_id, entry_id, SECRET * 10), 5.0)
-                assert answer.status is Status.OK
+        await fill(root)
+        await root.call(WriteLacRequest(OF_B[0], 2, KEY, DIGEST.encode_lac(OF_B[0], 2)), 5.0)
+        await work(bob, alice)
+        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+        observer = Observer(cluster.bookies[0], cluster.disks[0])
+        nursery.start_soon(serve_http, listeners, observer)
+        client = Client(listeners[0].socket.getsockname())
         storage = cluster.bookies[0].storage
         assert storage is not None
+        before = await seen(storage)
         checked = 0
         for number in range(REQUESTS // BATCH):
-            checked += await attack(cluster.bookies[0].address, rng, 2 + number % 2)
-            mine = await bob.call(ReadRequest(rng.choice(OF_B), 0), 5.0)  # bob works beside it
-            assert mine.status is Status.OK
+            checked += await alice.attack(cluster.bookies[0].address, 2 + number % 2)
+            for _ in range(HTTP_BATCH):
+                await alice.attack_http(client)
+            await work(bob, alice)
+        print("alice sent", dict(alice.sent), dict(alice.http), "and got", dict(alice.answers))
         assert checked > REQUESTS * 0.5
-        for ledger_id in (*OF_B, *OF_NONE):
-            state = storage.state(ledger_id)
-            assert state is not None
-            assert (state.is_fenced, state.lac, state.explicit_lac) == (False, ENTRIES - 2, None)
-            assert storage.last_entry_id(ledger_id) == ENTRIES - 1
-            for entry_id in range(ENTRIES):
-                read = await root.call(ReadRequest(ledger_id, entry_id), 5.0)
-                assert isinstance(read, ReadResponse)
-                assert read.body == entry(ledger_id, entry_id, SECRET * 10)
-        assert not [one for one in MISSING if storage.state(one) is not None]
+        assert len(alice.sent) == sum(len(one.versions) for one in WIRE_OPERATIONS) - 3
+        after = await seen(storage)
+        bobs = after.pop(OF_BOB), before.pop(OF_BOB)
+        assert after == before
+        assert bobs[0][0] == bobs[1][0]
+        written = [entry(OF_BOB, one, SECRET) for one in range(alice.bobs_next)]
+        assert bobs[0][3] == written
+        nursery.cancel_scope.cancel()
+        # And what was written to disks is the same.
+        await cluster.stop(0)
+        await cluster.start(0)
+        storage = cluster.bookies[0].storage
+        assert storage is not None
+        again = await seen(storage)
+        assert again.pop(OF_BOB)[3] == written
+        assert again == after
+
+
+async def work(bob: BookieConnection, alice: Alice) -> None:
+    """Adds and reads an entry of `b` as its user."""
+    added = await bob.call(add(OF_BOB, alice.bobs_next, SECRET), 30.0)
+    assert added.status is Status.OK
+    alice.bobs_next += 1
+    mine = await bob.call(ReadRequest(alice.rng.choice(OF_B), 0), 30.0)
+    assert isinstance(mine, ReadResponse)
+    assert mine.body == entry(mine.ledger_id, 0, SECRET * 10)
