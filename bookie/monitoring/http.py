@@ -31,8 +31,7 @@ REQUEST_S_MAX = 20.0
 _REQUEST_HEAD_BYTES_MAX = 16 * 1024
 SILENCE_S_MAX = 10
 
-HttpStream = trio.SocketStream | trio.SSLStream[trio.SocketStream]
-Serve = Callable[[HttpStream, Callable[[], None]], Awaitable[None]]
+Serve = Callable[["HttpStream", Callable[[], None]], Awaitable[None]]
 """Serves one connection; calls its second argument when the head of a request has come."""
 
 
@@ -91,7 +90,7 @@ class HttpServer:
             return
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_close_in_time, stream)
+                nursery.start_soon(_close_in_time, stream, nursery.cancel_scope)
                 serve = await self._loaded()
                 await serve(self._encrypted(stream), lambda: self._peers.prove(peer))
                 nursery.cancel_scope.cancel()
@@ -117,7 +116,7 @@ class HttpServer:
 
     def _encrypted(self, stream: trio.SocketStream) -> HttpStream:
         if self._tls is None:
-            return stream
+            return _Unending(stream)
         return trio.SSLStream(stream, self._tls.current(), server_side=True, https_compatible=True)
 
     async def _loaded(self) -> Serve:
@@ -129,13 +128,32 @@ class HttpServer:
             return self._serve
 
 
-async def _close_in_time(stream: trio.SocketStream) -> None:
+async def _close_in_time(stream: trio.SocketStream, serving: trio.CancelScope) -> None:
     """Closes the socket after the time limit: Hypercorn shields its sends, so that only this ends
-    one that the client does not read."""
+    one that the client does not read. Then ends what does not use the socket."""
     try:
         await trio.sleep(REQUEST_S_MAX)
     finally:
         stream.socket.close()
+        serving.cancel()
+
+
+class _Unending:
+    """A stream without `send_eof`. Hypercorn calls it before it closes a stream, even while an
+    answer is being sent, which then fails as if the bookie had a bug."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        self.socket = stream.socket
+        self.send_all, self.receive_some = stream.send_all, stream.receive_some
+        self.aclose = stream.aclose
+
+
+HttpStream = _Unending | trio.SSLStream[trio.SocketStream]
+
+
+def _mark(record: logging.LogRecord) -> bool:
+    record.__dict__.update(OF_PEER)
+    return True
 
 
 def load(observer: Observer, host: str) -> Serve:
@@ -151,8 +169,10 @@ def load(observer: Observer, host: str) -> Serve:
     from bookie.monitoring.http_app import BookieHttp
     from bookie.monitoring.http_bodies import BODY_BYTES_MAX
 
+    errors = logging.getLogger(f"{__name__}.hypercorn")
+    errors.addFilter(_mark)
     config = Config()
-    config.errorlog = _log
+    config.errorlog = errors
     config.accesslog = None
     config.include_server_header = False
     config.h11_max_incomplete_size = _REQUEST_HEAD_BYTES_MAX
