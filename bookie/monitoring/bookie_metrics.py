@@ -191,6 +191,12 @@ BOOKIE: Final[tuple[Metric[Snapshot], ...]] = (
         ("directory",),
     ),
     gauge("connections", "Open now.", "", lambda b: b.server.connections),
+    gauge(
+        "tasks",
+        "Tasks of the process: a few of its own, and some of each connection while it is open.",
+        "",
+        lambda b: b.tasks,
+    ),
     counter(
         "connections_accepted", "Connections accepted.", "", lambda b: b.server.connections_accepted
     ),

@@ -91,6 +91,8 @@ class Snapshot:
     healing: HealingNow | None
     """What auto-recovery does in the bookie's process, if it runs there."""
     audit: AuditCounts
+    tasks: int
+    """Tasks of the process that have not ended."""
     server: ServerStatistics
     journals: tuple[JournalDirectory, ...]
     directories: tuple[LedgerDirectory, ...]
@@ -184,6 +186,7 @@ class Observer:
             copies_unneeded=bookie.over_replication.unneeded,
             healing=self._healing.now() if self._healing is not None else None,
             audit=replace(bookie.audit.counts) if bookie.audit is not None else AuditCounts(),
+            tasks=trio.lowlevel.current_statistics().tasks_living,
             server=bookie.server.statistics(),
             journals=tuple(
                 JournalDirectory(space, journal.statistics())
