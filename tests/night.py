@@ -37,6 +37,7 @@ _LINES_KEPT = 40
 _COUNTS = re.compile(
     r"^(?:=+ )?\d+ (?:passed|failed|error|skipped|deselected).* in [\d.]+s.*$"
     r"|^\d+ (?:crash points|continuations)$|^.*\bkills\b.*$|^.*\bseeds\b.*$"
+    r"|^[\d,]+ (?:frames|TLS records|HTTP requests)$|^  (?:memory|tasks|neighbour|FAILED): .*$"
     r"|^seed \d+$|^\d+ faults: .*$|^ \"\w+\": .*$"
 )
 _FAILURES = re.compile(r"^(?:FAILED|ERROR) .*$")
@@ -79,6 +80,9 @@ def steps(seeds: int, kills: int) -> list[Step]:
         *(
             Step(f"healing-{case}", ("tests.system.healing.lost_bookie", "--case", case))
             for case in ("disk", "two", "returns", "auditor")
+        ),
+        Step(
+            "hostile", ("tests.hostile", "--requests", "10000000", "--seed", str(int(time.time())))
         ),
         Step("interop", (*_PYTEST, "-m", "interop")),
         Step("spark", (*_PYTEST, "-m", "spark")),

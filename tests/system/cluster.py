@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -58,6 +59,14 @@ def is_running(pid: int) -> bool:
     except (FileNotFoundError, ProcessLookupError):
         return False
     return stat[stat.rindex(")") + 2] not in "ZX"
+
+
+def memory_bytes(pid: int, name: str = "VmRSS") -> int:
+    """Returns the memory of a process now, or with VmHWM the most that it had."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    found = re.search(rf"{name}:\s+(\d+) kB", status)
+    assert found is not None, f"process {pid} has ended"
+    return int(found.group(1)) * 1024
 
 
 def wait_gone(pids: list[int]) -> None:

@@ -30,7 +30,7 @@ from ledger.wire.messages import (
     RequestBody,
     ResponseBody,
 )
-from tests.system.test_hostile_frames import memory_bytes
+from tests.system.cluster import memory_bytes
 
 pytestmark = pytest.mark.system
 
