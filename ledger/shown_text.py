@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 
+_SERVERS = re.compile(r"[^:,;@]+(?::\d{1,5})?(?:[,;][^:,;@]+(?::\d{1,5})?)*|.*\[.*")
 _HIDDEN = re.compile(
     "["
     "\x00-\x1f\x7f-\x9f"  # controls: C0, DEL, C1
@@ -32,6 +33,20 @@ def shown_text(text: str) -> str:
 def shown_bytes(data: bytes) -> bytes:
     """Returns bytes that are perhaps UTF-8 as `shown_text` in UTF-8."""
     return shown_text(data.decode("utf-8", "surrogateescape")).encode()
+
+
+def shown_address(uri: str) -> str:
+    """Returns the address of a cluster without a user and a password, as `zk://host/ledgers`. They
+    are not supported, but given; a password may have slashes, and a path may have an `@`."""
+    scheme, colon, rest = uri.partition(":")
+    if not colon or scheme == "sqlite":
+        return uri
+    slashes = "//" if rest.startswith("//") else ""
+    authority, _, path = rest.removeprefix(slashes).partition("/")
+    has_servers = slashes and _SERVERS.fullmatch(authority)
+    if "@" not in authority and ("@" not in path or has_servers):
+        return uri
+    return f"{scheme if slashes else '***'}:{slashes}{rest.rpartition('@')[2]}"
 
 
 def escaped_json(text: str) -> str:

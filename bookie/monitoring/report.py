@@ -12,6 +12,7 @@ from importlib.metadata import PackageNotFoundError, version
 from bookie.config import BookieConfig
 from bookie.core.metrics import Distribution
 from bookie.monitoring.snapshot import JournalDirectory, LedgerDirectory, ServerStatus, Snapshot
+from ledger.shown_text import shown_address
 
 _STATES = {
     ServerStatus.WRITABLE: "writable",
@@ -116,8 +117,4 @@ def _milliseconds(found: Distribution, share: float) -> float | None:
 
 def without_credentials(value: object) -> object:
     """Returns a setting as it may be shown: an address without user name and password."""
-    if isinstance(value, str) and "://" in value:
-        scheme, _, rest = value.partition("://")
-        authority, slash, path = rest.partition("/")
-        return f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
-    return value
+    return shown_address(value) if isinstance(value, str) and "://" in value else value

@@ -19,6 +19,7 @@ from ledger.cli.output import (
     AtLeastZero,
     ClusterOption,
     OutputOption,
+    UsageError,
     examples,
     print_json,
     print_line,
@@ -49,9 +50,24 @@ app.command(
 )
 
 DigestName = Literal["crc32c", "crc32", "hmac", "dummy"]
+SeenPassword = Annotated[str, Parameter(show=False)]
+"""A password as an argument, which everybody on the machine can see."""
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
+
+
+def _password(argument: str, file: str | None) -> bytes:
+    """Returns the password of a ledger. Raises UsageError, InvalidArgument."""
+    from ledger.credentials import read_secret
+
+    if file is None:
+        if argument:
+            remark("others on this machine can see --password: give --password-file FILE instead")
+        return os.fsencode(argument)
+    if argument:
+        raise UsageError("give --password or --password-file, not both")
+    return read_secret(file).reveal().encode()
 
 
 def _facts(metadata: LedgerMetadata) -> dict[str, Any]:
@@ -119,11 +135,18 @@ async def create(
     write_quorum: AtLeastOne = 3,
     ack_quorum: AtLeastOne = 2,
     digest: DigestName = "crc32c",
-    password: str = "",
+    password: SeenPassword = "",
+    password_file: str | None = None,
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """Create an empty ledger and print its id; `ledger append` writes it."""
+    """Create an empty ledger and print its id; `ledger append` writes it.
+
+    Parameters
+    ----------
+    password_file
+        A file with a password for the ledger, which only its owner can read.
+    """
     from ledger.client import LedgerClient
     from ledger.core.entry import DigestType
     from ledger.core.quorum import check_sizes
@@ -136,7 +159,7 @@ async def create(
             write_quorum=write_quorum,
             ack_quorum=ack_quorum,
             digest_type=DigestType[digest.upper()],
-            password=os.fsencode(password),
+            password=_password(password, password_file),
         )
     if output.json:
         print_json({"ledger_id": ledger_id})
@@ -228,7 +251,8 @@ async def read(
     *,
     first: AtLeastZero = 0,
     last: AtLeastZero | None = None,
-    password: str = "",
+    password: SeenPassword = "",
+    password_file: str | None = None,
     digest: DigestName | None = None,
     raw: Annotated[bool, Parameter(negative="")] = False,
     cluster: ClusterOption = _CLUSTER,
@@ -242,6 +266,8 @@ async def read(
         First entry id.
     last
         Last entry id; default: the last add confirmed.
+    password_file
+        A file with the password of the ledger, if it is not in its metadata.
     digest
         For a ledger whose metadata is too old to name one.
     raw
@@ -255,7 +281,7 @@ async def read(
         LedgerClient.connect(cluster.uri, options=cluster.options) as client,
         client.open_ledger(
             ledger_id,
-            password=os.fsencode(password),
+            password=_password(password, password_file),
             recover=False,
             digest_type=_digest_type(digest),
         ) as reader,
@@ -274,7 +300,8 @@ async def recover(
     ledger_id: AtLeastZero,
     /,
     *,
-    password: str = "",
+    password: SeenPassword = "",
+    password_file: str | None = None,
     digest: DigestName | None = None,
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
@@ -283,6 +310,8 @@ async def recover(
 
     Parameters
     ----------
+    password_file
+        A file with the password of the ledger, if it is not in its metadata.
     digest
         For a ledger whose metadata is too old to name one.
     """
@@ -291,7 +320,7 @@ async def recover(
     async with (
         LedgerClient.connect(cluster.uri, options=cluster.options) as client,
         client.open_ledger(
-            ledger_id, password=os.fsencode(password), digest_type=_digest_type(digest)
+            ledger_id, password=_password(password, password_file), digest_type=_digest_type(digest)
         ) as reader,
     ):
         output.show(_facts(reader.metadata), title=f"ledger {ledger_id}")

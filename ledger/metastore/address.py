@@ -18,6 +18,7 @@ from ledger.metastore.zookeeper.address import (
     is_zookeeper,
     parse_address,
 )
+from ledger.shown_text import shown_address
 
 _SERVERS = re.compile(r"([^:/,\s]+:\d+(?:,[^:/,\s]+:\d+)*)/?(\S*)", re.ASCII)
 _FORMS = "sqlite:///path/cluster.db or zk://host:2181/ledgers"
@@ -38,18 +39,21 @@ class ClusterAddress:
         scheme, colon, rest = uri.partition(":")
         if not colon:
             raise InvalidArgument(
-                f"cluster address {uri!r} has no scheme: use {_FORMS}{_meant(uri)}"
+                f"cluster address {shown_address(uri)!r} has no scheme: use {_FORMS}{_meant(uri)}"
             )
         if scheme == "memory":
             if rest.strip("/"):
-                raise InvalidArgument(f"cluster address {uri!r}: memory: takes nothing after it")
+                raise InvalidArgument(
+                    f"cluster address {shown_address(uri)!r}: memory: takes nothing after it"
+                )
             return cls(uri)
         if scheme == "sqlite":
             return cls(uri, sqlite_path=_sqlite_path(uri))
         if is_zookeeper(uri):
             return cls(uri, zookeeper=parse_address(uri))
         raise InvalidArgument(
-            f"cluster address {uri!r}: unknown scheme {scheme!r}: use {_FORMS}{_meant(uri)}"
+            f"cluster address {shown_address(uri)!r}: unknown scheme {scheme!r}: "
+            f"use {_FORMS}{_meant(uri)}"
         )
 
     @property

@@ -9,7 +9,7 @@ those of Apache BookKeeper's `BookieProtocol` and `BookkeeperProtocol.proto`. Th
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ledger.errors import RemoteProtocolError, Status
 
@@ -40,7 +40,7 @@ class AddRequest:
 
     ledger_id: int
     entry_id: int
-    master_key: bytes
+    master_key: bytes = field(repr=False)
     body: Buffer
     is_recovery: bool = False
     is_high_priority: bool = False
@@ -60,7 +60,7 @@ class ReadRequest:
 
     ledger_id: int
     entry_id: int
-    master_key: bytes | None = None
+    master_key: bytes | None = field(default=None, repr=False)
     is_fencing: bool = False
     is_high_priority: bool = False
     is_piggyback: bool = False
@@ -76,14 +76,16 @@ class BatchReadRequest:
     entry_id: int
     count_max: int
     size_max: int
-    master_key: bytes | None = None
+    master_key: bytes | None = field(default=None, repr=False)
     is_fencing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class AuthRequest:
+    """`payload` may be a token, or what a password can be found out from."""
+
     plugin: str
-    payload: bytes
+    payload: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +94,7 @@ class WriteLacRequest:
 
     ledger_id: int
     lac: int
-    master_key: bytes
+    master_key: bytes = field(repr=False)
     body: Buffer
 
 
@@ -182,7 +184,7 @@ class BatchReadResponse:
 class AuthResponse:
     status: Status
     plugin: str
-    payload: bytes
+    payload: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)

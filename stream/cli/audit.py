@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import pwd
-import re
 import socket
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -20,6 +19,7 @@ from ledger.cli.output import ClusterOption, UsageError, causes_of, remark
 from ledger.core.audit import Field, audit_line
 from ledger.errors import LedgerError
 from ledger.runtime.audit_file import AuditFile
+from ledger.shown_text import shown_address
 
 if TYPE_CHECKING:
     from cyclopts import App
@@ -162,7 +162,7 @@ def _where(cluster: ClusterOption) -> dict[str, Field]:
             who = read_credentials(options.credentials_file)
     except (LedgerError, OSError):
         return {}  # the command will fail, and say why
-    fields: dict[str, Field] = {"cluster": re.sub(r"//[^/@]*@", "//", address)}
+    fields: dict[str, Field] = {"cluster": shown_address(address)}
     if who is not None and who.user:
         fields["credentials_user"] = who.user
     return fields

@@ -376,7 +376,8 @@ class _Session:
 def _status(version: int, answer: bytes) -> str:
     """Returns the name of the status of an answer. One to a frame of another version is in that."""
     try:
-        return (v3 if version == 3 else v2).decode_response(answer).body.status.name
+        response = (v3 if version == 3 else v2).decode_response(answer)
+        return str(response.body.status.name)
     except LedgerError:
         return "of another version"
 

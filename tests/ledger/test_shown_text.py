@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ledger.shown_text import escaped_json, shown_bytes, shown_text
+from ledger.shown_text import escaped_json, shown_address, shown_bytes, shown_text
 
 HOSTILE = "\x1b]0;title\x07\x9b31m\u202etxt.exe\u2066\u200b\u2028\x7f\r\x00\U000e0041"
 _FORMATS_THAT_ARE_SEEN = "\u0600\u0601\u0602\u0603\u0604\u0605\u06dd\u070f\u0890\u0891\u08e2"
@@ -62,3 +62,19 @@ def test_escaped_json_is_parsed_to_the_same(text: str) -> None:
 def test_ordinary_text_is_unchanged(text: str) -> None:
     assert shown_text(text) == text
     assert shown_bytes(text.encode()) == text.encode()
+
+
+@pytest.mark.parametrize(
+    ("address", "shown"),
+    [
+        ("zk://h:1,[::1]:2/ledgers", None),
+        ("zk://h1:1,h2/team@x/ledgers", None),
+        ("sqlite:///home/me@x/cluster.db", None),
+        ("zk://me:pass@h:1/ledgers", "zk://h:1/ledgers"),
+        ("zk://me:pa/s@s@h:1/ledgers", "zk://h:1/ledgers"),
+        ("http://me:pass@h", "http://h"),
+        ("me:pass@h:1/ledgers", "***:h:1/ledgers"),
+    ],
+)
+def test_an_address_is_shown_without_a_user(address: str, shown: str | None) -> None:
+    assert shown_address(address) == (shown or address)

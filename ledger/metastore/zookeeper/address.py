@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from ledger.errors import InvalidArgument
 from ledger.metastore.paths import check_path, name_of, parent_of
+from ledger.shown_text import shown_address
 
 PORT = 2181
 MANAGERS = ("hierarchical", "longhierarchical", "flat")
@@ -61,7 +62,7 @@ def parse_address(uri: str) -> ZooKeeperAddress:
     if not slashes or not is_zookeeper(uri):
         raise _refused(uri, "does not start with zk://")
     authority, _, below = rest.partition("/")
-    if "@" in authority:
+    if shown_address(uri) != uri:
         raise _refused(uri, "names a user, and users are not supported")
     servers = tuple(_server(uri, text) for text in re.split("[,;]", authority))
     path = unquote("/" + below.rstrip("/"))
@@ -126,4 +127,4 @@ def _is_name(host: str) -> bool:
 
 
 def _refused(uri: str, why: str) -> InvalidArgument:
-    return InvalidArgument(f"cluster address {uri!r} {why}. Use {FORM}")
+    return InvalidArgument(f"cluster address {shown_address(uri)!r} {why}. Use {FORM}")
