@@ -112,6 +112,10 @@ class ReceivedSegments:
             cache.release_segment(segment_no, shared=shared)
 
 
+def _nothing(*_: object) -> bool:
+    return False
+
+
 class AddIntake:
     """Takes the adds of one connection, by protocol v2."""
 
@@ -145,6 +149,10 @@ class AddIntake:
         self._header = 0
         self._takes_range_acks = False
         self._acks = [_Acks() for _ in storage.journals]
+
+    def forget(self) -> None:
+        """Takes nothing any more; acks of what was taken are still sent."""
+        self._may_take = self._make_ledger_known = _nothing
 
     def take_many(self, received: ReceivedSegments) -> int:
         """Takes the adds at the front of the buffer that have the expected header, one stretch per

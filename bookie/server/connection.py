@@ -657,6 +657,14 @@ class Connection:
         self._received.release()
         self._memory.drop()
 
+    def forget(self) -> None:
+        """Ends the cycles of references, once nothing runs any more: the collector finds those that
+        have become old very seldom, and a peer may connect again and again."""
+        self._nursery = None
+        self._send_queue.forget()
+        self._intake.forget()
+        self._memory.buffer.new_segment = None
+
     def close(self) -> None:
         if self._is_closed:
             return

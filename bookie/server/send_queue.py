@@ -25,6 +25,10 @@ TAKEN_BYTES_MIN = 64 * 1024
 """A peer that takes less than this, and not all, in the time allowed is disconnected."""
 
 
+def _nothing() -> None:
+    pass
+
+
 class SendQueue:
     """The send queue of one connection. It calls `on_flushed` when the peer has taken everything,
     and `on_broken` when the connection ends."""
@@ -51,6 +55,12 @@ class SendQueue:
         self._sent = 0
         """How much of the first piece the peer has taken; its memory is counted until the end."""
         self._flushed = trio.Event()
+
+    def forget(self) -> None:
+        """Calls nothing any more; the queue must be closed."""
+        assert self.is_closed
+        self.nursery = None
+        self._on_flushed = self._on_broken = _nothing
 
     def use(self, transport: Transport) -> None:
         """Sends over `transport` from now on. Nothing may be waiting."""

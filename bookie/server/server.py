@@ -232,6 +232,7 @@ class Server:
             await connection.run()
         finally:
             connection.close()
+            connection.forget()
             self._peers.leave(connection.peer)
             del self._connections[connection.peer]
             self._left.set()

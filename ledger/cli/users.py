@@ -24,6 +24,8 @@ app = App(
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
 _Flag = Annotated[bool, Parameter(negative="")]
+PasswordFile = Annotated[str | None, Parameter(allow_leading_hyphen=True)]
+"""A path, or - for standard input."""
 
 
 @app.command(
@@ -36,7 +38,7 @@ async def create(
     name: str,
     /,
     *,
-    password_file: str | None = None,
+    password_file: PasswordFile = None,
     digest_md5: _Flag = False,
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
@@ -72,7 +74,7 @@ async def passwd(
     name: str,
     /,
     *,
-    password_file: str | None = None,
+    password_file: PasswordFile = None,
     digest_md5: _Flag = False,
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,

@@ -96,6 +96,8 @@ class StandaloneCluster:
         self._process: subprocess.Popen[str] | None = None
         self._bookies: dict[Path, subprocess.Popen[bytes]] = {}
         self.uri = ""
+        self.shown: list[tuple[str, bytes]] = []
+        """The commands that were run against it, and what they said."""
         self.said = directory.with_name(f"{directory.name}.stderr")
 
     @property
@@ -195,14 +197,16 @@ class StandaloneCluster:
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout
 
-    def try_run(self, *arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        """Runs a command and returns its result. The first process of each sub-command is started
-        from scratch, at night all of them; the others are forked from an interpreter with all
-        imports."""
-        variables = environment(LEDGERSTREAM_CLUSTER=self.uri)
+    def try_run(
+        self, *arguments: str, stdin: bytes = b"", **more: str
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Runs a command, with more environment variables, and returns its result. The first
+        process of each sub-command is started from scratch, at night all of them; the others are
+        forked from an interpreter with all imports."""
+        variables = environment(**{"LEDGERSTREAM_CLUSTER": self.uri, **more})
         if IS_NIGHT or arguments[0] not in _STARTED:
             _STARTED.add(arguments[0])
-            return subprocess.run(
+            done = subprocess.run(
                 COMMAND + list(arguments),
                 input=stdin,
                 capture_output=True,
@@ -210,9 +214,12 @@ class StandaloneCluster:
                 timeout=2 * PATIENCE_S,
                 check=False,
             )
-        return _warm_interpreter().run(
-            arguments, stdin=stdin, environment=variables, timeout_s=2 * PATIENCE_S
-        )
+        else:
+            done = _warm_interpreter().run(
+                arguments, stdin=stdin, environment=variables, timeout_s=2 * PATIENCE_S
+            )
+        self.shown.append((" ".join(arguments), done.stdout + done.stderr))
+        return done
 
     @contextmanager
     def begin(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.system.cluster import StandaloneCluster, wait_for
+from tests.system.shown_secrets import SecretSearch
 
 pytestmark = pytest.mark.system
 
@@ -19,7 +20,12 @@ pytestmark = pytest.mark.system
 @pytest.fixture(scope="module")
 def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
     directory = tmp_path_factory.mktemp("secure") / "cluster"
-    cluster = StandaloneCluster(directory, 4, ("--secure",))
+    # As talkative as it can be, for the test of what it says.
+    variables = {
+        "LEDGERSTREAM_LOG_LEVEL": "debug",
+        "LEDGERSTREAM_AUDIT_FILE": str(directory.parent / "audit.log"),
+    }
+    cluster = StandaloneCluster(directory, 4, ("--secure",), variables)
     cluster.start()
     yield cluster
     cluster.stop()
@@ -156,3 +162,23 @@ def test_init_makes_files_prints_settings_and_creates_the_users(
     refused = shared.try_run("security", "init", "--dir", str(directory), "--host", "http://b1")
     assert refused.returncode == 2
     assert b"is no host" in refused.stderr
+
+
+def search_of(cluster: StandaloneCluster, directory: Path) -> SecretSearch:
+    return SecretSearch(cluster, directory, cluster.directory.parent / "audit.log")
+
+
+def test_no_secret_is_in_what_was_shown(secure: StandaloneCluster, tmp_path: Path) -> None:
+    """By all tests above: this one comes last."""
+    search = search_of(secure, tmp_path)
+    search.passive()
+    search.secrets.check()
+    assert search.secrets.searched_bytes > 100_000
+
+
+@pytest.mark.slow
+def test_no_secret_is_shown_by_any_command(secure: StandaloneCluster, tmp_path: Path) -> None:
+    search = search_of(secure, tmp_path)
+    search.active()
+    search.secrets.check()
+    assert search.secrets.searched_bytes > 150_000
