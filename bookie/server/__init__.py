@@ -2,6 +2,7 @@
 
 - server: accepts connections and counts them.
 - connection: one peer; receives, dispatches and replies.
+- ended_connections: frees what connections leave behind.
 - peer_watch: ends connections that hold what others need.
 - receive_memory: memory of receive buffers, over all connections.
 - identity: what the peer of one connection has to encrypt and to prove.

@@ -172,7 +172,7 @@ class Identity:
         except Unauthorized as error:
             if request.version != 3:
                 raise  # v2 has no code for it
-            refused = error
+            refused = error.with_traceback(None)  # its frame is this one: a cycle
             reply(request, AuthResponse(Status.UNAUTHORIZED, body.plugin, b""))
         except MetadataUnavailable:
             unknown = answer_when_unknown(body.plugin)

@@ -20,6 +20,7 @@ from bookie.server.authentication import AuthenticationCounts, Authenticator
 from bookie.server.backpressure import Backpressure, BackpressureLimits
 from bookie.server.connection import Connection
 from bookie.server.encryption import ServerTls, TlsStatistics
+from bookie.server.ended_connections import EndedConnections
 from bookie.server.identity import Identity
 from bookie.server.peer_watch import PeerWatch
 from bookie.server.request_metrics import RequestCounts, RequestStatistics
@@ -32,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 LEAVE_S_MAX = 5.0
 """How long a peer whose connection ends may take the answers that are in flight."""
+_COLLECTED_EVERY = 10_000
+"""Connections, of which each leaves a few KB at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,7 @@ class Server:
         self._watch = PeerWatch(
             self._peers, self._pressure, end=self._end, give_back=self._give_back
         )
+        self._ended = EndedConnections(_COLLECTED_EVERY)
         self._accepting = trio.CancelScope()
         self._left = trio.Event()
         """Set when a connection has ended."""
@@ -237,6 +241,7 @@ class Server:
             del self._connections[connection.peer]
             self._left.set()
             self._pressure.count_connection(-1)
+            self._ended.count()
 
     def _end(self, ending: Ending) -> None:
         connection = self._connections[ending.peer]

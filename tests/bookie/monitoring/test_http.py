@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import socket
 import struct
@@ -415,6 +416,25 @@ async def test_clients_that_end_their_side_early_cause_no_error(
                 for _ in range(20):
                     nursery.start_soon(ask, client)
     assert [one for one in caplog.records if one.levelname == "ERROR"] == []
+
+
+async def test_what_requests_leave_behind_is_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bookie's collector finds old objects so seldom that requests could fill the memory."""
+    monkeypatch.setattr(bookie.monitoring.http, "COLLECTED_EVERY", 20)
+    async with served(tmp_path) as (_, client):
+        await client.ask("/heartbeat")
+        gc.collect()
+        gc.disable()
+        try:
+            before = len(gc.get_objects())
+            for _ in range(60):
+                await client.ask("/nothing")
+            after = len(gc.get_objects())
+        finally:
+            gc.enable()
+        assert after - before < 20 * 100, "a hundred objects of each of the last 20"
 
 
 async def test_a_client_that_never_reads_does_not_delay_a_stop(tmp_path: Path) -> None:
