@@ -37,7 +37,6 @@ from bookie.storage.yielding import yield_to_threads
 from ledger.errors import (
     LedgerError,
     ProtocolError,
-    RemoteProtocolError,
     Status,
 )
 from ledger.runtime.logs import OF_PEER
@@ -271,16 +270,17 @@ class Connection:
 
     async def _start_tls(self) -> Transport:
         """Encrypts the connection; returns its transport from now on. Raises RemoteProtocolError if
-        the peer sent requests behind START_TLS: they came in clear, perhaps from another one."""
+        the peer sent requests in clear behind START_TLS."""
         await self._send_queue.wait_flushed()
         buffer = self._received.buffer
-        if buffer.start != buffer.end:
-            raise RemoteProtocolError(
-                f"{buffer.end - buffer.start} bytes in clear behind the request to start TLS"
-            )
-        self._transport = encrypted = await self._identity.start_tls(self._transport)
+        behind = bytes(buffer.view[buffer.start : buffer.end])
+        buffer.start = buffer.end
+        encrypted, early = await self._identity.start_tls(self._transport, behind)
+        self._transport = encrypted
         self._send_queue.use(encrypted)
         self._has_unread = False
+        if early is not None and self._identity.admit(early, encrypted, self._reply):
+            self._dispatch(early)
         return encrypted
 
     async def _wait_capacity(self) -> None:

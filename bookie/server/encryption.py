@@ -10,13 +10,18 @@ import logging
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Final
 
 import trio
 
+from ledger.errors import RemoteProtocolError
 from ledger.runtime.certificates import TlsContext, is_for_host
 from ledger.runtime.logs import OF_PEER
 from ledger.runtime.network import Transport
 from ledger.runtime.tls import cause_of, new_scratch, open_tls
+from ledger.wire import v2, v3
+from ledger.wire.connection import is_version_3
+from ledger.wire.messages import AuthRequest, Request
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +29,9 @@ _DAY_S = 86_400.0
 _WARNED_S = 30 * _DAY_S
 _ALERT_S = 5.0
 """How long a peer whose handshake failed may take to read the alert."""
+_HANDSHAKE: Final = 0x16
+"""The first byte of a handshake; a frame begins with its length, whose highest byte is smaller."""
+_EARLY_BYTES_MAX: Final = 4096
 
 
 @dataclass(slots=True)
@@ -58,13 +66,27 @@ class ServerTls:
         self._handshake_s_max = handshake_s_max
         self._scratch = new_scratch()
 
-    async def accept(self, transport: Transport) -> Transport | None:
+    async def accept(
+        self, transport: Transport, behind: bytes | None = None
+    ) -> tuple[Transport, Request | None] | None:
         """Returns an encrypted transport over `transport`, after the handshake; None if it failed,
-        which was logged: then the caller closes `transport`."""
+        which was logged: then the caller closes `transport`.
+
+        `behind`: what was received in clear behind START_TLS; None if there was no such request.
+        The second result is the AUTH that came so, if any. Raises RemoteProtocolError for other
+        requests in clear.
+        """
+        early, received = None, b""
         try:
             with trio.fail_after(self._handshake_s_max):
+                if behind is not None:
+                    early, received = await self._receive_early(transport, behind)
                 encrypted = await open_tls(
-                    transport, self.context.current(), self._scratch, is_server=True
+                    transport,
+                    self.context.current(),
+                    self._scratch,
+                    is_server=True,
+                    received=received,
                 )
         except trio.TooSlowError:
             cause = f"it took longer than {self._handshake_s_max:g} s"
@@ -72,12 +94,44 @@ class ServerTls:
             cause = cause_of(error)
         else:
             self.statistics.handshakes += 1
-            return encrypted
+            return encrypted, early
         self.statistics.handshakes_failed += 1
         peer = transport.peer
         _log.warning("tls handshake failed peer=%s cause=%s", peer, cause, extra=OF_PEER)
         await self._let_read_alert(transport)
         return None
+
+    async def _receive_early(
+        self, transport: Transport, received: bytes
+    ) -> tuple[Request | None, bytes]:
+        """Returns the AUTH in clear before the handshake, and what was received behind it.
+
+        Apache's clients begin to authenticate as soon as they are connected, and do not wait for
+        TLS. Raises RemoteProtocolError if it is another request.
+        """
+        needed = 1
+        while True:
+            if received and received[0] == _HANDSHAKE:
+                return None, received
+            if len(received) >= 4:
+                needed = 4 + int.from_bytes(received[:4], "big")
+                if needed > _EARLY_BYTES_MAX:
+                    raise _in_clear(f"{needed} bytes")
+            if len(received) >= max(needed, 5):
+                break
+            await transport.wait_readable()
+            try:
+                count = transport.recv_into(self._scratch)
+            except BlockingIOError:
+                continue
+            if count == 0:
+                raise ConnectionResetError("the peer closed the connection before the handshake")
+            received += bytes(self._scratch[:count])
+        codec = v3 if is_version_3(received[4]) else v2
+        request = codec.decode_request(received[4:needed])
+        if not isinstance(request.body, AuthRequest):
+            raise _in_clear(type(request.body).__name__)
+        return request, received[needed:]
 
     def now(self) -> TlsStatistics:
         """Returns the counts at this moment."""
@@ -129,3 +183,8 @@ class ServerTls:
                         continue
             except (OSError, trio.ClosedResourceError):
                 return
+
+
+def _in_clear(what: str) -> RemoteProtocolError:
+    # Another one than the peer may have written it.
+    return RemoteProtocolError(f"{what} in clear behind the request to start TLS")

@@ -17,7 +17,7 @@ from bookie.server.authentication import AuthSession, answer_when_unknown
 from bookie.server.encryption import ServerTls
 from bookie.server.error_replies import error_reply
 from ledger.core.authentication.names import ANONYMOUS
-from ledger.errors import MetadataUnavailable, Status, Unauthorized
+from ledger.errors import MetadataUnavailable, RemoteProtocolError, Status, Unauthorized
 from ledger.runtime.logs import OF_PEER
 from ledger.runtime.network import Transport
 from ledger.wire.messages import (
@@ -65,6 +65,7 @@ class Identity:
         self.auth_request: Request | None = None
         """An AUTH that is to be answered before anything behind it is looked at."""
         self._tls = tls
+        self._begins_encrypted = begins_encrypted
         self._must_encrypt = tls is not None and tls.is_required
         self._session = session
         self._audit = audit
@@ -147,16 +148,32 @@ class Identity:
             self._audit.refused(self.user, request.body)
         return Unauthorized(f"{type(request.body).__name__} {why}")
 
-    async def start_tls(self, transport: Transport) -> Transport:
-        """Returns the encrypted transport over `transport`. Raises trio.ClosedResourceError if the
-        handshake failed, which was logged."""
+    async def start_tls(
+        self, transport: Transport, behind: bytes
+    ) -> tuple[Transport, Request | None]:
+        """Returns the encrypted transport over `transport`, and an AUTH that is to be carried out
+        as if it had come over it.
+
+        `behind` was received in clear behind START_TLS. Another one may have written it, so that
+        nothing there is carried out but an AUTH that says nothing: without a payload, or where no
+        client is authenticated. Raises RemoteProtocolError for others, trio.ClosedResourceError if
+        the handshake failed, which was logged.
+        """
         assert self._tls is not None
-        encrypted = await self._tls.accept(transport)
-        if encrypted is None:
+        accepted = await self._tls.accept(transport, None if self._begins_encrypted else behind)
+        if accepted is None:
             raise trio.ClosedResourceError("the TLS handshake failed")
+        encrypted, early = accepted
+        if early is not None and self._session is not None:
+            assert isinstance(early.body, AuthRequest)
+            if early.body.payload:
+                raise RemoteProtocolError(
+                    f"a payload of plugin {early.body.plugin[:100]!r} in clear behind the request "
+                    "to start TLS"
+                )
         self._tls, self._must_encrypt, self.starts_tls = None, False, False
         self._update()
-        return encrypted
+        return encrypted, early
 
     async def authenticate(self, reply: Reply) -> Unauthorized | None:
         """Answers the AUTH that is pending; returns why the peer was refused, if it was. Raises

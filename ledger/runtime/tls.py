@@ -74,9 +74,11 @@ class TlsTransport:
         self._failure: ssl.SSLError | None = None
         """What the peer objected to; a send after it would only report that TLS has ended."""
 
-    async def handshake(self) -> None:
-        """Returns when both sides use the keys they agreed on. Raises ssl.SSLError, OSError,
-        trio.ClosedResourceError; the caller bounds the time."""
+    async def handshake(self, received: bytes = b"") -> None:
+        """Returns when both sides use the keys they agreed on. `received` are its first bytes, if
+        they were received already. Raises ssl.SSLError, OSError, trio.ClosedResourceError; the
+        caller bounds the time."""
+        self._incoming.write(received)
         is_done = False
         while not is_done:
             try:
@@ -228,12 +230,14 @@ async def open_tls(
     *,
     is_server: bool = False,
     server_hostname: str | None = None,
+    received: bytes = b"",
 ) -> TlsTransport:
     """Returns an encrypted transport over `transport`, after the handshake.
 
     Args:
         scratch: from `new_scratch`; connections of one thread may share it.
         server_hostname: of a client, the name that the certificate is checked for.
+        received: the first bytes of the peer, if they were received already.
 
     Raises ssl.SSLError, OSError, trio.ClosedResourceError. The caller bounds the time, and closes
     `transport` after an error.
@@ -241,7 +245,7 @@ async def open_tls(
     encrypted = TlsTransport(
         transport, context, scratch, is_server=is_server, server_hostname=server_hostname
     )
-    await encrypted.handshake()
+    await encrypted.handshake(received)
     return encrypted
 
 
