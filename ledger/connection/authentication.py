@@ -7,6 +7,7 @@ refusal, and never show a payload in an error.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import Protocol, TypeVar
@@ -20,6 +21,7 @@ from ledger.errors import (
     Unauthorized,
 )
 from ledger.runtime.network import Transport
+from ledger.runtime.tls import cause_of
 from ledger.wire import v2, v3
 from ledger.wire.connection import ReceiveBuffer
 from ledger.wire.messages import AuthRequest, AuthResponse, ErrorResponse, Request
@@ -92,6 +94,7 @@ class _Wire:
         self._plugin = plugin
         self._buffer = ReceiveBuffer()
         self._rounds = 0
+        self._is_tls_error_due = True
 
     def refused(self, why: str) -> LedgerError:
         return Unauthorized(
@@ -135,12 +138,25 @@ class _Wire:
         return answer
 
     async def _receive(self) -> memoryview:
+        frame = await self._receive_any()
+        if self._is_tls_error_due and v3.is_start_tls_error(frame):
+            self._is_tls_error_due = False
+            frame = await self._receive_any()
+        if self._buffer.start != self._buffer.end:
+            raise RemoteProtocolError(f"bookie {self._bookie} sent more than its answer to AUTH")
+        return frame
+
+    async def _receive_any(self) -> memoryview:
         try:
             frame = await receive_frame(self._transport, self._buffer)
+        except ssl.SSLError as error:
+            # Of TLS 1.3 the client learns only now that its certificate is not accepted.
+            raise BookieUnavailable(
+                f"bookie {self._bookie} ended TLS before it authenticated us: {cause_of(error)}. "
+                "Cure: if it asks for certificates, one of an authority that it knows"
+            ) from error
         except OSError as error:
             raise self._ended(f"it broke the connection ({error})") from error
         if frame is None:
             raise self._ended("it closed the connection")
-        if self._buffer.start != self._buffer.end:
-            raise RemoteProtocolError(f"bookie {self._bookie} sent more than its answer to AUTH")
         return frame

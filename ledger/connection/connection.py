@@ -90,6 +90,8 @@ class BookieConnection:
         self._sender = ParkingSlot()
         self._auth = auth
         self._tls = tls
+        self._missing = ""
+        """What the bookie has not done yet, for the error if there is no connection in time."""
         self._calls = PendingCalls(version)
         self._responses = ResponseReader(bookie, self._calls)
         self.sinks: dict[int, AckSink] = self._responses.sinks
@@ -240,6 +242,7 @@ class BookieConnection:
             self._fail(
                 BookieUnavailable(
                     f"no connection to bookie {self.bookie} in {connect_timeout_s:g} s"
+                    f"{self._missing}"
                 )
             )
         except LedgerError as error:
@@ -254,9 +257,15 @@ class BookieConnection:
         """Returns a transport over which the bookie accepts requests."""
         try:
             if self._tls is not None:
+                self._missing = ": TLS was not agreed on"
                 transport = await self._tls.encrypt(transport, self.bookie, host)
             provider = None if self._auth is None else self._auth()
             if provider is not None:
+                self._missing = (
+                    f": no answer to AUTH by plugin {provider.plugin!r}. One of Apache's bookies "
+                    "gives none to a wrong password. Cure: look at the credentials, and at the "
+                    "bookie"
+                )
                 await authenticate(transport, self.bookie, self.version, provider)
         except BaseException:
             transport.close()

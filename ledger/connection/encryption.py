@@ -73,7 +73,8 @@ def name_to_check(bookie: str, host: str) -> str:
 async def _start_tls(transport: Transport, bookie: str) -> None:
     """Returns when the bookie has agreed to begin with the handshake."""
     # Always in v3, whatever the connection carries later, and before anything else.
-    await send_frame(transport, v3.encode_request(Request(3, 1, StartTlsRequest())))
+    # Transaction id 0 is that of no request behind it: Apache's bookies may answer it twice.
+    await send_frame(transport, v3.encode_request(Request(3, 0, StartTlsRequest())))
     buffer = ReceiveBuffer()
     frame = await receive_frame(transport, buffer)
     if frame is None:

@@ -18,7 +18,7 @@ from ledger.errors import (
     Unauthorized,
     error_of_status,
 )
-from ledger.wire import v2
+from ledger.wire import v2, v3
 from ledger.wire.connection import ReceiveBuffer
 from ledger.wire.messages import AddResponse
 
@@ -74,7 +74,10 @@ class ResponseReader:
         touched: dict[int, AckSink] = {}
         ledger_id = first = last = -1
         while (frame := buffer.next_frame()) is not None:
-            body = self._calls.deliver(frame)
+            try:
+                body = self._calls.deliver(frame)
+            except RemoteProtocolError as error:
+                raise self._cause_of(frame, error) from None
             if body is None:
                 continue
             if not isinstance(body, AddResponse):
@@ -127,7 +130,11 @@ class ResponseReader:
                 break
             # The caller reads the response later, while the buffer is being filled again; a
             # copy is cheaper than a new buffer.
-            self._calls.deliver(memoryview(bytes(frame)))
+            copy = memoryview(bytes(frame))
+            try:
+                self._calls.deliver(copy)
+            except RemoteProtocolError as error:
+                raise self._cause_of(copy, error) from None
         for sink in touched.values():
             sink.settle()
 
@@ -191,8 +198,15 @@ class ResponseReader:
             return RemoteProtocolError(f"bookie {bookie} answered an add with something else")
         if status is not Status.UNAUTHORIZED:
             return error_of_status(status, f"adds to bookie {bookie}")
+        return self._unauthenticated()
+
+    def _cause_of(self, frame: memoryview, error: RemoteProtocolError) -> LedgerError:
+        """Returns the error for a frame that is no response to a request."""
+        return self._unauthenticated() if v3.is_start_tls_error(frame) else error
+
+    def _unauthenticated(self) -> Unauthorized:
         error = Unauthorized(
-            f"bookie {bookie} requires authentication, and the client has not authenticated. "
+            f"bookie {self._bookie} requires authentication, and the client has not authenticated. "
             "Cure: connect with auth= of the kind the bookie requires"
         )
         for sink in list(self.sinks.values()):

@@ -293,6 +293,19 @@ def decode_response(frame: Buffer) -> Response:
     return Response(VERSION, header.txnId, m.ErrorResponse(status, int(header.operation)))
 
 
+def is_start_tls_error(frame: Buffer) -> bool:
+    """Returns whether a frame from a bookie is an error in response to START_TLS.
+
+    Apache's bookies with an authentication plugin send one (EIO) behind each handshake, because the
+    client has not authenticated before it, and continue.
+    """
+    try:
+        body = decode_response(frame).body
+    except RemoteProtocolError:
+        return False
+    return isinstance(body, m.ErrorResponse) and body.operation == pb.START_TLS
+
+
 def _status(message: Any) -> Status:
     """Returns the status code; the parser leaves the field empty for one it does not know."""
     return status_of_code(message.status) if message.HasField("status") else Status.IO_ERROR
