@@ -12,6 +12,7 @@ import socket
 import struct
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +92,15 @@ class JavaProgram:
     """A Java main class with a configuration file; its output goes to a log."""
 
     def __init__(
-        self, version: str, directory: Path, main_class: str, settings: dict[str, object]
+        self,
+        version: str,
+        directory: Path,
+        main_class: str,
+        settings: dict[str, object],
+        java_options: Sequence[str] = (),
     ) -> None:
         self.version = version
+        self._java_options = java_options
         self.directory = directory
         self.log = directory / "java.log"
         self.settings = settings
@@ -121,6 +128,7 @@ class JavaProgram:
         command = build(self.version).command(
             self._main_class, "--conf", str(self.configuration), heap_mb=160
         )
+        command[1:1] = self._java_options
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output
@@ -167,6 +175,7 @@ class ApacheBookie(JavaProgram):
         directory: the bookie's own directory for journal, ledgers, configuration and log.
         zookeeper_uri: `zk://host:port/path/ledgers` of an initialised cluster.
         storage: class of the ledger storage.
+        java_options: of its JVM.
         settings: additional settings, by the names of Apache's ServerConfiguration.
     """
 
@@ -178,6 +187,7 @@ class ApacheBookie(JavaProgram):
         *,
         storage: str = DB_LEDGER_STORAGE,
         port: int | None = None,
+        java_options: Sequence[str] = (),
         **settings: Any,
     ) -> None:
         self.port = free_port() if port is None else port
@@ -187,6 +197,7 @@ class ApacheBookie(JavaProgram):
             directory,
             _SERVER,
             bookie_settings(directory, zookeeper_uri, self.port, storage, settings),
+            java_options,
         )
 
     @property

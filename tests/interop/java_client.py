@@ -22,6 +22,7 @@ from typing import Any
 import trio
 
 from tests.interop.build import build
+from tests.interop.security import JAAS_OPTIONS
 from tests.interop.timeouts import (
     CONNECT_TIMEOUT_S,
     PATIENCE_S,
@@ -82,7 +83,7 @@ class JavaVm:
         self._requests = 0
         self._ended = False
         command = build(version).command(_DRIVER, heap_mb=heap_mb)
-        command.insert(1, f"-Dlog.level={level}")
+        command[1:1] = [f"-Dlog.level={level}", *JAAS_OPTIONS]
         with log.open("ab") as stderr:
             self._process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=stderr

@@ -13,12 +13,15 @@ from tests.interop.timeouts import PATIENCE_S
 
 
 class Shell:
-    """The shell. Commands run one at a time, as on the machine of the bookie with this `port`."""
+    """The shell. Commands run one at a time, as on the machine of the bookie with this `port`.
+    `more` are further settings, by Apache's names."""
 
-    def __init__(self, vm: JavaVm, uri: str, directory: Path, port: int = 3181) -> None:
+    def __init__(
+        self, vm: JavaVm, uri: str, directory: Path, port: int = 3181, **more: object
+    ) -> None:
         self.version = vm.version
         self._vm = vm
-        settings = {**bookie_settings(directory, uri, port), **CLIENT_SETTINGS}
+        settings = {**bookie_settings(directory, uri, port), **CLIENT_SETTINGS, **more}
         self._settings = {name: str(value) for name, value in settings.items()}
 
     async def run(self, *arguments: object) -> str:

@@ -1,8 +1,8 @@
-"""The Python client on Apache bookies with authentication, other storage, or old ledgers."""
+"""The Python client on Apache bookies with TLS, authentication, other storage, or old ledgers."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ import trio
 
 from ledger.client import LedgerClient
 from ledger.core.entry import DigestType
-from ledger.errors import Unauthorized
+from ledger.errors import LedgerError, Unauthorized
 from tests.interop.apache_bookie import SORTED_LEDGER_STORAGE
 from tests.interop.conftest import ApacheBookies, GetApacheBookies, GetSharedJava
 from tests.interop.our_client import (
@@ -24,6 +24,8 @@ from tests.interop.our_client import (
     payloads,
     result,
 )
+from tests.interop.security import JAAS_OPTIONS, Certificates, java_users, our_user
+from tests.interop.timeouts import PATIENCE_S
 from tests.interop.versions import VERSIONS
 
 pytestmark = pytest.mark.interop
@@ -32,10 +34,19 @@ pytestmark = pytest.mark.interop
 ONE_BOOKIE: dict[str, Any] = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
 
 
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
 @pytest.fixture
-def plain(version: str, apache_bookies: GetApacheBookies) -> ApacheBookies:
-    """A bookie with the usual settings."""
-    return apache_bookies(version, 1)
+def plain(
+    version: str, apache_bookies: GetApacheBookies, certificates: Certificates
+) -> ApacheBookies:
+    """A bookie with the usual settings, that encrypts on request: by the JDK, with its key in a
+    PKCS12 store."""
+    tls = certificates.of_java(own=certificates.bookie, stores=True)
+    return apache_bookies(version, 1, **{**tls, "tlsClientAuthentication": False})
 
 
 @pytest.fixture
@@ -71,12 +82,79 @@ async def test_a_bookie_with_authentication(guarded: ApacheBookies, wire: str) -
             await writer.append(b"x")
 
 
-@result("an overloaded bookie: rejected adds and reads are retried")
-async def test_a_busy_bookie(version: str, wire: str, apache_bookies: GetApacheBookies) -> None:
+@pytest.fixture
+def busy(
+    version: str, apache_bookies: GetApacheBookies, certificates: Certificates
+) -> ApacheBookies:
+    """A bookie that is overloaded soon. It authenticates by DIGEST-MD5, and encrypts for clients
+    with a certificate: by OpenSSL, with its key in a PEM file."""
+    tls = certificates.of_java(own=certificates.bookie)
     limits = {"maxPendingAddRequestsPerThread": 20, "maxPendingReadRequestsPerThread": 20}
-    busy = apache_bookies(version, 1, **limits)
+    return apache_bookies(version, 1, java_options=JAAS_OPTIONS, **tls, **java_users(), **limits)
+
+
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """Clients of one wire protocol on one bookie."""
+
+    bookies: ApacheBookies
+    wire: str
+
+    async def works(self, **options: Any) -> None:
+        """Checks that a client creates a ledger, appends, closes, opens and reads."""
+        entries = payloads(16, [70_000] * 40)  # of several TLS records each
+        given = options_of(self.wire, **options)
+        with trio.fail_after(PATIENCE_S):
+            async with LedgerClient.connect(self.bookies.uri, options=given) as client:
+                async with client.create_ledger(**ONE_BOOKIE) as writer:
+                    await writer.append_many(entries)
+                async with client.open_ledger(writer.ledger_id) as reader:
+                    assert await all_entries(reader) == entries
+
+    async def is_refused(self, error: type[LedgerError], cause: str, **options: Any) -> None:
+        """Checks that a client cannot append, and that it says why."""
+        given = options_of(self.wire, **{"ensemble_change_timeout_s": 0.2, **options})
+        with trio.fail_after(PATIENCE_S):
+            async with LedgerClient.connect(self.bookies.uri, options=given) as client:
+                writer = await client.create_ledger(**ONE_BOOKIE)
+                with pytest.raises(error, match=cause):
+                    await writer.append(b"x")
+
+
+@result("TLS: create, add, read; a bookie of an authority that is not trusted gets no request")
+async def test_tls(plain: ApacheBookies, wire: str, certificates: Certificates) -> None:
+    clients = Clients(plain, wire)
+    await clients.works(**certificates.of_our_client())
+    distrusts = certificates.of_our_client(certificates.stranger)
+    await clients.is_refused(LedgerError, "unable to get local issuer certificate", **distrusts)
+
+
+@result("TLS with our certificate, and DIGEST-MD5; refused without one, or with another's")
+async def test_certificates(busy: ApacheBookies, wire: str, certificates: Certificates) -> None:
+    clients, ann = Clients(busy, wire), {"credentials": our_user()}
+    own = certificates.of_our_client(own=certificates.client)
+    await clients.works(**own, **ann)
+    await clients.is_refused(Unauthorized, "requires authentication", **own)
+    for refused in (None, certificates.foreign):
+        without = certificates.of_our_client(own=refused)
+        await clients.is_refused(LedgerError, "ended TLS before it authenticated", **without, **ann)
+
+
+@result("DIGEST-MD5 in clear; refused with a wrong password, or none")
+async def test_passwords(busy: ApacheBookies, wire: str) -> None:
+    clients = Clients(busy, wire)
+    await clients.works(credentials=our_user())
+    await clients.is_refused(Unauthorized, "auth")
+    # The bookie does not answer a wrong password.
+    wrong = {"credentials": our_user("WrongPassword"), "connect_timeout_s": 1.0}
+    await clients.is_refused(LedgerError, "no connection", **wrong)
+
+
+@result("an overloaded bookie: rejected adds and reads are retried")
+async def test_a_busy_bookie(busy: ApacheBookies, wire: str) -> None:
     entries = payloads(15, [2000] * 1500)
-    async with LedgerClient.connect(busy.uri, options=options_of(wire)) as client:
+    options = options_of(wire, credentials=our_user())
+    async with LedgerClient.connect(busy.uri, options=options) as client:
         async with client.create_ledger(**ONE_BOOKIE) as writer:
             await writer.append_many(entries)
             assert writer.statistics().ensemble_changes == 0

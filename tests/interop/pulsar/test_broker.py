@@ -1,7 +1,8 @@
 """A whole Pulsar broker on ledgerstream bookies, in a cluster that Pulsar's own program created.
 
 The broker uses Pulsar's metadata driver and wire v2, its defaults. The Python client also reads
-what the broker has written, without disturbing it.
+what the broker has written, without disturbing it. The cluster begins in clear, and the first test
+switches it to TLS, with certificates on both sides.
 """
 
 from __future__ import annotations
@@ -15,8 +16,10 @@ import trio
 
 from ledger.client import LedgerClient
 from ledger.core.entry import DigestType
+from ledger.options import ClientOptions
 from tests.interop.our_bookies import OurBookies
 from tests.interop.pulsar.processes import PROGRAM, Broker, Driver, digest_of, payload
+from tests.interop.security import TLS_FACTORY, Certificates
 from tests.interop.timeouts import PATIENCE_S
 
 pytestmark = [pytest.mark.interop, pytest.mark.zookeeper]
@@ -44,12 +47,38 @@ class Cluster:
             defaultRetentionSizeInMB=-1,
         )
         self.client: Driver | None = None
+        self.options: ClientOptions | None = None
+        """Of a Python client; None before the cluster is encrypted."""
 
     def start(self) -> None:
         self.broker.init_cluster()
         self.bookies.start_missing(BOOKIES)
         self.broker.start()
         self.client = Driver("PulsarClientDriver", self.directory / "client.log", self.broker.url)
+
+    def encrypt(self) -> None:
+        """Starts bookies and broker again, after kills: they no longer serve what is in clear."""
+        if self.options is not None:
+            return
+        certificates = Certificates(self.directory)
+        self.broker.kill()
+        self.bookies.kill_all()
+        self.bookies.change(
+            tls_required=True, tls_client_certificate="required", **certificates.of_our_bookie()
+        )
+        self.bookies.start_missing(BOOKIES)
+        own, key = certificates.client
+        self.broker.settings |= {
+            "bookkeeperTLSProviderFactoryClass": TLS_FACTORY,
+            "bookkeeperTLSClientAuthentication": True,
+            "bookkeeperTLSCertificateFilePath": own,
+            "bookkeeperTLSKeyFileType": "PEM",
+            "bookkeeperTLSKeyFilePath": key,
+            "bookkeeperTLSTrustCertTypes": "PEM",
+            "bookkeeperTLSTrustCertsFilePath": certificates.authority.file,
+        }
+        self.broker.start()
+        self.options = ClientOptions(**certificates.of_our_client(own=certificates.client))
 
     async def call(self, op: str, **arguments: Any) -> dict[str, Any]:
         assert self.client is not None
@@ -75,10 +104,17 @@ def started(
 
 
 @pytest.fixture
-def cluster(started: Cluster) -> Cluster:
-    """The module's cluster, with all of its bookies running."""
+def clear(started: Cluster) -> Cluster:
+    """The module's cluster, with all of its bookies running; in clear if no test ran before."""
     started.bookies.start_missing(BOOKIES)
     return started
+
+
+@pytest.fixture
+def cluster(clear: Cluster) -> Cluster:
+    """The module's cluster, with TLS."""
+    clear.encrypt()
+    return clear
 
 
 def result(feature: str) -> pytest.MarkDecorator:
@@ -101,25 +137,24 @@ def message_of(entry: bytes) -> bytes:
     return entry[-SIZE:]
 
 
-@result("broker: produce, consume; a bookie, then the broker, killed and started again")
-async def test_messages_survive_kills_of_a_bookie_and_the_broker(cluster: Cluster) -> None:
+@result("broker: produce, consume; a bookie is killed, then all, which is started again with TLS")
+async def test_messages_survive_kills_and_the_switch_to_tls(clear: Cluster) -> None:
     topic = "persistent://public/default/outlives"
-    await cluster.call("subscribe", topic=topic, subscription="s")
+    await clear.call("subscribe", topic=topic, subscription="s")
     produced = 0
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(kill_a_bookie, cluster, "outlives")
-        while produced < 4000 or len(cluster.bookies.running) == BOOKIES:
-            await cluster.call("produce", topic=topic, first=produced, count=1000, size=SIZE)
+        nursery.start_soon(kill_a_bookie, clear, "outlives")
+        while produced < 4000 or len(clear.bookies.running) == BOOKIES:
+            await clear.call("produce", topic=topic, first=produced, count=1000, size=SIZE)
             produced += 1000
-    consumed = await cluster.call("consume", topic=topic, count=produced)
+    consumed = await clear.call("consume", topic=topic, count=produced)
     assert consumed["sha256"] == digest_of(0, produced, SIZE)
 
-    await cluster.call("produce", topic=topic, first=produced, count=1000, size=SIZE)
-    cluster.broker.kill()
-    await trio.to_thread.run_sync(cluster.broker.start)
-    await cluster.call("produce", topic=topic, first=produced + 1000, count=1000, size=SIZE)
+    await clear.call("produce", topic=topic, first=produced, count=1000, size=SIZE)
+    await trio.to_thread.run_sync(clear.encrypt)
+    await clear.call("produce", topic=topic, first=produced + 1000, count=1000, size=SIZE)
     # A subscription may get unacknowledged messages again; a reader gets each message once.
-    whole = await cluster.call("read", topic=topic)
+    whole = await clear.call("read", topic=topic)
     assert whole["numbers"] == list(range(produced + 2000))
     assert whole["sha256"] == digest_of(0, produced + 2000, SIZE)
 
@@ -135,7 +170,7 @@ async def kill_a_bookie(cluster: Cluster, topic: str) -> None:
     cluster.bookies.kill(0)
 
 
-@result("broker: topic unloaded and loaded, schema, compaction, deletion")
+@result("broker over TLS: topic unloaded and loaded, schema, compaction, deletion")
 async def test_topic_operations_of_a_broker(cluster: Cluster) -> None:
     topic = "persistent://public/default/keys"
     await cluster.call("produce", topic=topic, first=0, count=500, size=SIZE, keys=10)
@@ -160,7 +195,7 @@ async def test_topic_operations_of_a_broker(cluster: Cluster) -> None:
         await cluster.broker.admin("PUT", "persistent/public/default/clicks/unload")
     assert clicks["numbers"] == [1, 2]
 
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         ledgers = await ledgers_of(cluster, "keys")
         assert set(ledgers) <= set(await client.list_ledgers())
         digests = {(await client.ledger_metadata(i)).digest_type for i in ledgers}
@@ -174,7 +209,7 @@ async def test_topic_operations_of_a_broker(cluster: Cluster) -> None:
                 await trio.sleep(0.1)
 
 
-@result("broker: lists the bookies; messages of 5 MiB")
+@result("broker over TLS: lists the bookies; messages of 5 MiB")
 async def test_large_messages_go_through(cluster: Cluster) -> None:
     listed = await cluster.broker.admin("GET", "bookies/all")
     ours = {cluster.bookies.bookie_id(number) for number in range(BOOKIES)}
@@ -187,13 +222,13 @@ async def test_large_messages_go_through(cluster: Cluster) -> None:
     assert consumed["sha256"] == digest_of(0, 3, LARGE)
 
 
-@result("broker: its topic is tailed by our client and written on, undisturbed")
+@result("broker over TLS: its topic is tailed by our client and written on, undisturbed")
 async def test_an_active_topic_is_tailed(cluster: Cluster) -> None:
     topic = "persistent://public/default/tailed"
     await cluster.call("produce", topic=topic, first=0, count=100, size=SIZE)
     (ledger_id,) = await ledgers_of(cluster, "tailed")
     seen: list[bytes] = []
-    async with LedgerClient.connect(cluster.uri) as client:
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(tail, client, ledger_id, seen)
             await cluster.call("produce", topic=topic, first=100, count=300, size=SIZE)
