@@ -16,12 +16,12 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Final
 
+from ledger.core.authentication.names import USER_CHARS_MAX
 from ledger.errors import InvalidArgument
 
 STREAM_TAG: Final = "ledgerstream.stream"
 """Key in the custom metadata of every ledger of a stream: "namespace/stream". By it bookies know
 the namespace of a ledger, and janitors find orphans."""
-USER_CHARS_MAX: Final = 256
 GRANTS_MAX: Final = 10_000
 PATTERN_CHARS_MAX: Final = 200
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9._*-]*", re.ASCII)

@@ -127,8 +127,8 @@ def test_an_explanation_names_the_grants_that_decide() -> None:
 @pytest.mark.parametrize(
     ("user", "role", "namespace", "said"),
     [
-        ("", Role.READ, "demo", "1 to 256 characters"),
-        ("a" * 257, Role.READ, "demo", "this one 257"),
+        ("", Role.READ, "demo", "1 to 128 characters"),
+        ("a" * 129, Role.READ, "demo", "this one 129"),
         (" alice", Role.READ, "demo", "no space at its ends"),
         ("al\nice", Role.READ, "demo", "printable"),
         ("al\u202eice", Role.READ, "demo", "printable"),
