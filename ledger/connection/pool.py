@@ -180,9 +180,12 @@ class BookiePool:
     def _remember(self, connection: BookieConnection, began_at: float) -> None:
         options = self._options
         now = trio.current_time()
-        before = self._failures.get(connection.bookie)
-        # A connection that lived for a while shows that the bookie was well: reset the back-off.
+        before = self._failures.pop(connection.bookie, None)
         lived = now - began_at > options.reconnect_wait_max_s
+        if connection.was_connected and lived:
+            # The bookie was well. It may have ended the connection because a password or token has
+            # been replaced, as all bookies do then: the next request must find a new connection.
+            return
         count = 1 if before is None or lived else before.count + 1
         wait_s = min(options.reconnect_wait_max_s, options.reconnect_wait_s * 2 ** min(count, 10))
         error = connection.error or BookieUnavailable("the connection ended")
