@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ledger.core.authentication.names import MECHANISMS, TOKEN
 from ledger.errors import InvalidArgument
+from ledger.options import ClientOptions
 from ledger.runtime.config import setting
 
 
@@ -48,6 +49,14 @@ class AuthenticationSettings:
     token_user_claim: str = setting(
         "sub", unit="", apache="", reason="The claim of a token that names its user."
     )
+    secrets_in_clear_allowed: bool = setting(
+        False,
+        unit="",
+        apache="",
+        reason="Accepts tokens, `DIGEST-MD5`, and passwords over HTTP on connections that are not"
+        " encrypted, where everybody who listens to the network can take them. SCRAM is always"
+        " accepted. As a client, this bookie sends its own token so, too.",
+    )
     credentials_file: str = setting(
         "",
         unit="path",
@@ -75,8 +84,23 @@ class AuthenticationSettings:
         for name in ("token_keys_file", "token_audience", "token_issuer"):
             if getattr(self, name) and not has_tokens:
                 raise InvalidArgument(f"{name} is set, but authentication_mechanisms has no TOKEN")
+        if self.secrets_in_clear_allowed and not (
+            self.authentication_mechanisms or self.credentials_file
+        ):
+            raise InvalidArgument(
+                "secrets_in_clear_allowed is set, but there are no secrets: neither"
+                " authentication_mechanisms nor credentials_file. Cure: leave it out"
+            )
         if not self.token_user_claim:
             raise InvalidArgument("token_user_claim is empty, must name a claim like sub")
+
+    def with_credentials(self, options: ClientOptions) -> ClientOptions:
+        """Returns these options of a client with the bookie's own credentials."""
+        return replace(
+            options,
+            credentials_file=self.credentials_file,
+            secrets_in_clear_allowed=self.secrets_in_clear_allowed,
+        )
 
     @property
     def is_authentication_on(self) -> bool:

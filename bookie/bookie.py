@@ -454,7 +454,13 @@ class Bookie:
     async def _make_server(self, storage: BookieStorage, requests: Requests) -> Server:
         config = self.config
         open_it = partial(
-            open_authenticator, config, self.store, self._rng, self._tokens, self.audit
+            open_authenticator,
+            config,
+            self.store,
+            self._rng,
+            self._tokens,
+            self.now_ms,
+            self.audit,
         )
         return Server(
             storage,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import posixpath
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from bookie.authentication_settings import AuthenticationSettings
@@ -312,7 +312,7 @@ class BookieConfig(
     def client_options(self) -> ClientOptions:
         """Returns the options with which this bookie is a client of other bookies: how it encrypts,
         and who it is."""
-        return replace(self.tls_options(), credentials_file=self.credentials_file)
+        return self.with_credentials(self.tls_options())
 
     @property
     def ledgers_root(self) -> str:

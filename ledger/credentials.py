@@ -19,13 +19,15 @@ from ledger.errors import InvalidArgument
 
 FILE_BYTES_MAX: Final = 64 * 1024
 SCRAM: Final = "SCRAM-SHA-256"
+TOKEN: Final = "TOKEN"
 _WHO: Final = ("user", "password", "password_file", "token", "token_file", "mechanism")
 _TLS_FILES: Final = (
     "tls_ca_file", "tls_certificate_file", "tls_key_file", "tls_key_password_file",
 )  # fmt: skip
+_SWITCHES: Final = ("tls_checks_host_names", "metadata_tls", "secrets_in_clear_allowed")
 _KEYS: Final[dict[str, type]] = {
     **dict.fromkeys((*_WHO, "tls", *_TLS_FILES), str),
-    **dict.fromkeys(("tls_checks_host_names", "metadata_tls"), bool),
+    **dict.fromkeys(_SWITCHES, bool),
 }
 _WITH_PASSWORD: Final = (SCRAM, "SCRAM-SHA-512", "DIGEST-MD5")
 
@@ -81,6 +83,11 @@ class Credentials:
             raise InvalidArgument(
                 f"mechanism is {self.mechanism!r}, must be one of {', '.join(_WITH_PASSWORD)}"
             )
+
+    @property
+    def in_use(self) -> str:
+        """The mechanism by which bookies are to believe them."""
+        return TOKEN if self.token is not None else self.mechanism or SCRAM
 
 
 def read_credentials(file: str | Path) -> Credentials:

@@ -116,6 +116,10 @@ class ClientOptions:
     """A file of TOML with the credentials (`ledger.credentials.read_credentials`), read again for
     each connection. Only its owner may be able to read it."""
 
+    secrets_in_clear_allowed: bool = False
+    """Sends a token, an exchange of DIGEST-MD5, and over HTTP a password also where nothing is
+    encrypted, so that everybody who listens to the network can take them. Not needed for SCRAM."""
+
     cluster_secret_file: str = ""
     """The file with the secret of the cluster, if it has one: keys of new ledgers of streams and
     sinks are derived from it. Its owner alone may read it. Empty: what the environment variable

@@ -51,11 +51,12 @@ class Authority:
         key: ec.EllipticCurvePublicKey,
         begins: datetime.datetime,
         ends: datetime.datetime,
+        issuer: x509.Name | None = None,
     ) -> x509.CertificateBuilder:
         return (
             x509.CertificateBuilder()
             .subject_name(subject)
-            .issuer_name(self.name)
+            .issuer_name(issuer or self.name)
             .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(begins)
@@ -70,18 +71,24 @@ class Authority:
         ends_days: float = 365.0,
         unit: str = "",
         password: bytes = b"",
+        is_self_signed: bool = False,
     ) -> tuple[Path, Path]:
         """Writes NAME.pem and NAME.key, for these hosts, and returns their paths. Files of that
-        name are replaced, as programs that renew certificates do it."""
+        name are replaced, as programs that renew certificates do it. `is_self_signed`: by its own
+        key instead of the authority's."""
         key = ec.generate_private_key(ec.SECP256R1())
         now = datetime.datetime.now(datetime.UTC)
         builder = self._builder(
-            _name(name, unit), key.public_key(), now + begins_days * DAY, now + ends_days * DAY
+            _name(name, unit),
+            key.public_key(),
+            now + begins_days * DAY,
+            now + ends_days * DAY,
+            _name(name, unit) if is_self_signed else None,
         )
         if hosts:
             names = x509.SubjectAlternativeName([_alternative(host) for host in hosts])
             builder = builder.add_extension(names, critical=False)
-        certificate = builder.sign(self.key, hashes.SHA256())
+        certificate = builder.sign(key if is_self_signed else self.key, hashes.SHA256())
         encryption: serialization.KeySerializationEncryption = serialization.NoEncryption()
         if password:
             encryption = serialization.BestAvailableEncryption(password)

@@ -26,4 +26,5 @@ metrics: metrics and histograms.
 peers: which connections are accepted, and which are ended.
 renaming: which ledgers may name a bookie by another id.
 read_ahead: how much is read ahead, and what is read again.
+sessions: how long a connection stays that of its user.
 """

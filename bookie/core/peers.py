@@ -1,6 +1,7 @@
 """Which connections a bookie accepts, and which it ends, so that no peer takes what others need.
 
-A peer is *proven* once it has sent a whole valid request. Until then its connection may be closed
+A peer is *proven* once it has authenticated, or sent a whole valid request that is no part of that.
+Until then its connection may be closed
 for a newer one, so that connections that only exist keep nobody out. An address may have a share of
 all connections only, and one that never sent a valid request none of the last ones. The shells are
 `bookie.server.peer_watch` and `bookie.monitoring.http`. Nothing here may take time per request, nor
@@ -232,9 +233,12 @@ class Peers:
                 peer.mark = (-1, 0, now)  # what comes next is progress
             elif not peer.is_proven:
                 if now - peer.since >= limits.first_request_s_max:
+                    what = "sent no whole request"
+                    if peer.consumed_bytes:
+                        what = "has neither authenticated nor sent a request that needs no user"
                     yield Ending(
                         peer,
-                        f"it sent no whole request within {limits.first_request_s_max:g} s,"
+                        f"it {what} within {limits.first_request_s_max:g} s,"
                         f" but {peer.received_bytes} bytes",
                     )
             elif peer.has_unfinished:

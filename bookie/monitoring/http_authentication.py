@@ -18,10 +18,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from bookie.core.failed_attempts import address_of_peer
 from bookie.monitoring.http_bodies import EscapedJson
-from bookie.server.authentication import Authenticator, TokenVerifier, Unseen
+from bookie.server.authentication import Authenticator, NotEncrypted, TokenVerifier, Unseen
 from ledger.core.authentication import scram
 from ledger.core.authentication.bearer import bearer_message, token_in
-from ledger.core.authentication.names import ANONYMOUS, TOKEN, check_user_name
+from ledger.core.authentication.names import ANONYMOUS, BASIC, TOKEN, check_user_name
 from ledger.errors import InvalidArgument, MetadataUnavailable, Unauthorized
 
 OPEN_PATHS: Final = frozenset({"/heartbeat", "/healthz", "/api/v1/bookie/is_ready"})
@@ -58,7 +58,12 @@ class Authenticated:
             await starting(scope, receive, send)
             return
         try:
-            scope["principal"] = await self._user(authenticator, given, f"{host}:{port}")
+            is_encrypted = scope["scheme"] == "https"
+            scope["principal"] = await self._user(
+                authenticator, given, f"{host}:{port}", is_encrypted=is_encrypted
+            )
+        except NotEncrypted as error:
+            await self._refusal(str(error))(scope, receive, send)
         except Unauthorized:
             await self._refusal("the credentials are missing or wrong")(scope, receive, send)
         except MetadataUnavailable:
@@ -73,15 +78,19 @@ class Authenticated:
             response.headers.append("WWW-Authenticate", scheme)
         return response
 
-    async def _user(self, authenticator: Authenticator, given: list[bytes], peer: str) -> str:
+    async def _user(
+        self, authenticator: Authenticator, given: list[bytes], peer: str, *, is_encrypted: bool
+    ) -> str:
         if not given:
             if authenticator.anonymous_allowed:
                 return ANONYMOUS
             raise Unauthorized("no credentials")
         scheme, _, value = given[0].partition(b" ")
-        if len(given) == 1 and scheme.lower() == b"bearer" and authenticator.tokens is not None:
+        mechanism = {b"bearer": TOKEN, b"basic": BASIC}.get(scheme.lower(), "")
+        authenticator.check_encrypted(peer, mechanism, is_encrypted=is_encrypted)
+        if len(given) == 1 and mechanism == TOKEN and authenticator.tokens is not None:
             return await _user_of_token(authenticator, authenticator.tokens, value.strip(), peer)
-        if len(given) == 1 and scheme.lower() == b"basic" and self._scram is not None:
+        if len(given) == 1 and mechanism == BASIC and self._scram is not None:
             return await _user_of_password(authenticator, self._scram, value.strip(), peer)
         raise Unauthorized("a scheme that is not on")
 
@@ -92,7 +101,7 @@ async def _user_of_token(
     await authenticator.admit(address_of_peer(peer))
     try:
         token = token_in(bearer_message(value.decode("latin-1")))
-        user = tokens.user_of(token)
+        user = tokens.verify(token).user
     except Unauthorized as error:
         authenticator.failed(peer, TOKEN, "", error)
         raise
@@ -107,7 +116,7 @@ async def _user_of_password(
     await authenticator.admit(address)
     try:
         user, password = _pair(value)
-        verifier = await authenticator.verifier(mechanism, user)
+        verifier, _ = await authenticator.verifier(mechanism, user)
         await authenticator.admit(address, user)
         # It takes 10 ms on purpose, which the bookie's loop must not wait for.
         if not await trio.to_thread.run_sync(scram.matches, mechanism, password, verifier):
@@ -116,7 +125,7 @@ async def _user_of_password(
         raise
     except (Unauthorized, InvalidArgument) as error:
         refused = Unauthorized(str(error))
-        authenticator.failed(peer, "Basic", user, refused)
+        authenticator.failed(peer, BASIC, user, refused)
         raise refused from None
     authenticator.succeeded(peer, user)
     return user

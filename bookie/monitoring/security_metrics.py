@@ -56,6 +56,13 @@ SECURITY: Final[tuple[Metric[Snapshot], ...]] = (
         "",
         lambda b: b.server.authentications_unseen,
     ),
+    counter(
+        "sessions_ended",
+        "Connections closed because the password, token or certificate that they rested on was"
+        " changed, deleted, or has expired.",
+        "",
+        lambda b: b.server.sessions_ended,
+    ),
     counter("audit_lines", "Lines written to the audit log.", "", lambda b: b.audit.written),
     counter(
         "audit_lines_lost",

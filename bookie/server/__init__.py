@@ -6,7 +6,10 @@
 - peer_watch: ends connections that hold what others need.
 - receive_memory: memory of receive buffers, over all connections.
 - identity: what the peer of one connection has to encrypt and to prove.
-- authentication: who a peer is, by AUTH or its certificate.
+- authentication: the mechanisms, delays after failures, and counts of one bookie.
+- auth_session: who the peer of one connection is, by AUTH or its certificate.
+- users: the users of the cluster, as the bookie knows them.
+- sessions: ends connections with what they rest on.
 - tokens: which user a token proves.
 - add_intake: adds from the receive buffer to write cache and journal, and their acks.
 - throttled_adds: adds that wait for capacity.

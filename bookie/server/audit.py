@@ -177,6 +177,18 @@ class ConnectionAudit:
         """Records that the peer has proved who it is."""
         self._log.record("authenticate", "ok", user=user, peer=self._peer, mechanism=mechanism)
 
+    def unauthenticated(self, mechanism: str, cause: str) -> None:
+        """Records that the peer has not proved who it is. `mechanism` may be ""."""
+        fields = {"mechanism": mechanism} if mechanism else {}
+        self._log.refused(
+            "authenticate",
+            "refused",
+            peer=self._peer,
+            address=self._address,
+            cause=cause,
+            **fields,
+        )
+
     def used(self, user: str, operation: WireOperation, ledger_id: int | None) -> None:
         """Records that an operation was permitted, if it is the first of its kind."""
         action = action_of(operation)

@@ -18,6 +18,7 @@ import trio
 
 from bookie.core.operations import ADD, operation_of
 from bookie.core.peers import Peer, Peers
+from bookie.core.sessions import Proof
 from bookie.server.access import Access, AccessControl, AdmittedLedgers, ConnectionAccess
 from bookie.server.add_intake import AddIntake, ReceivedSegments
 from bookie.server.audit import ConnectionAudit
@@ -153,6 +154,11 @@ class Connection:
         """The user whose requests these are."""
         return self._identity.user
 
+    @property
+    def proof(self) -> Proof | None:
+        """What the user proved itself by; None: nothing, or the connection is ending."""
+        return self._identity.proof if self._all_durable is None else None
+
     # ---- receiving
 
     async def run(self) -> None:
@@ -216,9 +222,7 @@ class Connection:
         transport, buffer, peer = self._transport, self._received.buffer, self.peer
         while True:
             if self._identity.auth_request is not None:
-                refused = await self._identity.authenticate(self._reply)
-                if refused is not None:
-                    self._log_refusal(refused)
+                await self._identity.authenticate(self._reply)
             if self._has_unread:
                 await trio.lowlevel.checkpoint()
             else:
@@ -451,7 +455,8 @@ class Connection:
     def _audit_refusal(self, body: RequestBody) -> None:
         """Records that a request was refused; AUTH is recorded where it is looked at."""
         if self._audit is not None and not isinstance(body, AuthRequest):
-            self._audit.refused(self._identity.user, body)
+            identity = self._identity
+            self._audit.refused(identity.user, body, identity.why_refused or None)
 
     # ---- permissions
 

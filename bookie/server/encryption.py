@@ -48,6 +48,10 @@ class TlsStatistics:
     """Times that changed files could not be loaded."""
 
 
+class HandshakeFailed(trio.ClosedResourceError):
+    """No encrypted connection was made; the text says why."""
+
+
 class ServerTls:
     """TLS of one bookie, for all of its connections; used by one thread.
 
@@ -68,9 +72,9 @@ class ServerTls:
 
     async def accept(
         self, transport: Transport, behind: bytes | None = None
-    ) -> tuple[Transport, Request | None] | None:
-        """Returns an encrypted transport over `transport`, after the handshake; None if it failed,
-        which was logged: then the caller closes `transport`.
+    ) -> tuple[Transport, Request | None]:
+        """Returns an encrypted transport over `transport`, after the handshake. Raises
+        HandshakeFailed, which was logged: then the caller closes `transport`.
 
         `behind`: what was received in clear behind START_TLS; None if there was no such request.
         The second result is the AUTH that came so, if any. Raises RemoteProtocolError for other
@@ -99,7 +103,7 @@ class ServerTls:
         peer = transport.peer
         _log.warning("tls handshake failed peer=%s cause=%s", peer, cause, extra=OF_PEER)
         await self._let_read_alert(transport)
-        return None
+        raise HandshakeFailed(cause)
 
     async def _receive_early(
         self, transport: Transport, received: bytes

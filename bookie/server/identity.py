@@ -10,11 +10,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-import trio
-
+from bookie.core.sessions import Proof
 from bookie.server.audit import ConnectionAudit
-from bookie.server.authentication import AuthSession, answer_when_unknown
-from bookie.server.encryption import ServerTls
+from bookie.server.auth_session import AuthSession, answer_when_unknown
+from bookie.server.encryption import HandshakeFailed, ServerTls
 from bookie.server.error_replies import error_reply
 from ledger.core.authentication.names import ANONYMOUS
 from ledger.errors import MetadataUnavailable, RemoteProtocolError, Status, Unauthorized
@@ -39,6 +38,9 @@ _log = logging.getLogger(__name__)
 
 Reply = Callable[[Request, ResponseBody], None]
 
+_NOT_ENCRYPTED = "is not encrypted, and this bookie requires TLS"
+_NOT_AUTHENTICATED = "came before authentication"
+
 
 class Identity:
     """The identity of one peer.
@@ -48,6 +50,7 @@ class Identity:
         begins_encrypted: with its first byte.
         session: authenticates the peer; None: every peer is served.
         audit: records who the peer is, and what is refused without an answer.
+        begun: called when the peer has proved who it is.
     """
 
     def __init__(
@@ -57,9 +60,13 @@ class Identity:
         begins_encrypted: bool,
         session: AuthSession | None,
         audit: ConnectionAudit | None = None,
+        begun: Callable[[Proof], None] | None = None,
     ) -> None:
         self.user = ANONYMOUS
         """The user whose requests these are."""
+        self.proof: Proof | None = None
+        """What it proved that by, which the connection rests on; None: nothing."""
+        self._begun = begun
         self.starts_tls = begins_encrypted
         """Whether the next bytes are those of a TLS handshake."""
         self.auth_request: Request | None = None
@@ -98,20 +105,36 @@ class Identity:
         if not self._must_encrypt:
             self._tls = None  # TLS begins with the first request or never
             return True
-        if not self._is_refusal_logged:
-            self._is_refusal_logged = True
+        if self._log_refusal(request, transport, _NOT_ENCRYPTED):
             self._tls.statistics.refused_in_clear += 1
-            _log.warning(
-                "request refused peer=%s cause=%s is not encrypted, and this bookie requires TLS",
-                transport.peer,
-                type(request.body).__name__,
-                extra=OF_PEER,
-            )
         refusal = error_reply(request.body, Status.UNAUTHORIZED)
         if request.version != 3 and not isinstance(refusal, AddResponse | ReadResponse):
-            raise self._unanswered(request, "that is not encrypted")
+            raise self._unanswered(request, _NOT_ENCRYPTED)
+        if self._audit is not None and isinstance(request.body, AuthRequest):
+            self._audit.unauthenticated("", self.why_refused)
         reply(request, refusal)
         return False
+
+    @property
+    def why_refused(self) -> str:
+        """Why nothing is served yet; "" once that is no longer so."""
+        if self._tls is not None and self._must_encrypt:
+            return _NOT_ENCRYPTED
+        session = self._session
+        return _NOT_AUTHENTICATED if session is not None and session.user is None else ""
+
+    def _log_refusal(self, request: Request, transport: Transport, why: str) -> bool:
+        """Logs it once per connection, not for each request of a flood; returns whether it did."""
+        is_first, self._is_refusal_logged = not self._is_refusal_logged, True
+        if is_first:
+            _log.warning(
+                "request refused peer=%s cause=%s %s",
+                transport.peer,
+                type(request.body).__name__,
+                why,
+                extra=OF_PEER,
+            )
+        return is_first
 
     def _is_known(
         self, session: AuthSession, request: Request, transport: Transport, reply: Reply
@@ -125,27 +148,30 @@ class Identity:
         user = session.admitted_user(transport)
         if user is not None:
             self.user = user
-            if user != ANONYMOUS:
-                self._authenticated(session)
+            if session.proof is not None:
+                self._authenticated(session.proof)
             return True
+        self._log_refusal(request, transport, _NOT_AUTHENTICATED)
         if request.version == 3:
             operation = int(REQUEST_OF_TYPE[type(body)].operation)
             reply(request, ErrorResponse(Status.UNAUTHORIZED, operation))
         elif isinstance(body, AddRequest | ReadRequest):
             reply(request, error_reply(body, Status.UNAUTHORIZED))
         else:
-            raise self._unanswered(request, "before authentication")
+            raise self._unanswered(request, _NOT_AUTHENTICATED)
         return False
 
-    def _authenticated(self, session: AuthSession) -> None:
+    def _authenticated(self, proof: Proof) -> None:
+        self.user, self.proof, self._session = proof.user, proof, None
         if self._audit is not None:
-            self._audit.authenticated(self.user, session.mechanism)
-        self._session = None
+            self._audit.authenticated(self.user, proof.mechanism)
+        if self._begun is not None:
+            self._begun(proof)
 
     def _unanswered(self, request: Request, why: str) -> Unauthorized:
         """Returns the error for a request whose refusal the peer would not understand."""
         if self._audit is not None:
-            self._audit.refused(self.user, request.body)
+            self._audit.refused(self.user, request.body, why)
         return Unauthorized(f"{type(request.body).__name__} {why}")
 
     async def start_tls(
@@ -156,14 +182,18 @@ class Identity:
 
         `behind` was received in clear behind START_TLS. Another one may have written it, so that
         nothing there is carried out but an AUTH that says nothing: without a payload, or where no
-        client is authenticated. Raises RemoteProtocolError for others, trio.ClosedResourceError if
-        the handshake failed, which was logged.
+        client is authenticated. Raises RemoteProtocolError for others, HandshakeFailed, which was
+        logged.
         """
         assert self._tls is not None
-        accepted = await self._tls.accept(transport, None if self._begins_encrypted else behind)
-        if accepted is None:
-            raise trio.ClosedResourceError("the TLS handshake failed")
-        encrypted, early = accepted
+        try:
+            encrypted, early = await self._tls.accept(
+                transport, None if self._begins_encrypted else behind
+            )
+        except HandshakeFailed as error:
+            if self._audit is not None:
+                self._audit.unauthenticated("TLS", str(error))
+            raise
         if early is not None and self._session is not None:
             assert isinstance(early.body, AuthRequest)
             if early.body.payload:
@@ -172,24 +202,24 @@ class Identity:
                     "to start TLS"
                 )
         self._tls, self._must_encrypt, self.starts_tls = None, False, False
+        if self._session is not None:
+            self._session.is_encrypted = True
         self._update()
         return encrypted, early
 
-    async def authenticate(self, reply: Reply) -> Unauthorized | None:
-        """Answers the AUTH that is pending; returns why the peer was refused, if it was. Raises
-        Unauthorized where the wire has no code for it, and MetadataUnavailable."""
+    async def authenticate(self, reply: Reply) -> None:
+        """Answers the AUTH that is pending; a refusal was logged. Raises Unauthorized if the peer
+        had its chances, or the wire has no code for a refusal, and MetadataUnavailable."""
         request, session = self.auth_request, self._session
         assert request is not None
         assert session is not None
         body = request.body
         assert isinstance(body, AuthRequest)
-        refused: Unauthorized | None = None
         try:
             payload = await session.answer(body.plugin, body.payload)
-        except Unauthorized as error:
-            if request.version != 3:
-                raise  # v2 has no code for it
-            refused = error.with_traceback(None)  # its frame is this one: a cycle
+        except Unauthorized:
+            if request.version != 3 or session.is_over:
+                raise
             reply(request, AuthResponse(Status.UNAUTHORIZED, body.plugin, b""))
         except MetadataUnavailable:
             unknown = answer_when_unknown(body.plugin)
@@ -197,10 +227,8 @@ class Identity:
                 reply(request, AuthResponse(Status.OK, body.plugin, unknown))
             raise
         else:
-            if session.user is not None:
-                self.user = session.user
-                self._authenticated(session)
+            if session.proof is not None:
+                self._authenticated(session.proof)
             reply(request, AuthResponse(Status.OK, body.plugin, payload))
         self.auth_request = None
         self._update()
-        return refused

@@ -8,14 +8,18 @@ end another one or the server.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
 from bookie.core.metrics import Distribution
 from bookie.core.peers import Ending, Peer, PeerLimits, Peers, address_of
+from bookie.core.sessions import Proof, SessionEnd
 from bookie.server.access import AccessControl
 from bookie.server.audit import AuditLog, ConnectionAudit
+from bookie.server.auth_session import AuthSession
 from bookie.server.authentication import AuthenticationCounts, Authenticator
 from bookie.server.backpressure import Backpressure, BackpressureLimits
 from bookie.server.connection import Connection
@@ -25,6 +29,7 @@ from bookie.server.identity import Identity
 from bookie.server.peer_watch import PeerWatch
 from bookie.server.request_metrics import RequestCounts, RequestStatistics
 from bookie.server.requests import Requests
+from bookie.server.sessions import SessionWatch
 from bookie.storage.bookie_storage import BookieStorage
 from ledger.runtime.logs import OF_PEER
 from ledger.runtime.network import Listener, Transport
@@ -54,6 +59,8 @@ class ServerStatistics:
     authentications_failed: int
     authentications_unseen: int
     """Attempts that were refused without a look, because of failures before."""
+    sessions_ended: int
+    """Connections that ended with the password, token or certificate that they rested on."""
     held_add_bytes: int
     """Adds that were received and wait for capacity in a write cache or journal."""
     reply_bytes: int
@@ -112,6 +119,13 @@ class Server:
             self._peers, self._pressure, end=self._end, give_back=self._give_back
         )
         self._ended = EndedConnections(_COLLECTED_EVERY)
+        self._sessions: SessionWatch | None = None
+        if authenticator is not None:
+            self._sessions = SessionWatch(
+                authenticator.users, authenticator.now_ms, self._open_sessions, self._end_sessions
+            )
+        self._leaving: trio.Nursery | None = None
+        """Of the tasks that end connections."""
         self._accepting = trio.CancelScope()
         self._left = trio.Event()
         """Set when a connection has ended."""
@@ -121,7 +135,10 @@ class Server:
         """Accepts until cancelled, or until `drain`. Connections at `tls_listener` are encrypted
         from their first byte on."""
         async with trio.open_nursery() as nursery:
+            self._leaving = nursery
             nursery.start_soon(self._watch.run)
+            if self._sessions is not None:
+                nursery.start_soon(self._sessions.run)
             with self._accepting:
                 async with trio.open_nursery() as accepting:
                     accepting.start_soon(self._accept, listener, nursery, False)
@@ -138,9 +155,7 @@ class Server:
         """Answers the requests that were received, and ends all connections. The caller bounds the
         time, and cancels `run` after it: a journal may hang, or a peer take no replies."""
         self._accepting.cancel()
-        all_durable = trio.Event()
-        for connection in list(self._connections.values()):
-            connection.drain(all_durable)
+        all_durable = self._drain(list(self._connections.values()))
         await self._all_durable()
         all_durable.set()
         await self._has_ended.wait()
@@ -149,18 +164,26 @@ class Server:
         """Ends the connections over which adds came and that are idle, after the answers they
         wait for, so that their writers look for another bookie; returns their number."""
         idle = [one for one in self._connections.values() if one.is_idle_writer]
-        all_durable = trio.Event()
-        try:
-            for connection in idle:
-                connection.drain(all_durable)
-            await self._all_durable()
-            all_durable.set()
-            if idle:
-                await trio.sleep(LEAVE_S_MAX)
-        finally:
-            for connection in idle:
-                connection.close()  # if its peer did not
+        if idle:
+            await self._leave(idle, self._drain(idle))
         return len(idle)
+
+    def _drain(self, leaving: Sequence[Connection]) -> trio.Event:
+        all_durable = trio.Event()
+        for connection in leaving:
+            connection.drain(all_durable)
+        return all_durable
+
+    async def _leave(self, leaving: Sequence[Connection], all_durable: trio.Event) -> None:
+        """Ends connections that take no more requests, after the answers that are in flight."""
+        try:
+            with trio.move_on_after(LEAVE_S_MAX):
+                await self._all_durable()
+                all_durable.set()
+                await trio.sleep_forever()
+        finally:
+            for connection in leaving:
+                connection.close()  # if its peer did not
 
     async def _all_left(self) -> None:
         while self._connections:
@@ -216,8 +239,9 @@ class Server:
             identity=Identity(
                 self.tls,
                 begins_encrypted=begins_encrypted,
-                session=known.session(transport.peer) if known is not None else None,
+                session=AuthSession(known, transport.peer) if known is not None else None,
                 audit=audit,
+                begun=partial(self._begun, peer),
             ),
             access=self._access,
             audit=audit,
@@ -252,6 +276,40 @@ class Server:
         self._peers.leave(ending.peer)
         connection.close()
 
+    def _begun(self, peer: Peer, proof: Proof) -> None:
+        """Records that a peer has authenticated."""
+        self._peers.prove(peer)
+        assert self._sessions is not None
+        self._sessions.begun(proof)
+
+    def _open_sessions(self) -> list[tuple[Peer, Proof]]:
+        return [
+            (peer, proof)
+            for peer, connection in self._connections.items()
+            if (proof := connection.proof) is not None
+        ]
+
+    def _end_sessions(self, ends: Sequence[SessionEnd[Peer]]) -> None:
+        leaving: list[Connection] = []
+        for end in ends:
+            connection = self._connections.get(end.session)
+            if connection is None or connection.proof is None:
+                continue  # it ended by itself meanwhile
+            leaving.append(connection)
+            _log.warning(
+                "connection closed peer=%s cause=%s", connection.name, end.cause, extra=OF_PEER
+            )
+            if self._audit is not None:
+                self._audit.record(
+                    "authenticate", "ended", user=end.proof.user, peer=connection.name,
+                    mechanism=end.proof.mechanism, cause=end.cause,
+                )  # fmt: skip
+        if leaving:
+            assert self.authenticator is not None
+            assert self._leaving is not None
+            self.authenticator.counts.ended += len(leaving)
+            self._leaving.start_soon(self._leave, leaving, self._drain(leaving))
+
     def _give_back(self) -> None:
         for connection in self._connections.values():
             connection.give_back()
@@ -271,6 +329,7 @@ class Server:
             authentications=counts.succeeded,
             authentications_failed=counts.failed,
             authentications_unseen=counts.unseen,
+            sessions_ended=counts.ended,
             held_add_bytes=self._pressure.held_bytes,
             reply_bytes=self._pressure.replies_bytes,
             peers_dropped=self._pressure.peers_dropped,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from bookie.authentication_settings import AuthenticationSettings
+from bookie.server.authentication import VerifiedToken
 from ledger.core.authentication.names import TOKEN, check_user_name
 from ledger.errors import InvalidArgument, Unauthorized
 
@@ -67,9 +68,9 @@ class JwtVerifier:
         self._version = _version_of(keys_file)
         self._keys = _read_keys(keys_file)
 
-    def user_of(self, token: str) -> str:
-        """Returns the user that a token proves. Raises Unauthorized, with the reason for a log,
-        which never has a part of the token."""
+    def verify(self, token: str) -> VerifiedToken:
+        """Returns what a token proves. Raises Unauthorized, with the reason for a log, which never
+        has a part of the token."""
         self._read_again()
         try:
             header = self._jwt.get_unverified_header(token)
@@ -78,11 +79,12 @@ class JwtVerifier:
             raise Unauthorized(_reason(self._jwt, error)) from None
         user = claims.get(self._user_claim)
         try:
-            return check_user_name(user if isinstance(user, str) else "")
+            found = check_user_name(user if isinstance(user, str) else "")
         except InvalidArgument:
             raise Unauthorized(
                 f"the token's claim {self._user_claim!r} is no name that a user can have"
             ) from None
+        return VerifiedToken(found, int(claims["exp"]) + LEEWAY_S)
 
     def _claims(self, token: str, header: dict[str, Any]) -> dict[str, Any]:
         algorithm, key_id = header.get("alg"), header.get("kid")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import http.client
-import ipaddress
 import ssl
 from functools import partial
 from typing import Any
@@ -38,9 +37,9 @@ async def ask(
     """Returns the JSON of a reply.
 
     `info` is the registration of the bookie, None if it has none. `options` say which certificates
-    are trusted, and which credentials are sent: in clear only to this machine, because others could
-    read them. Raises BookieUnavailable if there is no reply, InvalidArgument if the bookie has no
-    HTTP server or refuses the request.
+    are trusted, and which credentials are sent: in clear only if they allow that. Raises
+    BookieUnavailable if there is no reply, InvalidArgument if the bookie has no HTTP server or
+    refuses the request.
     """
     if info is None:
         raise BookieUnavailable(
@@ -55,7 +54,7 @@ async def ask(
     context: ssl.SSLContext | None = None
     if info.is_http_encrypted:
         context = client_tls(options or ClientOptions()).current()
-    headers = _authorization(host, options, is_encrypted=context is not None)
+    headers = _authorization(options, is_encrypted=context is not None)
     try:
         status, data = await trio.to_thread.run_sync(
             partial(_request, host, port, context, method, path, body, headers),
@@ -79,20 +78,18 @@ async def ask(
         ) from error
     if status != 200:
         cause = answer.get("error", answer) if isinstance(answer, dict) else answer
-        if status == 401 and not _is_loopback(host):
+        if status == 401 and context is None and "Authorization" not in headers:
             cause = (
-                f"{cause}; credentials are sent over HTTP to this machine only. Cure: run the "
-                f"command there"
+                f"{cause}; credentials are not sent over HTTP in clear. Cure: http_tls,"
+                " or secrets_in_clear_allowed in the settings and the credentials file"
             )
         raise InvalidArgument(f"bookie {bookie_id} answers {status}: {cause}")
     return answer
 
 
-def _authorization(
-    host: str, options: ClientOptions | None, *, is_encrypted: bool
-) -> dict[str, str]:
+def _authorization(options: ClientOptions | None, *, is_encrypted: bool) -> dict[str, str]:
     """Returns the header that says who the caller is. Raises InvalidArgument."""
-    if options is None or not (is_encrypted or _is_loopback(host)):
+    if options is None or not (is_encrypted or options.secrets_in_clear_allowed):
         return {}
     credentials = options.credentials
     if options.credentials_file:
@@ -104,13 +101,6 @@ def _authorization(
     assert credentials.password is not None
     pair = f"{credentials.user}:{credentials.password.reveal()}".encode()
     return {"Authorization": f"Basic {base64.b64encode(pair).decode()}"}
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _request(

@@ -216,6 +216,8 @@ def open_settings(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
         found.append(("no client is authenticated", "authentication_mechanisms"))
     if DIGEST_MD5 in mechanisms:
         found.append(("DIGEST-MD5, which is weak, is a mechanism", "another mechanism"))
+    if settings.get("secrets_in_clear_allowed"):
+        found.append(("tokens and passwords may come in clear", "secrets_in_clear_allowed = false"))
     if settings.get("anonymous_allowed"):
         found.append(("anonymous clients are served", "anonymous_allowed = false"))
     if not settings.get("permissions"):

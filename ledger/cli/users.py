@@ -79,7 +79,7 @@ async def passwd(
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> None:
-    """Give a user another password. Connections that are open stay so.
+    """Give a user another password. Connections that rest on the old one end within seconds.
 
     Parameters
     ----------
@@ -117,7 +117,7 @@ async def list_users(*, cluster: ClusterOption = _CLUSTER, output: OutputOption 
 async def delete(
     name: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
-    """Delete a user. Connections that it has opened are not closed.
+    """Delete a user. Connections that rest on its password end within seconds.
 
     Parameters
     ----------

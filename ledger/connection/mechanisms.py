@@ -2,7 +2,7 @@
 
 Credentials in a file are read again for each connection, so that a token or a password can be
 replaced while the client runs. A file that cannot be read then is logged, and the credentials from
-before are used.
+before are used. What a listener could use must never be sent in clear, unless the options say so.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from functools import lru_cache
 from ledger.connection.authentication import AuthExchange, AuthProvider
 from ledger.core.authentication.bearer import bearer_message
 from ledger.core.authentication.digest_md5 import DigestMd5Client
-from ledger.core.authentication.names import DIGEST_MD5, PLUGINS, TOKEN
+from ledger.core.authentication.names import DIGEST_MD5, NOT_IN_CLEAR, PLUGINS, TOKEN
 from ledger.core.authentication.scram import ScramClient, salted_password
-from ledger.credentials import SCRAM, Credentials, read_credentials
+from ledger.credentials import Credentials, read_credentials
 from ledger.errors import InvalidArgument, Unauthorized
 from ledger.options import ClientOptions
 
@@ -35,7 +35,7 @@ def auth_source(
     """Returns who the client is: what its caller provides, or what its options say.
 
     `rng` draws nonces: in production a `random.SystemRandom`. Raises InvalidArgument if both are
-    given, or if a file of credentials cannot be used.
+    given, or if credentials cannot be used, or must not be sent in clear.
     """
     if options.credentials is None and not options.credentials_file:
         return lambda: auth
@@ -49,21 +49,31 @@ class _OwnCredentials:
 
     def __init__(self, options: ClientOptions, rng: random.Random) -> None:
         self._file = options.credentials_file
+        self._in_clear = options.tls == "off" and not options.secrets_in_clear_allowed
         self._rng = rng
-        self._provider = CredentialsProvider(
-            options.credentials or read_credentials(self._file), rng
-        )
+        credentials = options.credentials or read_credentials(self._file)
+        self._check_clear(credentials)
+        self._provider = CredentialsProvider(credentials, rng)
 
     def __call__(self) -> AuthProvider:
         if self._file:
             try:
                 credentials = read_credentials(self._file)
+                self._check_clear(credentials)
             except InvalidArgument as error:
                 _log.warning("credentials not read again, those from before are used: %s", error)
             else:
                 if credentials != self._provider.credentials:
                     self._provider = CredentialsProvider(credentials, self._rng)
         return self._provider
+
+    def _check_clear(self, credentials: Credentials) -> None:
+        if self._in_clear and credentials.in_use in NOT_IN_CLEAR:
+            raise InvalidArgument(
+                f"credentials of the kind {credentials.in_use} are not sent over connections that "
+                "are not encrypted: a listener could take them. Cure: tls = start_tls, SCRAM, or "
+                "secrets_in_clear_allowed"
+            )
 
 
 class CredentialsProvider:
@@ -72,7 +82,7 @@ class CredentialsProvider:
     def __init__(self, credentials: Credentials, rng: random.Random) -> None:
         self.credentials = credentials
         self._rng = rng
-        self._mechanism = TOKEN if credentials.token else credentials.mechanism or SCRAM
+        self._mechanism = credentials.in_use
         # The same for all bookies of a cluster: a password is hashed once.
         self._salted = lru_cache(maxsize=4)(self._salt)
 

@@ -3,7 +3,8 @@ password.
 
 A password is salted and hashed many times, for each mechanism of SCRAM. What DIGEST-MD5 needs is
 as good as the password, so that it is kept only where an operator asks for it. Fields that a later
-release added are kept by a change of the password.
+release added are kept by a change of the password. Each change also writes the parent of all users,
+in the same transaction, so that a bookie follows them with one watch.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import base64
 import builtins
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -22,12 +24,15 @@ from ledger.core.authentication.names import check_user_name
 from ledger.core.authentication.saslprep import saslprep
 from ledger.core.authentication.scram import ScramVerifier, verifier_of
 from ledger.errors import InvalidArgument, MetadataCorrupt, NodeExists, NoSuchNode
-from ledger.metastore.base import MetadataStore, Node
+from ledger.metastore.base import Create, Delete, MetadataStore, Node, Put
 
 PATH: Final = "/ledgerstream/users"
 SECRET_PATH: Final = "/ledgerstream/authentication"
 FORMAT_VERSION: Final = 1
 SECRET_BYTES: Final = 32
+
+_NOTE: Final = Put(PATH, json.dumps({"version": FORMAT_VERSION}).encode())
+"""Written with each change: the version of the node counts them."""
 
 log = logging.getLogger(__name__)
 
@@ -74,8 +79,9 @@ class UserStore:
 
     async def create(self, user: User) -> None:
         """Stores a new user. Raises NodeExists."""
+        created = Create(path_of(user.name), _encode(user, {}))
         try:
-            await self._store.create(path_of(user.name), _encode(user, {}))
+            await self._store.transaction([created, _NOTE])
         except NodeExists:
             raise NodeExists(
                 f"user {user.name} exists already; `ledgerstream user passwd {user.name}` gives it "
@@ -116,14 +122,22 @@ class UserStore:
             before = _document(path, node.data)
         except MetadataCorrupt:
             before = {}
-        await self._store.put(path, _encode(user, before), node.version)
+        changed = Put(path, _encode(user, before), node.version)
+        await self._store.transaction([changed, _NOTE])
 
     async def delete(self, name: str) -> None:
-        """Deletes a user. Connections that it has opened are not closed. Raises NoSuchNode."""
+        """Deletes a user. Raises NoSuchNode."""
         try:
-            await self._store.delete(path_of(name))
+            await self._store.transaction([Delete(path_of(name)), _NOTE])
         except NoSuchNode:
             raise no_such_user(name) from None
+
+    async def watch(self) -> AsyncGenerator[object, None]:
+        """Yields a mark now and after changes of users; it differs from the one before if there
+        was any. Close it: `async with aclosing(users.watch()) as marks`."""
+        async with aclosing(self._store.watch(PATH)) as nodes:
+            async for node in nodes:
+                yield None if node is None else (node.version, node.created_ms)
 
     async def cluster_secret(self, drawn: bytes) -> bytes:
         """Returns the secret from which the cluster makes up verifiers for users that do not exist:

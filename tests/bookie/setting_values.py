@@ -79,6 +79,7 @@ VALUES: dict[str, Any] = {
     "long_polls_max": 10_037,
     "authentication_mechanisms": ("SCRAM-SHA-512", "TOKEN"),
     "anonymous_allowed": True,
+    "secrets_in_clear_allowed": True,
     "token_audience": "bookies-of-a",
     "token_issuer": "https://issuer.example.com",
     "token_user_claim": "preferred_username",

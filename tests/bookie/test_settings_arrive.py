@@ -288,6 +288,7 @@ _PLACES: dict[str, Found] = {
     "anonymous_allowed": lambda e: e.authenticator.anonymous_allowed,
     "token_keys_file": lambda e: e.tokens._file,
     "token_audience": lambda e: e.tokens._audience,
+    "secrets_in_clear_allowed": lambda e: e.authenticator._allows_clear,
     "token_issuer": lambda e: e.tokens._issuer,
     "token_user_claim": lambda e: e.tokens._user_claim,
     "credentials_file": lambda e: e.bookie.config.client_options().credentials_file,

@@ -23,6 +23,12 @@ TOKEN: Final = "TOKEN"
 CERTIFICATE: Final = "CERTIFICATE"
 MECHANISMS: Final = (SCRAM_SHA_256, SCRAM_SHA_512, DIGEST_MD5, TOKEN, CERTIFICATE)
 
+BASIC: Final = "Basic"
+"""A password over HTTP."""
+NOT_IN_CLEAR: Final = (TOKEN, DIGEST_MD5, BASIC)
+"""A listener can use a token or a password of Basic as it is, and guess the password of an exchange
+of DIGEST-MD5 at the speed of MD5. With SCRAM each guess takes 16,384 hashes."""
+
 PLUGINS: Final = {
     SCRAM_SHA_256: SCRAM_SHA_256,
     SCRAM_SHA_512: SCRAM_SHA_512,

@@ -8,6 +8,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ledger.core.authentication.names import SCRAM_SHA_256
 from ledger.metastore.memory import MemoryStore
 from ledger.metastore.users import UserStore
@@ -25,6 +27,7 @@ async def guarded(directory: Path, **settings: Any) -> AsyncIterator[tuple[RealC
         "authentication_mechanisms": (SCRAM_SHA_256, "TOKEN"),
         "token_keys_file": str(keys),
         "token_audience": AUDIENCE,
+        "secrets_in_clear_allowed": True,
     }
     async with served(directory, **wanted | settings) as (cluster, client):
         async with MemoryStore(cluster.tree, lambda: 0) as store:
@@ -50,6 +53,20 @@ async def test_a_user_or_a_token_is_answered(tmp_path: Path) -> None:
         for right in (basic("ann", "swordfish"), f"Bearer {token()}", f"bearer {token()}"):
             assert (await ask(client, INFO, right)).status == 200
             assert (await ask(client, "/metrics", right)).status == 200
+
+
+async def test_secrets_in_clear_are_refused_unless_allowed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with guarded(tmp_path, secrets_in_clear_allowed=False) as (_, client):
+        for given, kind in ((basic("ann", "swordfish"), "Basic"), (f"Bearer {token()}", "TOKEN")):
+            refused = await ask(client, INFO, given)
+            assert refused.status == 401
+            why = f"{kind} came over a connection that is not encrypted"
+            assert refused.json["error"].startswith(why)
+            assert "authentication refused peer=127.0.0.1" in caplog.text
+            assert f"cause={why}, where a listener can take it. Cure: TLS" in caplog.text
+    assert "swordfish" not in caplog.text
 
 
 WRONG = [

@@ -212,7 +212,7 @@ def run_server(
     receive_bytes_max: int = 1 << 20,
     peer_limits: PeerLimits = PEER_LIMITS,
     frame_bytes_max: int = 64 * KIB,
-    authenticator: Authenticator | None = None,
+    authenticator: Authenticator | Callable[[Simulation], Authenticator] | None = None,
 ) -> ResultT:
     """Runs `scenario` with a bookie in virtual time, and returns its result."""
 
@@ -220,6 +220,8 @@ def run_server(
         simulated = SimulatedStorage(
             SlowDisk(), options=options, journals=journals, directories=directories
         )
+
+        known = authenticator(simulation) if callable(authenticator) else authenticator
 
         async def space() -> tuple[int, int]:
             return await simulated.disk.space("")
@@ -240,7 +242,7 @@ def run_server(
                 ),
                 frame_bytes_max=frame_bytes_max,
                 peer_limits=peer_limits,
-                authenticator=authenticator,
+                authenticator=known,
             )
             bookie = SimulatedServer(simulation, simulated, server)
             network = bookie.network.options
@@ -255,4 +257,4 @@ def run_server(
             nursery.cancel_scope.cancel()
         return result
 
-    return run_simulated(main, 1, time_limit_s=300)
+    return run_simulated(main, 1, time_limit_s=2000)

@@ -156,7 +156,7 @@ async def test_who_authenticates_is_recorded_once_and_who_fails_each_time(
         },
         {
             "action": "write", "outcome": "refused", "user": "anonymous", "ledger": 7,
-            "request": "add",
+            "request": "add", "cause": "came before authentication",
         },
     ]  # fmt: skip
     assert not any(secret in path.read_text() for secret in ("swordfish", "h4ddock"))

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ledger.core.authentication.names import SCRAM_SHA_256
 from ledger.errors import Status, Unauthorized
+from ledger.runtime.network import PeerCertificate
 from tests.bookie.server.test_authentication import PASSWORD, guarded, raw, server_side
 from tests.bookie.server.test_server import add
 
 
 async def test_a_certificate_is_an_identity(tmp_path: Path, monkeypatch: Any) -> None:
     async def of(name: str | None) -> Any:
-        found = None if name is None else SimpleNamespace(common_name=name)
+        found = None if name is None else PeerCertificate(common_name=name)
         monkeypatch.setattr(
             "ledger.runtime.network.TcpTransport.peer_certificate", found, raising=False
         )

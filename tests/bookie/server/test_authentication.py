@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import trio
 
+from bookie.server.auth_session import MESSAGES_MAX
 from bookie.server.connection import Connection
 from ledger.connection.connection import BookieConnection
 from ledger.connection.mechanisms import AuthSource, auth_source
@@ -64,6 +65,7 @@ async def guarded(directory: Path, *mechanisms: str, **settings: Any) -> AsyncIt
     wanted: dict[str, Any] = {
         **SETTINGS,
         "authentication_mechanisms": mechanisms or MECHANISMS,
+        "secrets_in_clear_allowed": DIGEST_MD5 in mechanisms,
         **settings,
     }
     async with real_cluster(directory, 1, **wanted) as cluster:
@@ -73,7 +75,8 @@ async def guarded(directory: Path, *mechanisms: str, **settings: Any) -> AsyncIt
 
 
 def source(credentials: Credentials, seed: int = 1) -> AuthSource:
-    return auth_source(None, ClientOptions(credentials=credentials), random.Random(seed))
+    options = ClientOptions(credentials=credentials, secrets_in_clear_allowed=True)
+    return auth_source(None, options, random.Random(seed))
 
 
 @contextmanager
@@ -346,13 +349,15 @@ async def test_a_message_behind_the_end_is_answered_as_by_apache(
         assert added.status is Status.OK
 
 
-async def test_a_connection_has_so_many_messages(tmp_path: Path) -> None:
+async def test_a_connection_ends_after_so_many_messages_without_success(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with guarded(tmp_path) as cluster, raw(cluster, 3) as peer:
-        first = AuthRequest(SCRAM_SHA_256, b"n,,n=ann,r=abcdefghijklmnop")
-        for _ in range(30):
-            answer = await peer.ask(first)
-            assert isinstance(answer, AuthResponse | ErrorResponse)
-        assert answer.status is Status.UNAUTHORIZED
+        for _ in range(MESSAGES_MAX):
+            answer = await peer.ask(AuthRequest("another", b""))
+            assert answer.status is Status.UNAUTHORIZED
+        assert await peer.ask(AuthRequest(SCRAM_SHA_256, scram_client().first())) is None
+    assert f"cause=no success after {MESSAGES_MAX} messages" in caplog.text
 
 
 @VERSIONS

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import trio
 
-from bookie.server.authentication import (
-    USER_FRESH_S,
-    USERS_CACHED_MAX,
-    Authenticator,
-    Users,
-)
+from bookie.server.auth_session import AUTHENTICATE_S_MAX
+from bookie.server.authentication import Authenticator
+from bookie.server.users import USER_FRESH_S, USERS_CACHED_MAX, Users
 from bookie.testing.scheduler import run_simulated
 from ledger.core.authentication import scram
 from ledger.core.authentication.names import SCRAM_SHA_256
 from ledger.credentials import Credentials, Secret
 from ledger.errors import BookieUnavailable, MetadataUnavailable, Unauthorized
 from ledger.metastore.users import User, UserStore
-from tests.bookie.server.simulated_server import SimulatedServer, run_server
+from ledger.wire import v3
+from ledger.wire.messages import (
+    AuthRequest,
+    ReadLacRequest,
+    Request,
+    RequestBody,
+    StartTlsRequest,
+)
+from tests.bookie.server.simulated_server import SimulatedServer, run_server, send_all
 from tests.bookie.server.test_authentication import (
     ANN,
     MECHANISMS,
@@ -35,17 +42,14 @@ from tests.real_cluster import real_cluster
 
 
 def authenticator(*mechanisms: str, store: Any = None) -> Authenticator:
-    class Known:
-        async def read(self, name: str) -> User | None:
-            return ANN if name == "ann" else None
-
     return Authenticator(
         mechanisms=frozenset(mechanisms or MECHANISMS),
         anonymous_allowed=False,
-        users=Users(store or cast("UserStore", Known())),
+        users=Users(store or cast("UserStore", Outage())),
         cluster_secret=b"secret",
         tokens=None,
         rng=random.Random(3),
+        now_ms=lambda: 0,
     )
 
 
@@ -116,6 +120,10 @@ class Outage:
             raise MetadataUnavailable("out of reach")
         return self.users.get(name)
 
+    async def watch(self) -> AsyncGenerator[object, None]:
+        yield None
+        await trio.sleep_forever()
+
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_without_the_metadata_known_users_get_in_and_others_are_not_refused(version: int) -> None:
@@ -158,7 +166,7 @@ def test_names_that_are_guessed_take_no_more_memory() -> None:
 
     async def main(_: object) -> None:
         for number in range(USERS_CACHED_MAX + 500):
-            assert await users.read(f"user{number}") is None
+            assert (await users.read(f"user{number}")).user is None
 
     run_simulated(main, 1, time_limit_s=100)
     assert len(users._known) == USERS_CACHED_MAX
@@ -189,4 +197,50 @@ async def test_an_unknown_user_causes_the_same_work(monkeypatch: pytest.MonkeyPa
     guarding = authenticator()
     found = [await guarding.verifier(SCRAM_SHA_256, name) for name in ("ann", "nobody", "a b")]
     assert computed == ["ann", "nobody", "a b"]
-    assert found[0] == VERIFIERS[SCRAM_SHA_256]
+    assert found[0][0] == VERIFIERS[SCRAM_SHA_256]
+
+
+FOR_EVER: dict[str, list[RequestBody]] = {
+    "start tls": [StartTlsRequest()],
+    "auth": [AuthRequest(SCRAM_SHA_256, b"n,,n=ann,r=abcdefghijklmnop")],
+    "refused": [ReadLacRequest(7)],
+    "all": [StartTlsRequest(), AuthRequest("another", b""), ReadLacRequest(7)],
+    "nothing more": [],
+}
+
+
+@pytest.mark.parametrize("kind", FOR_EVER)
+def test_a_peer_that_never_succeeds_is_disconnected(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever it sends, and however slowly; until then it may be replaced by any other peer."""
+
+    async def scenario(bookie: SimulatedServer) -> tuple[float, int]:
+        transport = await bookie.network.of("mallory").connect("bookie", 3181)
+        begun_at, sent = trio.current_time(), 0
+        await send_all(transport, v3.encode_request(Request(3, 0, AuthRequest("another", b""))))
+        space = memoryview(bytearray(1000))
+        with trio.fail_after(200):
+            while True:
+                for body in FOR_EVER[kind]:
+                    sent += 1
+                    frame = v3.encode_request(Request(3, sent, body))
+                    with contextlib.suppress(OSError):
+                        await send_all(transport, frame)
+                try:
+                    await transport.wait_readable()
+                    if not transport.recv_into(space):
+                        break
+                except BlockingIOError:
+                    continue
+                except (OSError, trio.ClosedResourceError):
+                    break
+                seen = bookie.server.statistics()
+                assert seen.connections_unproven == seen.connections
+                await trio.sleep(2)
+        return trio.current_time() - begun_at, sent
+
+    took_s, sent = run_server(scenario, authenticator=authenticator())
+    assert took_s <= AUTHENTICATE_S_MAX + 5
+    assert sent <= 100
+    assert "closed peer=mallory" in caplog.text

@@ -26,6 +26,7 @@ def test_the_settings_that_are_made_leave_nothing_open(tmp_path: Any) -> None:
             {"authentication_mechanisms": ["SCRAM-SHA-256", "DIGEST-MD5"]},
             "DIGEST-MD5, which is weak, is a mechanism",
         ),
+        ({"secrets_in_clear_allowed": True}, "tokens and passwords may come in clear"),
         ({"anonymous_allowed": True}, "anonymous clients are served"),
         ({"permissions": False}, "every client may do everything"),
         ({"tls_required": False}, "it serves requests that are not encrypted"),

@@ -49,7 +49,7 @@ def test_a_file_is_read_again_for_each_connection(
 ) -> None:
     path = tmp_path / "credentials"
     file = written(path, 'token = "first"')
-    source = auth_source(None, ClientOptions(credentials_file=file), rng())
+    source = auth_source(None, ClientOptions(credentials_file=file, tls="direct"), rng())
 
     def sent() -> bytes:
         provider = source()
@@ -68,6 +68,37 @@ def test_a_file_is_read_again_for_each_connection(
     assert provider is not None
     assert provider.plugin == SCRAM_SHA_256
     assert source() is provider
+
+
+@pytest.mark.parametrize("kind", ["TOKEN", "DIGEST-MD5"])
+def test_what_a_listener_could_use_is_not_sent_in_clear(
+    tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    secret = Credentials(user="ann", password=Secret("x"), mechanism="DIGEST-MD5")
+    text = 'user = "ann"\npassword = "x"\nmechanism = "DIGEST-MD5"'
+    if kind == "TOKEN":
+        secret, text = Credentials(token=Secret("a.b")), 'token = "a.b"'
+    why = f"credentials of the kind {kind} are not sent over connections that are not encrypted"
+    with pytest.raises(InvalidArgument, match=f"{why}.* Cure: tls = start_tls"):
+        auth_source(None, ClientOptions(credentials=secret), rng())
+    for options in ({"tls": "start_tls"}, {"secrets_in_clear_allowed": True}):
+        assert auth_source(None, ClientOptions(credentials=secret, **options), rng())() is not None
+    # Nor when a file comes to have one: the password from before is used.
+    path = tmp_path / "credentials"
+    source = auth_source(
+        None, ClientOptions(credentials_file=written(path, 'user = "ann"\npassword = "x"')), rng()
+    )
+    written(path, text)
+    provider = source()
+    assert provider is not None
+    assert provider.plugin == SCRAM_SHA_256
+    assert why in caplog.text
+
+
+def test_a_file_may_allow_secrets_in_clear(tmp_path: Path) -> None:
+    text = 'token = "a.b"\nsecrets_in_clear_allowed = true'
+    options = ClientOptions.from_file(written(tmp_path / "credentials", text))
+    assert auth_source(None, options, rng())() is not None
 
 
 def test_a_password_is_hashed_once_for_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
