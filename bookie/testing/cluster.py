@@ -18,6 +18,7 @@ import trio
 from bookie.bookie import Bookie, storage_of
 from bookie.config import KIB, MIB, BookieConfig
 from bookie.data_integrity import LimboRepair
+from bookie.server.audit import AuditLog
 from bookie.startup.change_directories import DirectoriesKept, DirectoryChange
 from bookie.startup.cookies import CookieMismatch
 from bookie.startup.rename import BookieRename
@@ -87,6 +88,8 @@ class SimCluster:
         self.restarts = 0
         self.keys = NO_KEYS
         """The secrets of the cluster, for bookies and clients that start from now on."""
+        self.open_audit: Callable[[str], AuditLog] | None = None
+        """Makes the audit log of a bookie that starts."""
         self._make_config = config or small_config
         self._disk_options = disk or DiskOptions()
         self._nodes: dict[str, _Node] = {}
@@ -188,6 +191,7 @@ class SimCluster:
         node.process = process
         rng = self.simulation.chance(f"run/{bookie}/{self.restarts}")
         must_refuse = node.is_lost
+        audit = self.open_audit(bookie) if self.open_audit is not None else None
 
         async def body() -> None:
             mounted = node.disk.mount()
@@ -200,10 +204,13 @@ class SimCluster:
                 now_ms=self._clock_of(bookie),
                 rng=rng,
                 boot_id=f"boot {node.disk.power_losses}",
+                audit=audit,
                 keys=self.keys,
             )
             node.bookie = server
             async with trio.open_nursery() as nursery:
+                if audit is not None:
+                    nursery.start_soon(audit.run)
                 await nursery.start(server.run)
                 assert not must_refuse, f"{bookie} serves although its disk is lost"
                 self.simulation.trace("started", bookie)
