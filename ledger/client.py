@@ -9,23 +9,24 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 import trio
 
 from ledger.connection.addresses import BookieAddresses
-from ledger.connection.authentication import AuthProvider
+from ledger.connection.authentication import AuthProvider, auth_source
 from ledger.connection.encryption import ClientTls
-from ledger.connection.mechanisms import auth_source
 from ledger.connection.pool import BookiePool, BookieSpace, ask_space
 from ledger.core.entry import DigestType
 from ledger.core.ledger_keys import NO_KEYS, LedgerKeys
 from ledger.core.metadata import LedgerMetadata, LedgerState
 from ledger.core.placement.policies import DEFAULT_PLACEMENT, PlacementPolicy
 from ledger.core.steady_clock import SteadyClock, jump_text
+from ledger.credentials import Credentials
 from ledger.errors import LedgerClosed, LedgerError
-from ledger.metastore import ClusterAddress, open_store
+from ledger.metastore import ClusterAddress, open_metadata
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.clients import ClientRegistration
@@ -34,12 +35,10 @@ from ledger.metastore.layout import Layout
 from ledger.metastore.ledgers import CLIENT_TAG, LedgerStore
 from ledger.metastore.restores import RestoreLog
 from ledger.metastore.underreplication import UnderreplicationStore
-from ledger.metastore.zookeeper_access import load_access
 from ledger.missed.copies import MissedCopies
 from ledger.options import ClientOptions
 from ledger.reading.opener import Opener
 from ledger.reading.reader import LedgerReader
-from ledger.runtime.certificates import client_tls
 from ledger.runtime.network import Network, TcpNetwork
 from ledger.runtime.opening import Closable, opening_in_task
 from ledger.writing.creator import LedgerCreator
@@ -152,31 +151,31 @@ class LedgerClient(Closable):
         cluster: str,
         *,
         options: ClientOptions | None = None,
+        credentials: str | Path | Credentials | None = None,
         auth: AuthProvider | None = None,
     ) -> AsyncIterator[LedgerClient]:
         """Opens a client of the cluster at this address, e.g. "sqlite:///var/lib/cluster.db".
 
-        `auth` identifies it to bookies that authenticate clients. Creates nothing. Raises
+        `credentials` are a file ("admin.toml"), which may also say how connections are encrypted,
+        or `Credentials`; without them `LEDGERSTREAM_CREDENTIALS` and the other variables of the
+        command count. `auth` is for bookies with a plugin of their own. Creates nothing. Raises
         NoSuchCluster, InvalidArgument (an address or file that cannot be used), MetadataCorrupt (a
         file that is not a cluster's), MetadataUnavailable.
         """
-        given = options or ClientOptions()
-        access = load_access(given.zookeeper_acl, given.zookeeper_credentials_file, os.environ)
-        keys = load_keys(given.cluster_secret_file, os.environ)
-        tls = client_tls(given) if given.metadata_tls else None
+        given = (options or ClientOptions()).completed(credentials, {} if auth else os.environ)
         address = ClusterAddress.parse(cluster)
         async with (
-            open_store(address, tls=tls, access=access) as store,
+            open_metadata(address, given) as store,
             cls(
                 store,
                 TcpNetwork(),
                 rng=random.SystemRandom(),
                 now_ms=wall_ms,
-                options=options,
+                options=given,
                 root=address.root,
                 layout=address.layout,
                 auth=auth,
-                keys=keys,
+                keys=load_keys(given.cluster_secret_file, os.environ),
             ) as client,
         ):
             client._cluster = cluster
@@ -188,10 +187,11 @@ class LedgerClient(Closable):
         cluster: str,
         *,
         options: ClientOptions | None = None,
+        credentials: str | Path | Credentials | None = None,
         auth: AuthProvider | None = None,
     ) -> LedgerClient:
         """Opens what `connect` opens, with its arguments and errors: `close` it."""
-        return await cls.connect(cluster, options=options, auth=auth)
+        return await cls.connect(cluster, options=options, credentials=credentials, auth=auth)
 
     def _description(self) -> str:
         return f"of {self._cluster}"

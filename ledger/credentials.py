@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import os
 import stat
-import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -29,7 +29,16 @@ _KEYS: Final[dict[str, type]] = {
     **dict.fromkeys((*_WHO, "tls", *_TLS_FILES), str),
     **dict.fromkeys(_SWITCHES, bool),
 }
+SETTINGS: Final = ("credentials", "credentials_file", *(set(_KEYS) - set(_WHO)))
+"""Names of a client's options that say who it is or how its connections are encrypted."""
 _WITH_PASSWORD: Final = (SCRAM, "SCRAM-SHA-512", "DIGEST-MD5")
+
+CREDENTIALS_VARIABLE: Final = "LEDGERSTREAM_CREDENTIALS"
+_WHO_VARIABLES: Final = ("LEDGERSTREAM_USER", "LEDGERSTREAM_PASSWORD", "LEDGERSTREAM_TOKEN")
+TLS_VARIABLES: Final = {
+    f"LEDGERSTREAM_CLIENT_{name.upper()}": name for name in ("tls", *_TLS_FILES)
+}
+"""Names of options of TLS; a bookie's own settings of TLS have variables without CLIENT."""
 
 
 class Secret:
@@ -129,7 +138,33 @@ def read_client_settings(file: str | Path) -> dict[str, Any]:
     return found
 
 
+def environment_settings(environment: Mapping[str, str], file: str = "") -> dict[str, Any]:
+    """Returns what the environment says of a client, by the names in `ClientOptions`: the same for
+    the command, Python and Spark.
+
+    It is what the file has that LEDGERSTREAM_CREDENTIALS names, or `file` instead of it; without a
+    file LEDGERSTREAM_USER and LEDGERSTREAM_PASSWORD, or LEDGERSTREAM_TOKEN.
+    LEDGERSTREAM_CLIENT_TLS and those that begin with it go before a file. Raises InvalidArgument.
+    """
+    tls = {
+        option: environment[name] for name, option in TLS_VARIABLES.items() if environment.get(name)
+    }
+    if file or (file := environment.get(CREDENTIALS_VARIABLE, "")):
+        return {**read_client_settings(file), **tls}
+    user, password, token = (environment.get(name, "") for name in _WHO_VARIABLES)
+    if not (user or password or token):
+        return tls
+    who = Credentials(
+        user=user,
+        password=Secret(password) if password else None,
+        token=Secret(token) if token else None,
+    )
+    return {"credentials": who, **tls}
+
+
 def _read(path: Path) -> dict[str, Any]:
+    import tomllib  # most processes read no such file
+
     try:
         given: dict[str, Any] = tomllib.loads(_text(read_private(path), path))
     except tomllib.TOMLDecodeError as error:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from ledger.credentials import Credentials, read_client_settings
+from ledger.credentials import (
+    SETTINGS,
+    Credentials,
+    environment_settings,
+    read_client_settings,
+)
 from ledger.errors import InvalidArgument
 
 TLS_MODES = ("off", "start_tls", "direct")
@@ -144,6 +150,31 @@ class ClientOptions:
         the file cannot be used, or others than its owner can read it.
         """
         return cls(**{**read_client_settings(file), **others})
+
+    def completed(
+        self, credentials: str | Path | Credentials | None, environment: Mapping[str, str]
+    ) -> Self:
+        """Returns these options with who the client is and how its connections are encrypted.
+
+        That is what `credentials` say, a file as for `from_file` or `Credentials`. If they are
+        None and the options say neither, it is what the environment says
+        (`ledger.credentials.environment_settings`). Options that have not their default go before
+        a file. Raises InvalidArgument as `from_file` does, and for credentials in both.
+        """
+        given = self._given()
+        if credentials is None:
+            is_said = any(name in given for name in SETTINGS)
+            return self if is_said else replace(self, **environment_settings(environment))
+        if self.credentials is not None or self.credentials_file:
+            raise InvalidArgument("give credentials, or those in the options, not both")
+        if isinstance(credentials, Credentials):
+            return replace(self, credentials=credentials)
+        return self.from_file(credentials, **given)
+
+    def _given(self) -> dict[str, Any]:
+        """Returns the options that have not their default."""
+        values = ((each, getattr(self, each.name)) for each in fields(self))
+        return {each.name: value for each, value in values if value != each.default}
 
     def __post_init__(self) -> None:
         if self.wire_version not in (2, 3):

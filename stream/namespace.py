@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from typing import Unpack, overload
 
 from ledger.client import LedgerClient
+from ledger.credentials import Credentials
 from ledger.errors import InvalidArgument
 from ledger.options import ClientOptions
 from ledger.runtime.opening import Closable, opened_by, opening_in_task
@@ -95,14 +97,19 @@ class Namespace(Closable):
         *,
         create: bool = False,
         options: ClientOptions | None = None,
+        credentials: str | Path | Credentials | None = None,
         writer_options: WriterOptions | None = None,
     ) -> AsyncIterator[Namespace]:
         """Connects to a namespace of the cluster at this URI, e.g. "sqlite:///var/lib/cluster.db".
 
-        With `create` the namespace is created if it does not exist; a cluster never is. Raises
-        NoSuchCluster, InvalidArgument for an unusable address or name, MetadataUnavailable.
+        With `create` the namespace is created if it does not exist; a cluster never is.
+        `credentials`, a file ("admin.toml") or `Credentials`, are for a cluster that authenticates
+        clients (`LedgerClient.connect`). Raises NoSuchCluster, InvalidArgument for an unusable
+        address, name or file, MetadataUnavailable.
         """
-        async with LedgerClient.connect(cluster, options=options) as client:
+        async with LedgerClient.connect(
+            cluster, options=options, credentials=credentials
+        ) as client:
             namespace = cls(client, name, writer_options=writer_options)
             if create:
                 await namespace.ensure()
@@ -116,12 +123,14 @@ class Namespace(Closable):
         *,
         create: bool = False,
         options: ClientOptions | None = None,
+        credentials: str | Path | Credentials | None = None,
         writer_options: WriterOptions | None = None,
     ) -> Namespace:
         """Opens what `connect` opens, with its arguments and errors: `close` it."""
         return await cls.connect(
-            cluster, name, create=create, options=options, writer_options=writer_options
-        )
+            cluster, name, create=create, options=options, credentials=credentials,
+            writer_options=writer_options,
+        )  # fmt: skip
 
     def _description(self) -> str:
         return f"{self.name!r} {self.client._description()}"

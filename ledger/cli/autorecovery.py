@@ -62,12 +62,12 @@ class _Opened:
 def _opened(cluster: ClusterOption) -> AbstractAsyncContextManager[_Opened]:
     from contextlib import asynccontextmanager
 
-    from ledger.metastore import ClusterAddress, open_store
+    from ledger.metastore import ClusterAddress, open_metadata
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[_Opened]:
         address = ClusterAddress.parse(cluster.uri)
-        async with open_store(address) as store:
+        async with open_metadata(address, cluster.options) as store:
             yield _Opened(store, address.root)
 
     return opened()

@@ -31,11 +31,11 @@ async def export(file: Path | None = None, /, *, cluster: ClusterOption = _CLUST
     file
         File to write, which must not exist; standard output without it.
     """
-    from ledger.metastore import ClusterAddress, open_store
+    from ledger.metastore import ClusterAddress, open_metadata
     from ledger.metastore.backup import export_lines
 
     address = ClusterAddress.parse(cluster.uri)
-    async with open_store(address) as store:
+    async with open_metadata(address, cluster.options) as store:
         if file is None:
             async for line in export_lines(store, address.root):
                 sys.stdout.write(f"{line}\n")
@@ -68,13 +68,13 @@ async def import_(file: Path, /, *, cluster: ClusterOption = _CLUSTER) -> None:
     file
         What `metadata export` wrote.
     """
-    from ledger.metastore import ClusterAddress, open_store
+    from ledger.metastore import ClusterAddress, open_metadata
     from ledger.metastore.backup import decode_backup, import_backup
 
     with file.open(encoding="utf-8", errors="surrogateescape") as lines:
         backup = decode_backup(lines)
     address = ClusterAddress.parse(cluster.uri)
-    async with open_store(address, may_create=True) as store:
+    async with open_metadata(address, cluster.options, may_create=True) as store:
         count = await import_backup(store, address.root, backup)
     remark(f"imported {count} nodes from {file}")
 
@@ -85,10 +85,10 @@ async def restores(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = 
 
     Bookies keep ledgers in these ranges of ids that the metadata does not list.
     """
-    from ledger.metastore import open_store
+    from ledger.metastore import open_metadata
     from ledger.metastore.restores import RestoreLog
 
-    async with open_store(cluster.uri) as store:
+    async with open_metadata(cluster.uri, cluster.options) as store:
         found = await RestoreLog(store).read()
     rows = [
         {
@@ -122,10 +122,10 @@ async def release(
         Do it: the records in these ledgers are gone for good.
     """
     from ledger.errors import InvalidArgument
-    from ledger.metastore import open_store
+    from ledger.metastore import open_metadata
     from ledger.metastore.restores import RestoreLog
 
-    async with open_store(cluster.uri) as store:
+    async with open_metadata(cluster.uri, cluster.options) as store:
         log = RestoreLog(store)
         found = await log.read()
         if not 1 <= number <= len(found):

@@ -40,14 +40,6 @@ PositiveSeconds = Annotated[float, Parameter(validator=validators.Number(gt=0))]
 SecondsOrZero = Annotated[float, Parameter(validator=validators.Number(gte=0))]
 CLUSTER_VARIABLE = "LEDGERSTREAM_CLUSTER"
 CREDENTIALS_VARIABLE = "LEDGERSTREAM_CREDENTIALS"
-_WHO_VARIABLES = ("LEDGERSTREAM_USER", "LEDGERSTREAM_PASSWORD", "LEDGERSTREAM_TOKEN")
-_TLS_VARIABLES = {
-    f"LEDGERSTREAM_CLIENT_{name.upper()}": name
-    for name in (
-        "tls", "tls_ca_file", "tls_certificate_file", "tls_key_file", "tls_key_password_file",
-    )
-}  # fmt: skip
-"""Names of options of TLS; a bookie's own settings of TLS have variables without CLIENT."""
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 _EXIT_INTERRUPTED = 130
@@ -96,32 +88,19 @@ class ClusterOption:
     def options(self) -> ClientOptions:
         """The options of a client of the cluster, with the credentials of this process and what it
         says of TLS. Raises UsageError if they cannot be read."""
-        from ledger.credentials import Credentials, Secret
+        from ledger.credentials import environment_settings
         from ledger.options import ClientOptions
 
         environment = os.environ
-        tls: dict[str, Any] = {
-            option: environment[name]
-            for name, option in _TLS_VARIABLES.items()
-            if environment.get(name)
-        }
-        if file := self.credentials or environment.get(CREDENTIALS_VARIABLE):
-            return ClientOptions.from_file(file, **tls)
-        user, password, token = (environment.get(name, "") for name in _WHO_VARIABLES)
-        if user or password or token:
-            who = Credentials(
-                user=user,
-                password=Secret(password) if password else None,
-                token=Secret(token) if token else None,
-            )
-            return ClientOptions(credentials=who, **tls)
-        if self.cluster or environment.get(CLUSTER_VARIABLE):
-            return ClientOptions(**tls)
-        contexts = read_contexts()
-        name = environment.get(CONTEXT_VARIABLE) or contexts.current or ""
-        if file := contexts.credentials.get(name):
-            return ClientOptions.from_file(file, **tls)
-        return ClientOptions(**tls)
+        file = self.credentials or environment.get(CREDENTIALS_VARIABLE, "")
+        settings = environment_settings(environment, file)
+        is_said = file or "credentials" in settings
+        if not (is_said or self.cluster or environment.get(CLUSTER_VARIABLE)):
+            contexts = read_contexts()
+            name = environment.get(CONTEXT_VARIABLE) or contexts.current or ""
+            if file := contexts.credentials.get(name, ""):
+                settings = environment_settings(environment, file)
+        return ClientOptions(**settings)
 
     @property
     def uri(self) -> str:

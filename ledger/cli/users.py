@@ -55,12 +55,12 @@ async def create(
         Store what DIGEST-MD5 needs, too, for Apache's clients. It is as good as the password:
         a reader of the metadata can log in as this user.
     """
-    from ledger.metastore import open_store
+    from ledger.metastore import open_metadata
     from ledger.metastore.users import UserStore
 
     with usage():
         user = _with_password(name, password_file, digest_md5=digest_md5)
-    async with open_store(cluster.uri) as store:
+    async with open_metadata(cluster.uri, cluster.options) as store:
         await UserStore(store).create(user)
     output.report(_row(user), f"user {name} is created")
 
@@ -90,12 +90,12 @@ async def passwd(
     digest_md5
         As for `user create`; without it, what was stored for DIGEST-MD5 is removed.
     """
-    from ledger.metastore import open_store
+    from ledger.metastore import open_metadata
     from ledger.metastore.users import UserStore
 
     with usage():
         user = _with_password(name, password_file, digest_md5=digest_md5)
-    async with open_store(cluster.uri) as store:
+    async with open_metadata(cluster.uri, cluster.options) as store:
         await UserStore(store).change(user)
     output.report(
         {"user": name, "changed": time_of(user.changed_ms)}, f"user {name} has another password"
@@ -105,10 +105,10 @@ async def passwd(
 @app.command(name="list", help_epilogue=examples("ledgerstream user list --json"))
 async def list_users(*, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT) -> None:
     """List the users, and by which mechanisms each can authenticate."""
-    from ledger.metastore import open_store
+    from ledger.metastore import open_metadata
     from ledger.metastore.users import UserStore
 
-    async with open_store(cluster.uri) as store:
+    async with open_metadata(cluster.uri, cluster.options) as store:
         found = await UserStore(store).list()
     output.show_list([_row(user) for user in found], title="users", none="no users")
 
@@ -125,12 +125,12 @@ async def delete(
         A user.
     """
     from ledger.core.authentication.names import check_user_name
-    from ledger.metastore import open_store
+    from ledger.metastore import open_metadata
     from ledger.metastore.users import UserStore
 
     with usage():
         check_user_name(name)
-    async with open_store(cluster.uri) as store:
+    async with open_metadata(cluster.uri, cluster.options) as store:
         await UserStore(store).delete(name)
     output.report({"user": name, "deleted": True}, f"user {name} is deleted")
 

@@ -7,6 +7,7 @@ refusal, and never show a payload in an error.
 
 from __future__ import annotations
 
+import random
 import ssl
 from collections.abc import Callable
 from functools import partial
@@ -15,11 +16,13 @@ from typing import Protocol, TypeVar
 from ledger.connection.single_frames import receive_frame, send_frame
 from ledger.errors import (
     BookieUnavailable,
+    InvalidArgument,
     LedgerError,
     RemoteProtocolError,
     Status,
     Unauthorized,
 )
+from ledger.options import ClientOptions
 from ledger.runtime.network import Transport
 from ledger.runtime.tls import cause_of
 from ledger.wire import v2, v3
@@ -60,6 +63,28 @@ class AuthProvider(Protocol):
     def begin(self, bookie: str) -> AuthExchange:
         """Begins an exchange with `bookie`. Called once per connection."""
         ...
+
+
+AuthSource = Callable[[], AuthProvider | None]
+"""Returns who the client is, for one connection; None: it does not authenticate."""
+
+
+def auth_source(
+    auth: AuthProvider | None, options: ClientOptions, rng: random.Random
+) -> AuthSource:
+    """Returns who the client is: what its caller provides, or what its options say.
+
+    `rng` draws nonces: in production a `random.SystemRandom`. Raises InvalidArgument if both are
+    given, or if a file of credentials cannot be used.
+    """
+    if options.credentials is None and not options.credentials_file:
+        return lambda: auth
+    if auth is not None:
+        raise InvalidArgument("give auth=, or credentials in the options, not both")
+    # Most clients have no use for the mechanisms, and a start should not wait for them.
+    from ledger.connection.mechanisms import OwnCredentials
+
+    return OwnCredentials(options, rng)
 
 
 async def authenticate(

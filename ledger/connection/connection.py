@@ -15,9 +15,8 @@ from dataclasses import dataclass
 
 import trio
 
-from ledger.connection.authentication import authenticate
+from ledger.connection.authentication import AuthSource, authenticate
 from ledger.connection.encryption import ClientTls
-from ledger.connection.mechanisms import AuthSource
 from ledger.connection.pending_calls import OnAnswer, PendingCalls
 from ledger.connection.responses import AckSink, ResponseReader
 from ledger.errors import (

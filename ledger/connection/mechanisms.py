@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
 from functools import lru_cache
 
-from ledger.connection.authentication import AuthExchange, AuthProvider
 from ledger.core.authentication.bearer import bearer_message
 from ledger.core.authentication.digest_md5 import DigestMd5Client
 from ledger.core.authentication.names import DIGEST_MD5, NOT_IN_CLEAR, PLUGINS, TOKEN
@@ -25,27 +23,11 @@ _log = logging.getLogger(__name__)
 
 _NONCE_BITS = 144
 
-AuthSource = Callable[[], AuthProvider | None]
-"""Returns who the client is, for one connection; None: it does not authenticate."""
 
-
-def auth_source(
-    auth: AuthProvider | None, options: ClientOptions, rng: random.Random
-) -> AuthSource:
-    """Returns who the client is: what its caller provides, or what its options say.
-
-    `rng` draws nonces: in production a `random.SystemRandom`. Raises InvalidArgument if both are
-    given, or if credentials cannot be used, or must not be sent in clear.
-    """
-    if options.credentials is None and not options.credentials_file:
-        return lambda: auth
-    if auth is not None:
-        raise InvalidArgument("give auth=, or credentials in the options, not both")
-    return _OwnCredentials(options, rng)
-
-
-class _OwnCredentials:
-    """The credentials in the options of one client."""
+class OwnCredentials:
+    """The credentials in the options of one client: an `AuthSource`. `rng` draws nonces: in
+    production a `random.SystemRandom`. Raises InvalidArgument for a file that cannot be used, and
+    for credentials that must not be sent in clear."""
 
     def __init__(self, options: ClientOptions, rng: random.Random) -> None:
         self._file = options.credentials_file
@@ -55,7 +37,7 @@ class _OwnCredentials:
         self._check_clear(credentials)
         self._provider = CredentialsProvider(credentials, rng)
 
-    def __call__(self) -> AuthProvider:
+    def __call__(self) -> CredentialsProvider:
         if self._file:
             try:
                 credentials = read_credentials(self._file)
@@ -94,7 +76,7 @@ class CredentialsProvider:
         """The plugin of the bookies that knows this mechanism."""
         return PLUGINS[self._mechanism]
 
-    def begin(self, bookie: str) -> AuthExchange:
+    def begin(self, bookie: str) -> _TokenExchange | _ScramExchange | _DigestMd5Exchange:
         """Begins an exchange; every bookie is met with the same credentials."""
         if self._mechanism == TOKEN:
             assert self.credentials.token is not None

@@ -19,6 +19,7 @@ from functools import partial
 
 import trio
 
+from ledger.connection.authentication import AuthSource
 from ledger.connection.connection import (
     BookieConnection,
     ConnectionStatistics,
@@ -27,7 +28,6 @@ from ledger.connection.connection import (
     version_for,
 )
 from ledger.connection.encryption import ClientTls
-from ledger.connection.mechanisms import AuthSource
 from ledger.connection.pending_calls import OnAnswer
 from ledger.errors import (
     BookieUnavailable,

@@ -39,6 +39,7 @@ from ledger.metastore.address import ClusterAddress
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.zookeeper.access import ZooKeeperAccess
 from ledger.metastore.zookeeper_access import load_access
+from ledger.options import ClientOptions
 
 if TYPE_CHECKING:
     from ledger.runtime.certificates import TlsContext
@@ -48,8 +49,26 @@ __all__ = [
     "MetadataStore",
     "bind_to_cluster",
     "ledgers_root",
+    "open_metadata",
     "open_store",
 ]
+
+
+@asynccontextmanager
+async def open_metadata(
+    cluster: str | ClusterAddress, options: ClientOptions, *, may_create: bool = False
+) -> AsyncIterator[MetadataStore]:
+    """The store of a cluster as a client with these options opens it: encrypted if they say so,
+    and as the user whom they or the environment name. `may_create` and errors are those of
+    `open_store`; also InvalidArgument for files that cannot be used."""
+    tls = None
+    if options.metadata_tls:
+        from ledger.runtime.certificates import client_tls
+
+        tls = client_tls(options)
+    access = load_access(options.zookeeper_acl, options.zookeeper_credentials_file, os.environ)
+    async with open_store(cluster, may_create=may_create, tls=tls, access=access) as store:
+        yield store
 
 
 @asynccontextmanager

@@ -6,8 +6,10 @@ Generated from stream/namespace.py by `make faces`. Not to be edited.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from pathlib import Path
 from typing import Unpack, overload
 
+from ledger.credentials import Credentials
 from ledger.options import ClientOptions
 from ledger.runtime.opening import Opened, opening
 from stream.aio.backward import BackwardBatches
@@ -79,18 +81,26 @@ class Namespace(Opened):
         *,
         create: bool = False,
         options: ClientOptions | None = None,
+        credentials: str | Path | Credentials | None = None,
         writer_options: WriterOptions | None = None,
     ) -> AsyncIterator[Namespace]:
         """Connects to a namespace of the cluster at this URI, e.g. "sqlite:///var/lib/cluster.db".
 
-        With `create` the namespace is created if it does not exist; a cluster never is. Raises
-        NoSuchCluster, InvalidArgument for an unusable address or name, MetadataUnavailable.
+        With `create` the namespace is created if it does not exist; a cluster never is.
+        `credentials`, a file ("admin.toml") or `Credentials`, are for a cluster that authenticates
+        clients (`LedgerClient.connect`). Raises NoSuchCluster, InvalidArgument for an unusable
+        address, name or file, MetadataUnavailable.
         """
         async with (
             open_bridge() as bridge,
             bridge.hold(
                 lambda: TrioNamespace.connect(
-                    cluster, name, create=create, options=options, writer_options=writer_options
+                    cluster,
+                    name,
+                    create=create,
+                    options=options,
+                    credentials=credentials,
+                    writer_options=writer_options,
                 )
             ) as inner,
         ):
@@ -104,11 +114,17 @@ class Namespace(Opened):
         *,
         create: bool = False,
         options: ClientOptions | None = None,
+        credentials: str | Path | Credentials | None = None,
         writer_options: WriterOptions | None = None,
     ) -> Namespace:
         """Opens what `connect` opens, with its arguments and errors: `close` it."""
         return await cls.connect(
-            cluster, name, create=create, options=options, writer_options=writer_options
+            cluster,
+            name,
+            create=create,
+            options=options,
+            credentials=credentials,
+            writer_options=writer_options,
         ).open()
 
     async def ensure(self, **settings: Unpack[NamespaceSettings]) -> bool:

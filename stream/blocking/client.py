@@ -6,8 +6,10 @@ Generated from stream/aio by `make faces`. Not to be edited.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from ledger.client import LedgerClient as TrioLedgerClient
+from ledger.credentials import Credentials
 from ledger.options import ClientOptions
 from stream.blocking.bridge import Bridge, open_bridge
 from stream.blocking.opening import Opened, opening
@@ -25,23 +27,37 @@ class LedgerClient(Opened):
     @classmethod
     @opening
     def connect(
-        cls, cluster: str, *, options: ClientOptions | None = None
+        cls,
+        cluster: str,
+        *,
+        options: ClientOptions | None = None,
+        credentials: str | Path | Credentials | None = None,
     ) -> Iterator[LedgerClient]:
         """A client of the cluster at this URI, e.g. "sqlite:///var/lib/cluster.db".
 
-        Creates nothing. Raises NoSuchCluster if there is no cluster, InvalidArgument for an address
-        that no driver can serve, MetadataUnavailable.
+        `credentials`, a file ("admin.toml") or `Credentials`, are for a cluster that authenticates
+        clients (`ledger.LedgerClient.connect`). Creates nothing. Raises NoSuchCluster if there is
+        no cluster, InvalidArgument for an address that no driver can serve or a file that cannot be
+        used, MetadataUnavailable.
         """
         with (
             open_bridge() as bridge,
-            bridge.hold(lambda: TrioLedgerClient.connect(cluster, options=options)) as inner,
+            bridge.hold(
+                lambda: TrioLedgerClient.connect(cluster, options=options, credentials=credentials)
+            ) as inner,
         ):
             yield cls._of(bridge, inner)
 
     @classmethod
-    def open(cls, cluster: str, *, options: ClientOptions | None = None) -> LedgerClient:
+    def open(
+        cls,
+        cluster: str,
+        *,
+        options: ClientOptions | None = None,
+        credentials: str | Path | Credentials | None = None,
+    ) -> LedgerClient:
         """Opens what `connect` opens, with its arguments and errors: `close` it."""
-        return cls.connect(cluster, options=options).open()
+        return cls.connect(cluster, options=options, credentials=credentials).open()
 
     def close(self) -> None:
         """Closes a client that was opened without a block. Idempotent."""

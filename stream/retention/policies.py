@@ -14,7 +14,6 @@ from typing import Any, TypedDict, Unpack, cast
 
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, MetadataConflict, MetadataCorrupt
-from ledger.metastore.permissions import Permissions
 from ledger.units import duration_text, parse_size_bytes, size_text
 from stream.core.arguments import Duration, Size, to_duration_ms
 from stream.core.metadata.namespaces import NamespaceMetadata
@@ -98,6 +97,8 @@ async def delete_namespace(client: LedgerClient, name: str, *, purge: bool = Fal
                 continue
     await store.delete_namespace(name)
     with suppress(MetadataCorrupt):  # a damaged table grants nothing to a later namespace
+        from ledger.metastore.permissions import Permissions  # deletions are rare
+
         await Permissions(client.store).forget_namespace(name)
 
 

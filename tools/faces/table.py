@@ -107,7 +107,8 @@ async with (
     open_bridge() as bridge,
     bridge.hold(
         lambda: TrioNamespace.connect(
-            cluster, name, create=create, options=options, writer_options=writer_options
+            cluster, name, create=create, options=options, credentials=credentials,
+            writer_options=writer_options,
         )
     ) as inner,
 ):

@@ -19,8 +19,8 @@ from bookie.storage.options import StorageOptions
 from bookie.testing.network import SimNetwork
 from bookie.testing.scheduler import Simulation, run_simulated
 from bookie.testing.transport import SimTransport
+from ledger.connection.authentication import AuthSource
 from ledger.connection.connection import BookieConnection
-from ledger.connection.mechanisms import AuthSource
 from ledger.errors import Status
 from ledger.wire import v2
 from ledger.wire.messages import AddRequest, Buffer, Request, RequestBody, ResponseBody

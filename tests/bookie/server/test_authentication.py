@@ -14,8 +14,8 @@ import trio
 
 from bookie.server.auth_session import MESSAGES_MAX
 from bookie.server.connection import Connection
+from ledger.connection.authentication import AuthSource, auth_source
 from ledger.connection.connection import BookieConnection
-from ledger.connection.mechanisms import AuthSource, auth_source
 from ledger.core.authentication.digest_md5 import DigestMd5Client, user_secret
 from ledger.core.authentication.names import DIGEST_MD5, SCRAM_SHA_256, SCRAM_SHA_512
 from ledger.core.authentication.scram import ScramClient, salted_password, verifier_of

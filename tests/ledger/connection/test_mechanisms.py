@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ledger.connection.mechanisms import CredentialsProvider, auth_source
+from ledger.connection.authentication import auth_source
+from ledger.connection.mechanisms import CredentialsProvider
 from ledger.core.authentication.names import SCRAM_SHA_256
 from ledger.core.authentication.scram import ScramServer, verifier_of
 from ledger.credentials import Credentials, Secret
@@ -40,7 +41,7 @@ def test_there_is_one_identity(tmp_path: Path) -> None:
         auth_source(Friend(), ClientOptions(credentials=PASSWORD), rng())
     with pytest.raises(InvalidArgument, match="give credentials or credentials_file, not both"):
         ClientOptions(credentials=PASSWORD, credentials_file="x")
-    with pytest.raises(InvalidArgument, match=r"none cannot be read: No such file"):
+    with pytest.raises(InvalidArgument, match="none cannot be read"):
         auth_source(None, ClientOptions(credentials_file=str(tmp_path / "none")), rng())
 
 
