@@ -12,8 +12,10 @@ import random
 import trio
 
 from ledger.connection.pool import BookiePool
+from ledger.connection.refusals import unauthorized
 from ledger.core.entry import Digest, DigestType, master_key
 from ledger.core.metadata import LedgerMetadata
+from ledger.core.permissions import Role
 from ledger.core.placement.policies import DEFAULT_PLACEMENT, placement_or_default
 from ledger.core.recovery import RecoveryCore
 from ledger.core.recovery_events import (
@@ -113,7 +115,10 @@ class LedgerRecovery:
         self._quorums = metadata.write_quorum, metadata.ack_quorum
         self._placement = placement_or_default(metadata.custom)
         core = RecoveryCore(metadata, digest, salt=self._rng.getrandbits(64))
-        closed = await drive(core, self._perform)
+        try:
+            closed = await drive(core, self._perform)
+        except Unauthorized as error:
+            raise unauthorized(self._pool, metadata, Role.WRITE, error) from None
         if core.set_aside:
             _log.warning(
                 "claims set aside ledger=%d last_entry=%d last_add_confirmed_claimed=%s",
@@ -228,4 +233,8 @@ def _event_of(
         body = None if response.body is None else bytes(response.body)
         return Answered(action, response.status, body)
     # The response to another kind of request proves nothing.
-    return NoAnswer(action, f"answered with {type(response).__name__} {response.status.name}")
+    return NoAnswer(
+        action,
+        f"answered with {type(response).__name__} {response.status.name}",
+        is_unauthorized=response.status is Status.UNAUTHORIZED,
+    )

@@ -6,5 +6,6 @@
 - `mechanisms`: SCRAM, DIGEST-MD5 and tokens, from the credentials in the options.
 - `pending_calls`: requests that wait for their responses.
 - `pool`: all connections of a client, with back-off after failures.
+- `refusals`: why bookies refuse a client, and the cure.
 - `responses`: dispatches what a connection receives.
 """

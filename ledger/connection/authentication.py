@@ -95,7 +95,8 @@ async def authenticate(
     Raises Unauthorized if it refuses the client; RemoteProtocolError, BookieUnavailable, OSError.
     The caller bounds the time.
     """
-    wire = _Wire(transport, bookie, version, provider.plugin)
+    user = getattr(provider, "user", "")
+    wire = _Wire(transport, bookie, version, provider.plugin, user)
     exchange = wire.call_provider(partial(provider.begin, bookie))
     payload = wire.call_provider(exchange.first_payload)
     for _ in range(_ROUNDS_MAX):
@@ -112,19 +113,24 @@ async def authenticate(
 class _Wire:
     """Sends and receives the AUTH messages of one connection."""
 
-    def __init__(self, transport: Transport, bookie: str, version: int, plugin: str) -> None:
+    def __init__(
+        self, transport: Transport, bookie: str, version: int, plugin: str, user: str
+    ) -> None:
         self._transport = transport
         self._bookie = bookie
         self._version = version
         self._plugin = plugin
+        self._user = user
         self._buffer = ReceiveBuffer()
         self._rounds = 0
         self._is_tls_error_due = True
 
     def refused(self, why: str) -> LedgerError:
+        user = f"user {self._user!r}" if self._user else "us"
         return Unauthorized(
-            f"bookie {self._bookie} refused to authenticate us by plugin {self._plugin!r}: {why}. "
-            "Cure: the plugin and the credentials it is configured with"
+            f"bookie {self._bookie} refused to authenticate {user} by plugin {self._plugin!r}: "
+            f"{why}. Cure: the credentials, if the user's password or token is another one; else "
+            "the plugin, which the bookie must have"
         )
 
     def call_provider(self, step: Callable[[], Result]) -> Result:

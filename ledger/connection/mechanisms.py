@@ -72,6 +72,11 @@ class CredentialsProvider:
         return salted_password(self._mechanism, self._password, salt, iterations)
 
     @property
+    def user(self) -> str:
+        """The user, for errors; "" of a token."""
+        return self.credentials.user
+
+    @property
     def plugin(self) -> str:
         """The plugin of the bookies that knows this mechanism."""
         return PLUGINS[self._mechanism]

@@ -123,6 +123,20 @@ class BookiePool:
             auth=self._auth, tls=self._tls, is_ours=self._is_ours,
         )  # fmt: skip
 
+    @property
+    def user(self) -> str:
+        """The user that the client authenticates as, "?" if only the bookies know its name, "" if
+        it does not."""
+        provider = None if self._auth is None else self._auth()
+        if provider is None:
+            return "?" if self._options.tls_certificate_file else ""
+        return getattr(provider, "user", "") or "?"
+
+    def is_refused_by(self, bookies: Iterable[str]) -> bool:
+        """Whether one of these bookies refused this client's identity when it last connected."""
+        failures = (self._failures.get(bookie) for bookie in bookies)
+        return any(each is not None and each.error is Unauthorized for each in failures)
+
     def start(self, nursery: trio.Nursery) -> None:
         """Connections live in `nursery` from now on."""
         self._nursery = nursery

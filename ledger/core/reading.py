@@ -22,6 +22,7 @@ from ledger.errors import (
     NoSuchEntry,
     NoSuchLedger,
     NotEnoughBookies,
+    Unauthorized,
 )
 
 Buffer = bytes | bytearray | memoryview
@@ -236,10 +237,12 @@ class LacRead:
 
     @property
     def result(self) -> int:
-        """The greatest claim. Raises NotEnoughBookies if too few answered."""
+        """The greatest claim. Raises NotEnoughBookies if too few answered, or Unauthorized if some
+        of the others refused this client."""
         if self._is_covered:
             return self.claims[0]
-        raise NotEnoughBookies(
+        is_refused = any(isinstance(error, Unauthorized) for error in self._errors.values())
+        raise (Unauthorized if is_refused else NotEnoughBookies)(
             f"ledger {self._metadata.ledger_id}: the last add confirmed is not known: of every "
             f"{self._metadata.write_quorum} consecutive bookies fewer than "
             f"{self._metadata.ack_quorum} may be silent; {self.history()}"

@@ -18,8 +18,10 @@ from typing import Any
 import trio
 
 from ledger.connection.pool import BookiePool
+from ledger.connection.refusals import unauthorized
 from ledger.core.entry import Digest, Entry
 from ledger.core.metadata import LedgerMetadata
+from ledger.core.permissions import Role
 from ledger.core.reading import (
     Failed,
     LacRead,
@@ -39,6 +41,7 @@ from ledger.errors import (
     RemoteProtocolError,
     RetryableError,
     Status,
+    Unauthorized,
     error_of_status,
 )
 from ledger.metastore.bookies import BookieRegistry
@@ -173,7 +176,7 @@ class LastConfirmed:
     async def read(self) -> int:
         """Asks the bookies for the last add confirmed and returns what is known then.
 
-        Raises NotEnoughBookies if too few of them answer.
+        Raises NotEnoughBookies if too few of them answer, Unauthorized if they refuse.
         """
         while not self.is_final:
             await self._fetch.refresh()
@@ -187,6 +190,8 @@ class LastConfirmed:
                 if not self.is_final and not is_moved:
                     raise
                 continue
+            except Unauthorized as error:
+                raise unauthorized(self._pool, metadata, Role.READ, error) from None
             await self._note_claims(question.claims)
             await self._look_behind_writer()
             break

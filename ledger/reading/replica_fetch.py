@@ -14,8 +14,10 @@ from dataclasses import dataclass
 import trio
 
 from ledger.connection.pool import BookiePool
+from ledger.connection.refusals import unauthorized
 from ledger.core.entry import Digest, Entry
 from ledger.core.metadata import LedgerMetadata
+from ledger.core.permissions import Role
 from ledger.core.reading import (
     Failed,
     HedgeDelayElapsed,
@@ -34,6 +36,7 @@ from ledger.errors import (
     RemoteProtocolError,
     RetryableError,
     Status,
+    Unauthorized,
     error_of_status,
 )
 from ledger.metastore.ledgers import LedgerStore
@@ -147,6 +150,8 @@ class ReplicaFetch:
             try:
                 return await self._fetch_once(first, last)
             except LedgerError as error:
+                if isinstance(error, Unauthorized):
+                    raise unauthorized(self._pool, self.metadata, Role.READ, error) from None
                 if tries == _TRIES_MAX:
                     raise
                 await self.refresh()

@@ -19,9 +19,11 @@ from contextlib import suppress
 import trio
 
 from ledger.connection.pool import BookiePool, BookieSpace, ask_space
+from ledger.connection.refusals import unauthorized
 from ledger.core.entry import Digest, DigestType, master_key
 from ledger.core.ledger_claims import CLAIM_TRIES_MAX, LedgerClaim, next_beyond
 from ledger.core.metadata import OWN_KEY_BYTES, OWN_KEY_TAG, Fragment, LedgerMetadata
+from ledger.core.permissions import Role
 from ledger.core.placement.policies import PLACEMENT_TAG, PlacementPolicy
 from ledger.core.placement.topology import Location
 from ledger.errors import (
@@ -31,7 +33,6 @@ from ledger.errors import (
     NotEnoughBookies,
     RetryableError,
     Status,
-    Unauthorized,
 )
 from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.ledgers import LedgerStore
@@ -133,7 +134,7 @@ class LedgerCreator:
             taken += 1
             beyond = next_beyond(ledger_id, taken)
             await self._discard(ledger_id)
-            await self._check_taken(ledger_id, refused_by, taken)
+            await self._check_taken(metadata, refused_by, taken)
         raise LedgerExists(f"{_TRIES_MAX} ledger ids in a row were taken already")
 
     def _new_key(self, ledger_id: int) -> tuple[bytes, bytes]:
@@ -142,23 +143,25 @@ class LedgerCreator:
             return self._ledgers.keys.new_key(ledger_id)
         return b"1", self._rng.randbytes(OWN_KEY_BYTES)
 
-    async def _check_taken(self, ledger_id: int, bookie: str, tries: int) -> None:
+    async def _check_taken(self, metadata: LedgerMetadata, bookie: str, tries: int) -> None:
         """Returns if another id may be tried after a bookie refused the claim of this one.
 
         Raises Unauthorized if the bookie refuses this client, and not this key for this id;
         LedgerExists after too many tries.
         """
+        ledger_id = metadata.ledger_id
         status: Status | None = None
         with suppress(RetryableError):
             request = ReadRequest(ledger_id, 0)
             status = (await self._pool.call(bookie, request, timeout_s=CLAIM_S_MAX)).status
         is_known = status is not Status.NO_SUCH_LEDGER
         if status is Status.UNAUTHORIZED or (not is_known and tries >= REFUSALS_MAX):
-            raise Unauthorized(
+            said = (
                 f"bookie {bookie} refuses the keys of new ledgers ({tries} in a row), and does not "
-                "have their ids under other keys. Cure: give this client the cluster_secret_file "
-                "of the bookies, or the right to write"
+                "have their ids under other keys: this client lacks the cluster_secret_file of the "
+                "bookies, or the right to write"
             )
+            raise unauthorized(self._pool, metadata, Role.WRITE, said)
         _log.warning(
             "id of a new ledger is taken under a foreign key ledger=%d bookie=%s in_a_row=%d: "
             "another one is tried. Cure: see docs/operations.md, keys of ledgers",

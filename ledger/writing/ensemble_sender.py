@@ -13,16 +13,17 @@ from dataclasses import dataclass
 import trio
 
 from ledger.connection.connection import BookieConnection
+from ledger.connection.refusals import unauthorized
 from ledger.core.append import AppendCore
 from ledger.core.entry import Digest, DigestType, master_key
 from ledger.core.metadata import LedgerMetadata
+from ledger.core.permissions import Role
 from ledger.errors import (
     InvalidArgument,
     LedgerError,
     LedgerFenced,
     OperationTimeout,
     Status,
-    Unauthorized,
     error_of_status,
 )
 from ledger.wire import v2
@@ -246,12 +247,8 @@ class EnsembleSender:
                 )
             )
         elif status is Status.UNAUTHORIZED and not self._is_key_foreign_at(bookie):
-            self.fail(
-                Unauthorized(
-                    f"{what}: wrong password, or the bookie requires authentication (auth), or"
-                    " the user may not write there (ledgerstream permission explain)"
-                )
-            )
+            said = f"{what}: the key of the ledger is another one, or this client may not write"
+            self.fail(unauthorized(self._loop.pool, self.metadata, Role.WRITE, said))
         elif status is Status.TOO_MANY_REQUESTS and self._retry_later(bookie, entry_id):
             return
         elif (index := self._index_of(bookie)) is not None:

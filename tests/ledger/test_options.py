@@ -41,11 +41,10 @@ def test_credentials_may_be_given_as_such(file: str) -> None:
     assert PASSWORD not in repr(options)
 
 
-@pytest.mark.parametrize("already", ["credentials", "credentials_file"])
-def test_credentials_are_given_once(file: str, already: str) -> None:
-    options = ClientOptions(**{already: ANN if already == "credentials" else file})
-    with pytest.raises(InvalidArgument, match="not both"):
-        options.completed(file, {})
+def test_credentials_are_given_once(file: str) -> None:
+    for options in (ClientOptions(credentials=ANN), ClientOptions(credentials_file=file)):
+        with pytest.raises(InvalidArgument, match="not both"):
+            options.completed(file, {})
 
 
 def test_the_environment_counts_where_nothing_else_says_it(file: str) -> None:

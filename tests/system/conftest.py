@@ -47,6 +47,21 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClust
     cluster.stop()
 
 
+@pytest.fixture(scope="package")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    """Four bookies that encrypt, authenticate and permit, for tests that stop no process."""
+    directory = tmp_path_factory.mktemp("secure") / "cluster"
+    # As talkative as it can be, for the test of what it says.
+    variables = {
+        "LEDGERSTREAM_LOG_LEVEL": "debug",
+        "LEDGERSTREAM_AUDIT_FILE": str(directory.parent / "audit.log"),
+    }
+    cluster = StandaloneCluster(directory, 4, ("--secure",), variables)
+    cluster.start()
+    yield cluster
+    cluster.stop()
+
+
 @pytest.fixture
 def cluster(start_cluster: StartCluster) -> StandaloneCluster:
     """A cluster of three bookies that serve."""

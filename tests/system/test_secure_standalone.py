@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import ssl
 import tomllib
-from collections.abc import Iterator
 from http.client import HTTPSConnection
 from pathlib import Path
 
@@ -15,20 +14,6 @@ from tests.system.cluster import StandaloneCluster, wait_for
 from tests.system.shown_secrets import SecretSearch
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture(scope="module")
-def secure(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    directory = tmp_path_factory.mktemp("secure") / "cluster"
-    # As talkative as it can be, for the test of what it says.
-    variables = {
-        "LEDGERSTREAM_LOG_LEVEL": "debug",
-        "LEDGERSTREAM_AUDIT_FILE": str(directory.parent / "audit.log"),
-    }
-    cluster = StandaloneCluster(directory, 4, ("--secure",), variables)
-    cluster.start()
-    yield cluster
-    cluster.stop()
 
 
 def admin_of(cluster: StandaloneCluster) -> tuple[str, str]:

@@ -90,7 +90,7 @@ async def test_a_writer_that_loses_its_right_fails_at_once(wire_version: int) ->
             with suppress(Unauthorized):
                 while True:
                     await writer.append(b"y")
-        assert "permission explain" in str(writer.error)
+        assert "the role ledger" in str(writer.error)
         assert writer.statistics().ensemble_changes == 0
 
 
