@@ -204,7 +204,8 @@ def read_private(file: str | Path, what: str = "secret") -> bytes:
     """Returns the content of a file that only its owner can read or change.
 
     The rule is PostgreSQL's for private keys: if root owns the file and this process is another
-    user's, its group may read it, too.
+    user's, its group may read it, too. That others may execute it is allowed, which lets them do
+    nothing: Spark marks all files so that it distributes.
 
     Args:
         file: its path.
@@ -221,7 +222,7 @@ def read_private(file: str | Path, what: str = "secret") -> bytes:
                 raise InvalidArgument(f"{path} is not a file. Cure: name the file with the {what}")
             allowed = 0o640 if status.st_uid == 0 and os.geteuid() != 0 else 0o600
             mode = stat.S_IMODE(status.st_mode)
-            if mode & 0o077 & ~allowed:
+            if mode & 0o066 & ~allowed:
                 raise InvalidArgument(
                     f"{path} has mode {mode:04o}: others can read or change the {what} in it. "
                     f"Cure: chmod {allowed:o} {path}, and change the {what}"

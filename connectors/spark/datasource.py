@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from connectors.spark.core.cluster_access import ClusterAccess
 from connectors.spark.error_messages import errors_without_traceback
 from connectors.spark.options.options import ReadOptions, Selection, WriteOptions
 from connectors.spark.schema import read_schema
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from connectors.spark.sink.sink import LedgerstreamStreamWriter, LedgerstreamWriter
     from connectors.spark.source.batch_reader import LedgerstreamReader
 
-_known_targets: set[tuple[str, str]] = set()
+_known_targets: set[tuple[ClusterAccess, str]] = set()
 """Targets of streaming writes that exist: Spark asks again for every micro-batch."""
 _KNOWN_TARGETS_MAX = 1000
 
@@ -124,7 +125,11 @@ def _check_here() -> None:
 
 
 def _check_exist(
-    cluster: str, selection: Selection, *, may_be_none: bool = True, may_be_gone: bool = False
+    cluster: ClusterAccess,
+    selection: Selection,
+    *,
+    may_be_none: bool = True,
+    may_be_gone: bool = False,
 ) -> None:
     from connectors.spark.existence import check_exist
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 import trio
 
 from connectors.spark.client.client_cache import cached_cluster
+from connectors.spark.core.cluster_access import ClusterAccess
 from connectors.spark.options.options import Selection
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, MetadataUnavailable, NoSuchCluster
@@ -26,7 +27,11 @@ _SHOWN_MAX = 5
 
 
 def check_exist(
-    cluster: str, selection: Selection, *, may_be_none: bool = True, may_be_gone: bool = False
+    cluster: ClusterAccess | str,
+    selection: Selection,
+    *,
+    may_be_none: bool = True,
+    may_be_gone: bool = False,
 ) -> None:
     """Checks that the selected streams exist.
 

@@ -15,18 +15,31 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from connectors.spark.options.options import (
-    CLUSTER_VARIABLE,
     TASKS_VARIABLE,
     TERMINAL_VARIABLE,
     ZONE_VARIABLE,
 )
+from connectors.spark.options.security import CLUSTER_VARIABLE
 from connectors.spark.options.values import time_zone
 from connectors.spark.version import check_pyarrow, check_pyspark, check_version, is_remote
+from ledger.credentials import CREDENTIALS_VARIABLE, TLS_VARIABLES
 from ledger.errors import InvalidArgument
+from ledger.metastore.cluster_secret import SECRET_FILE_VARIABLE
+from ledger.metastore.zookeeper_access import ACL_VARIABLE
+from ledger.metastore.zookeeper_access import (
+    CREDENTIALS_VARIABLE as ZOOKEEPER_CREDENTIALS_VARIABLE,
+)
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+_FILE_VARIABLES = (
+    CREDENTIALS_VARIABLE, *TLS_VARIABLES, SECRET_FILE_VARIABLE, ZOOKEEPER_CREDENTIALS_VARIABLE,
+    ACL_VARIABLE,
+)  # fmt: skip
+"""Variables that name files, which must be on every machine, or say how they are used. Those with
+secrets are not passed on: Spark would keep them in its plans."""
 
 
 def register(spark: SparkSession) -> None:
@@ -49,6 +62,10 @@ def register(spark: SparkSession) -> None:
         if CLUSTER_VARIABLE in os.environ:
             # Spark's processes have the environment as it was when the session was created.
             context.environment[CLUSTER_VARIABLE] = os.environ[CLUSTER_VARIABLE]
+        for name in _FILE_VARIABLES:
+            # Executors may have been given another path of their own.
+            if name in os.environ and not context.getConf().contains(f"spark.executorEnv.{name}"):
+                context.environment[name] = os.environ[name]
         context.environment[TERMINAL_VARIABLE] = "1" if sys.stderr.isatty() else ""
         if _set_environment(spark, LedgerstreamDataSource.name()):
             return

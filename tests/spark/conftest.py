@@ -70,6 +70,33 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneClus
 
 
 @pytest.fixture(scope="package")
+def secure_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    """Bookies that encrypt, authenticate and permit; the credentials of the admin and others are in
+    its folder `security`."""
+    skip_without_spark()
+    directory = tmp_path_factory.mktemp("spark-secure") / "cluster"
+    cluster = StandaloneCluster(directory, None, ("--secure",))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture(scope="package")
+def admin(secure_cluster: StandaloneCluster) -> Path:
+    """The credentials of the admin of the secure cluster."""
+    return secure_cluster.directory / "security" / "admin.toml"
+
+
+@pytest.fixture(scope="package")
+def secure_streams(secure_cluster: StandaloneCluster, admin: Path) -> Iterator[Streams]:
+    """Streams of the secure cluster, for its admin."""
+    with connected(secure_cluster.uri, admin) as streams:
+        yield streams
+
+
+@pytest.fixture(scope="package")
 def streams(cluster: StandaloneCluster) -> Iterator[Streams]:
     """Streams of the cluster, for ordinary clients: `streams.written([b"one", b"two"])`."""
     with connected(cluster.uri) as streams:

@@ -1,6 +1,7 @@
 """A client of Spark Connect that copies a stream twice, by a batch and by a streaming query.
 
-`python -m tests.spark.connect_client CLUSTER SOURCE TARGET TARGET CHECKPOINT DIRECTORY`.
+`python -m tests.spark.connect_client CLUSTER CREDENTIALS SOURCE TARGET TARGET CHECKPOINT
+DIRECTORY`.
 """
 
 from __future__ import annotations
@@ -13,7 +14,13 @@ from tests.spark.session import quiet_log, settings, spark_home
 
 
 def main(
-    cluster: str, source: str, by_batch: str, by_stream: str, checkpoint: str, directory: str
+    cluster: str,
+    credentials: str,
+    source: str,
+    by_batch: str,
+    by_stream: str,
+    checkpoint: str,
+    directory: str,
 ) -> None:
     Path(directory).mkdir(parents=True)
     quiet_log(Path(directory))
@@ -29,19 +36,19 @@ def main(
     print(f"{type(spark).__name__} of {type(spark).__module__}")
     try:
         register(spark)
-        read = {"cluster": cluster, "stream": source}
-        rows = spark.read.format("ledgerstream").options(**read).load()
+        access = {"cluster": cluster, "credentialsFile": credentials}
+        rows = spark.read.format("ledgerstream").options(**access, stream=source).load()
         print(rows.count(), "rows")
         written = rows.select("value").write.format("ledgerstream").mode("append")
-        written.options(cluster=cluster, stream=by_batch).save()
+        written.options(**access, stream=by_batch).save()
 
-        moving = spark.readStream.format("ledgerstream").options(**read)
+        moving = spark.readStream.format("ledgerstream").options(**access, stream=source)
         moving = moving.option("startingPosition", "earliest")
         query = (
             moving.load()
             .select("value")
             .writeStream.format("ledgerstream")
-            .options(cluster=cluster, stream=by_stream, checkpointLocation=checkpoint)
+            .options(**access, stream=by_stream, checkpointLocation=checkpoint)
             .trigger(availableNow=True)
             .start()
         )

@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from stream.blocking import EARLIEST, Janitor, LedgerClient, Namespace, Position, StreamWriter
 from stream.blocking import create_namespace as create_namespace
@@ -125,7 +126,7 @@ def local(name: str) -> str:
 
 
 @contextmanager
-def connected(cluster: str) -> Iterator[Streams]:
+def connected(cluster: str, credentials: Path | None = None) -> Iterator[Streams]:
     """The streams of the cluster at this URI."""
-    with LedgerClient.connect(cluster) as client:
+    with LedgerClient.connect(cluster, credentials=credentials) as client:
         yield Streams(client, cluster)

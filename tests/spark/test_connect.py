@@ -1,7 +1,7 @@
 """Spark Connect: a client that speaks gRPC to a server has the same format, source and sink.
 
 The server runs Python on its own machine: registering sends the class there by name, so that this
-package must be installed there, too.
+package must be installed there, too. The cluster is a secure one.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ _TIMEOUT_S = 300.0
 
 @pytest.mark.versions
 def test_a_connect_client_reads_and_writes_batches_and_streams(
-    streams: Streams, tmp_path: Path, new_checkpoint: Callable[[], str]
+    secure_streams: Streams, admin: Path, tmp_path: Path, new_checkpoint: Callable[[], str]
 ) -> None:
     skip_without_spark()
+    streams = secure_streams
     values = [b"%d" % number for number in range(1000)]
     source = streams.written(values, segments=2)
     by_batch, by_stream = streams.create("by-batch"), streams.create("by-stream")
@@ -34,7 +35,8 @@ def test_a_connect_client_reads_and_writes_batches_and_streams(
     done = subprocess.run(
         [
             sys.executable, "-P", "-m", connect_client.__name__,
-            streams.cluster, source, by_batch, by_stream, new_checkpoint(), str(tmp_path / "spark"),
+            streams.cluster, admin, source, by_batch, by_stream, new_checkpoint(),
+            str(tmp_path / "spark"),
         ],
         env=spark_environment(), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False,
     )  # fmt: skip

@@ -7,11 +7,17 @@ from __future__ import annotations
 
 import re
 
-from connectors.spark.options.table import READ_OPTIONS, WRITE_OPTIONS, AppliesTo, Option
+from connectors.spark.options.table import (
+    READ_OPTIONS,
+    SECURITY_OPTIONS,
+    WRITE_OPTIONS,
+    AppliesTo,
+    Option,
+)
 from tests.tidy.checkout import ROOT
 
 DOCUMENT = ROOT / "docs" / "spark.md"
-TABLES = {"read": READ_OPTIONS, "write": WRITE_OPTIONS}
+TABLES = {"read": READ_OPTIONS, "write": WRITE_OPTIONS, "security": SECURITY_OPTIONS}
 _ONLY = {
     "read": {AppliesTo.BATCH: "`read` only: ", AppliesTo.STREAMING: "`readStream` only: "},
     "write": {AppliesTo.BATCH: "`write` only: ", AppliesTo.STREAMING: "`writeStream` only: "},
@@ -34,7 +40,7 @@ def _row(name: str, option: Option) -> str:
     default = option.default or "none"
     if re.fullmatch(r"[\w]+", default) and default not in {"none", "all"}:
         default = f"`{default}`"
-    only = _ONLY[name].get(option.applies_to, "")
+    only = _ONLY.get(name, {}).get(option.applies_to, "")
     assert "|" not in option.meaning + option.forms + default
     return f"| `{option.name}` | {default} | {only}{option.meaning}. Accepted: {_plain(option)} |\n"
 

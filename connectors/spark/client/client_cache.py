@@ -2,7 +2,7 @@
 
 The client runs on the background loop that all connections of the process share. A forked process,
 or one whose loop has ended, connects again by itself. The metadata store is opened by the first
-request to it. A connection must never be pickled: only the cluster's address is.
+request to it. A connection must never be pickled: only how to connect is.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from typing import Concatenate, Generic, ParamSpec, TypeVar
 import trio
 
 from connectors.spark.client.lazy_store import LazyStore
+from connectors.spark.client.security import client_options
+from connectors.spark.core.cluster_access import ClusterAccess
 from ledger.client import LedgerClient, wall_ms
 from ledger.errors import InvalidArgument, LedgerClosed
 from ledger.metastore import ClusterAddress
 from ledger.metastore.cluster_secret import load_keys
-from ledger.options import ClientOptions
 from ledger.runtime.bridge import BackgroundLoop, Call, Job, RemoteContext
 from ledger.runtime.network import TcpNetwork
 from ledger.runtime.shared_loop import acquire_loop, release_loop
@@ -40,9 +41,11 @@ BATCH_READ_BYTES = 2_000_000
 
 
 @asynccontextmanager
-async def _connect(cluster: ClusterAddress) -> AsyncIterator[LedgerClient]:
+async def _connect(access: ClusterAccess) -> AsyncIterator[LedgerClient]:
+    cluster = ClusterAddress.parse(access.uri)
+    options = client_options(access, os.environ, batch_read_bytes=BATCH_READ_BYTES)
     async with (
-        LazyStore(cluster) as store,
+        LazyStore(cluster, options) as store,
         LedgerClient(
             store,
             TcpNetwork(),
@@ -50,8 +53,8 @@ async def _connect(cluster: ClusterAddress) -> AsyncIterator[LedgerClient]:
             now_ms=wall_ms,
             root=cluster.root,
             layout=cluster.layout,
-            options=ClientOptions(batch_read_bytes=BATCH_READ_BYTES),
-            keys=load_keys("", os.environ),
+            options=options,
+            keys=load_keys(options.cluster_secret_file, os.environ),
         ) as client,
     ):
         yield client
@@ -60,12 +63,12 @@ async def _connect(cluster: ClusterAddress) -> AsyncIterator[LedgerClient]:
 class _Connection:
     """A connected client on the loop, until `close`."""
 
-    def __init__(self, cluster: ClusterAddress) -> None:
+    def __init__(self, access: ClusterAccess) -> None:
         self.loop: BackgroundLoop = acquire_loop()
         self.bridge = Bridge(self.loop)
         self._scopes: dict[trio.CancelScope, None] = {}
         """Scopes of the running calls. The loop may outlive them: other connections share it."""
-        self._held = RemoteContext(self.loop, lambda: _connect(cluster), Bridge.wake)
+        self._held = RemoteContext(self.loop, lambda: _connect(access), Bridge.wake)
         self._holding = BridgedContext(self.bridge, self._held)
         try:
             self.client = self._holding.__enter__()
@@ -132,15 +135,15 @@ class ClusterClient:
     background loop, which they must not block.
     """
 
-    def __init__(self, address: ClusterAddress) -> None:
-        self.cluster = address.uri
-        self._address = address
+    def __init__(self, access: ClusterAccess) -> None:
+        self.cluster = access.uri
+        self._access = access
         self._lock = threading.Lock()
         self._connection: _Connection | None = None
         self._used_s = 0.0
 
-    def __reduce__(self) -> tuple[Callable[[str], ClusterClient], tuple[str]]:
-        return cached_cluster, (self.cluster,)
+    def __reduce__(self) -> tuple[Callable[[ClusterAccess], ClusterClient], tuple[ClusterAccess]]:
+        return cached_cluster, (self._access,)
 
     def run(
         self,
@@ -269,7 +272,7 @@ class ClusterClient:
                 if connection is not None and not connection.loop.is_forked:
                     connection.close()
                 self._connection = None
-                connection = self._connection = _Connection(self._address)
+                connection = self._connection = _Connection(self._access)
             return connection
 
     def after_fork(self) -> None:
@@ -279,24 +282,26 @@ class ClusterClient:
 
 
 _guard = threading.Lock()
-_clusters: dict[str, ClusterClient] = {}
+_clusters: dict[ClusterAccess, ClusterClient] = {}
 
 
-def cached_cluster(cluster: str) -> ClusterClient:
-    """Returns the client of the cluster at this address, e.g. "sqlite:///var/lib/cluster.db".
+def cached_cluster(cluster: ClusterAccess | str) -> ClusterClient:
+    """Returns the client of the cluster with this access or address, e.g.
+    "sqlite:///var/lib/cluster.db".
 
     It connects on its first use. Raises InvalidArgument for an address that no store serves.
     """
-    if cluster.partition(":")[0].lower() == "memory":
+    access = ClusterAccess(cluster) if isinstance(cluster, str) else cluster
+    if access.uri.partition(":")[0].lower() == "memory":
         raise InvalidArgument(
-            f"cluster address {cluster!r}: a cluster in memory cannot be shared by Spark's "
+            f"cluster address {access.uri!r}: a cluster in memory cannot be shared by Spark's "
             "processes. Cure: use sqlite:///path/cluster.db or zk://host:2181/ledgers"
         )
-    address = ClusterAddress.parse(cluster)
+    ClusterAddress.parse(access.uri)
     with _guard:
-        found = _clusters.get(cluster)
+        found = _clusters.get(access)
         if found is None:
-            found = _clusters[cluster] = ClusterClient(address)
+            found = _clusters[access] = ClusterClient(access)
         return found
 
 

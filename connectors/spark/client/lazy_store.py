@@ -15,15 +15,18 @@ from typing import Self
 import trio
 
 from ledger.errors import LedgerClosed, LedgerError
-from ledger.metastore import ClusterAddress, open_store
+from ledger.metastore import ClusterAddress, open_metadata
 from ledger.metastore.base import ANY_VERSION, Change, MetadataStore, Node
+from ledger.options import ClientOptions
 
 
 class LazyStore:
-    """The `MetadataStore` of the cluster at this address. An `async with` object."""
+    """The `MetadataStore` of the cluster at this address, opened as `options` say. An `async with`
+    object."""
 
-    def __init__(self, cluster: ClusterAddress) -> None:
+    def __init__(self, cluster: ClusterAddress, options: ClientOptions) -> None:
         self._cluster = cluster
+        self._options = options
         self._nursery_manager = trio.open_nursery()
         self._nursery: trio.Nursery | None = None
         self._opening = trio.Lock()
@@ -74,7 +77,7 @@ class LazyStore:
         A session must begin and end in the same task.
         """
         try:
-            async with open_store(self._cluster) as self._store:
+            async with open_metadata(self._cluster, self._options) as self._store:
                 task_status.started(None)
                 await trio.sleep_forever()
         except LedgerError as error:

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
+from connectors.spark.core.cluster_access import ClusterAccess
 from connectors.spark.options import values
+from connectors.spark.options.security import check_no_secret, cluster_access
 from connectors.spark.options.table import (
     READ_OPTIONS,
+    SECURITY_OPTIONS,
     SPARK_OPTIONS,
     WRITE_OPTIONS,
     AppliesTo,
@@ -28,7 +31,6 @@ from stream.core.names import check_name
 from stream.core.position import EARLIEST, LATEST, Start
 from stream.core.stream_patterns import StreamPatterns, is_pattern
 
-CLUSTER_VARIABLE = "LEDGERSTREAM_CLUSTER"
 TASKS_VARIABLE = "LEDGERSTREAM_SPARK_TASKS"
 ZONE_VARIABLE = "LEDGERSTREAM_SPARK_TIME_ZONE"
 TERMINAL_VARIABLE = "LEDGERSTREAM_SPARK_TERMINAL"
@@ -72,7 +74,7 @@ class Positions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    cluster: str
+    cluster: ClusterAccess
     selection: Selection
     is_streaming: bool
     starting: Positions
@@ -122,7 +124,7 @@ class ReadOptions:
         tasks = environment.get(TASKS_VARIABLE, "")
         options_read = cls(
             selection=_selection(given),
-            cluster=given.cluster(environment),
+            cluster=cluster_access(given, environment),
             is_streaming=bool(is_streaming),
             starting=given.positions("startingPosition", default_start, environment),
             ending=given.positions("endingPosition", LATEST, environment),
@@ -145,7 +147,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    cluster: str
+    cluster: ClusterAccess
     is_streaming: bool
     stream: str | None = None
     """Full name of the target of rows that name no stream."""
@@ -182,7 +184,7 @@ class WriteOptions:
                 f"together identify a write that is done once"
             )
         return cls(
-            cluster=given.cluster(environment),
+            cluster=cluster_access(given, environment),
             is_streaming=is_streaming,
             stream=given.stream(),
             namespace=given.get("namespace", _namespace),
@@ -210,9 +212,11 @@ class _GivenOptions:
         is_streaming: bool | None,
     ) -> None:
         self._texts = {name.lower(): str(options[name]) for name in options}
+        table = (*table, *SECURITY_OPTIONS)
         self._table = {option.name.lower(): option for option in table}
         names = [option.name for option in table]
         check_no_table(self._texts)
+        check_no_secret(name for name in options if name.lower() not in self._table)
         for name in options:
             if name.lower() in SPARK_OPTIONS:
                 continue
@@ -247,17 +251,9 @@ class _GivenOptions:
         text = self._texts[name.lower()]
         option = self._table.get(name.lower())  # `path` and `paths` are Spark's
         accepted = "" if option is None else f". Accepted: {option.forms}"
-        return InvalidArgument(f"option {name}={text[:200]!r}: {why}{accepted}")
-
-    def cluster(self, environment: Mapping[str, str]) -> str:
-        cluster = (self.text("cluster") or environment.get(CLUSTER_VARIABLE, "")).strip()
-        if not cluster:
-            raise InvalidArgument(
-                f"option cluster is missing, and {CLUSTER_VARIABLE} is not set in the environment "
-                f"of Spark's driver (a running session reads it at register(spark)): give "
-                f"{self._table['cluster'].forms}"
-            )
-        return cluster
+        # Instead of the name of a file it may be what is in it.
+        quoted = "" if name.endswith("File") else f"={text[:200]!r}"
+        return InvalidArgument(f"option {name}{quoted}: {why}{accepted}")
 
     def stream(self) -> str | None:
         """Returns the single stream of the option `stream` or of the path."""

@@ -33,7 +33,7 @@ class Option:
 _SIZE = "a size: 64m, 64MiB, 500MB or a number of bytes"
 _COUNT = "an integer, 1 or more"
 _FLAG = "true or false"
-_CLUSTER = Option(
+CLUSTER_OPTION = Option(
     "cluster",
     "`LEDGERSTREAM_CLUSTER` of the driver's environment",
     "a cluster URI: sqlite:///path/cluster.db or zk://host:2181/ledgers",
@@ -41,7 +41,7 @@ _CLUSTER = Option(
 )
 
 READ_OPTIONS = (
-    _CLUSTER,
+    CLUSTER_OPTION,
     Option("stream", "", STREAM_FORM, "one stream; `load(\"demo/clicks\")` means the same"),
     Option("streams", "", "demo/clicks,demo/views or a JSON list", "several streams"),
     Option(
@@ -110,7 +110,7 @@ READ_OPTIONS = (
 )  # fmt: skip
 
 WRITE_OPTIONS = (
-    _CLUSTER,
+    CLUSTER_OPTION,
     Option("stream", "", STREAM_FORM,
            "the target of rows whose `stream` column is null or missing"),
     Option("namespace", "", "a namespace, like demo",
@@ -142,6 +142,35 @@ WRITE_OPTIONS = (
         "the maximum number of streams that one task may write to; more is an error",
     ),
 )  # fmt: skip
+
+
+_FILE = "a path that every machine has, or the name of a file of --files"
+
+SECURITY_OPTIONS = (
+    Option(
+        "credentialsFile", "`LEDGERSTREAM_CREDENTIALS` of each process",
+        _FILE, "TOML with the user and how connections are encrypted, as for the command",
+    ),
+    Option(
+        "tls", "what the file says, else off", "off, start_tls or direct",
+        "whether connections to bookies are encrypted, on their ordinary port or a port for TLS",
+    ),
+    Option("tlsCaFile", "the system's authorities", _FILE,
+           "PEM file with the authorities of which certificates of bookies are accepted"),
+    Option("tlsCertificateFile", "", _FILE, "PEM file with the client's own certificate"),
+    Option("tlsKeyFile", "the certificate's file", _FILE, "PEM file with its private key"),
+    Option("tlsKeyPasswordFile", "", _FILE, "the password of an encrypted key"),
+    Option("tlsChecksHostNames", "true", _FLAG,
+           "whether a bookie's certificate must be for its host"),
+    Option("metadataTls", "false", _FLAG, "whether connections to ZooKeeper are encrypted"),
+    Option("clusterSecretFile", "`LEDGERSTREAM_CLUSTER_SECRET_FILE` of each process", _FILE,
+           "the secret from which keys of ledgers are derived, if the cluster has one"),
+    Option("zookeeperCredentialsFile",
+           "`LEDGERSTREAM_ZOOKEEPER_CREDENTIALS_FILE` of each process", _FILE,
+           "user and password for ZooKeeper"),
+    Option("zookeeperAcl", "open", "open or creator", "who may use the nodes that are made there"),
+)  # fmt: skip
+"""Of reading and writing. None of them holds a secret, because Spark keeps options in its plans."""
 
 
 def check_no_table(names: Collection[str]) -> None:

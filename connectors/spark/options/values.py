@@ -186,6 +186,14 @@ def flag(text: str) -> bool:
     return word == "true"
 
 
+def file_name(text: str) -> str:
+    """Parses the path or the name of a file."""
+    name = text.strip()
+    if not name or "\n" in name:
+        raise InvalidArgument("must be the name of a file, not what is in it")
+    return name
+
+
 def one_of(text: str, accepted: tuple[str, ...]) -> str:
     word = text.strip().lower()
     if word not in accepted:

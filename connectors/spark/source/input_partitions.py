@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,12 +19,13 @@ import trio
 from pyspark.sql.datasource import InputPartition
 
 from connectors.spark.client.client_cache import cached_cluster
+from connectors.spark.core.cluster_access import ClusterAccess
 from connectors.spark.core.filters import NO_BOUNDS, Bounds
 from connectors.spark.core.planner import ReplicaBalancer, SegmentRange, Task
 from connectors.spark.source.arrow_read import ArrowBuilder
 from ledger.client import LedgerClient
 from ledger.core import metadata_format
-from ledger.core.entry import Entry
+from ledger.core.entry import DigestType, Entry
 from ledger.core.metadata import LedgerMetadata
 from ledger.errors import LedgerError, MetadataUnavailable, NoSuchEntry, NoSuchLedger
 from stream.core.entry.records import RecordBatch, decode
@@ -63,8 +64,9 @@ class EntryRange:
     first_slot: int
     last_entry: int
     end_slot: int | None
-    metadata: bytes
-    """The metadata of the ledger, in its stored form."""
+    metadata: bytes = field(repr=False)
+    """The metadata of the ledger, in its stored form; with the ledger's own password only if its
+    digests need it."""
     rotation: int = 0
     """The replica that is read first, so that tasks are spread over all of them."""
 
@@ -87,7 +89,7 @@ class LedgerPartition(InputPartition):
         is_loss_error: whether deleted records are an error.
     """
 
-    cluster: str
+    cluster: ClusterAccess
     ranges: tuple[EntryRange, ...]
     rows_per_batch: int
     named_by_address: tuple[str, ...] = ()
@@ -97,7 +99,7 @@ class LedgerPartition(InputPartition):
 
 async def make_partitions(
     client: LedgerClient,
-    cluster: str,
+    cluster: ClusterAccess,
     tasks: Sequence[Task],
     *,
     rows_per_batch: int,
@@ -147,9 +149,16 @@ def _entry_range(each: SegmentRange, metadata: LedgerMetadata, rotation: int) ->
         first_slot=each.first_slot,
         last_entry=each.last_entry,
         end_slot=each.end_slot,
-        metadata=metadata_format.encode(metadata),
+        metadata=metadata_format.encode(_without_unneeded_password(metadata)),
         rotation=rotation,
     )
+
+
+def _without_unneeded_password(metadata: LedgerMetadata) -> LedgerMetadata:
+    """Returns what a task needs to read: the password of a ledger admits to writing it, too."""
+    if metadata.has_own_key and metadata.digest_type is not DigestType.HMAC:
+        return replace(metadata, password=b"")
+    return metadata
 
 
 class _PlanningCache:
@@ -262,9 +271,9 @@ async def _entries(
     for bookie in partition.named_by_address:
         client.addresses.note_id_is_address(bookie, True)
     for number, each in enumerate(partition.ranges):
-        reader = client.reader_of(
-            metadata_format.decode(each.ledger_id, each.metadata), rotation=each.rotation
-        )
+        metadata = metadata_format.decode(each.ledger_id, each.metadata)
+        # A derived password is not in the partition.
+        reader = client.reader_of(client.ledgers.keys.completed(metadata), rotation=each.rotation)
         # All entries of the partition were confirmed when it was planned.
         reader.note_confirmed(each.last_entry)
         reader.read_ahead_bytes = READ_AHEAD_BYTES

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import fields
 from datetime import datetime
 
 import pytest
@@ -12,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from connectors.spark.options.options import (
-    CLUSTER_VARIABLE,
     TASKS_VARIABLE,
     ZONE_VARIABLE,
     Positions,
@@ -20,8 +20,15 @@ from connectors.spark.options.options import (
     Selection,
     WriteOptions,
 )
-from connectors.spark.options.table import READ_OPTIONS, WRITE_OPTIONS, AppliesTo
+from connectors.spark.options.security import CLUSTER_VARIABLE, setting_of
+from connectors.spark.options.table import (
+    READ_OPTIONS,
+    SECURITY_OPTIONS,
+    WRITE_OPTIONS,
+    AppliesTo,
+)
 from ledger.errors import InvalidArgument
+from ledger.options import ClientOptions
 from stream.core.position import (
     EARLIEST,
     LATEST,
@@ -86,7 +93,7 @@ def test_values_are_typed_and_names_have_no_case() -> None:
         },
         is_streaming=True,
     )  # fmt: skip
-    assert options.cluster == "sqlite:///x/c.db"
+    assert options.cluster.uri == "sqlite:///x/c.db"
     assert options.max_bytes_per_task == 64 << 20
     assert (options.min_tasks, options.rows_per_batch) == (8, 5)
     assert (options.max_records_per_trigger, options.min_records_per_trigger) == (1000, 10)
@@ -262,8 +269,8 @@ def test_rules_of_a_kind_of_read_are_checked_when_the_kind_is_known() -> None:
 
 
 def test_the_cluster_comes_from_the_option_or_the_environment() -> None:
-    assert read({}).cluster == CLUSTER
-    assert read({"cluster": "sqlite:///c.db"}).cluster == "sqlite:///c.db"
+    assert read({}).cluster.uri == CLUSTER
+    assert read({"cluster": "sqlite:///c.db"}).cluster.uri == "sqlite:///c.db"
     with pytest.raises(InvalidArgument, match=r"cluster is missing.*LEDGERSTREAM_CLUSTER.*zk://"):
         ReadOptions.parse({"stream": "a/b"}, {}, is_streaming=False)
     with pytest.raises(InvalidArgument, match="cluster is missing"):
@@ -326,8 +333,8 @@ def test_a_wrong_option_of_a_sink_is_explained(
 
 def test_every_option_of_the_table_is_read() -> None:
     """A wrong value of any option is an error that names it: no known option is ignored."""
-    for option in READ_OPTIONS:
-        if option.name in ("cluster", "stream"):
+    for option in (*READ_OPTIONS, *SECURITY_OPTIONS):
+        if option.name in ("cluster", "stream") or option.name.endswith("File"):
             continue
         message = error_of(
             {"stream": "" if option.name.startswith("stream") else "a/b", option.name: "?"},
@@ -343,9 +350,44 @@ def test_every_option_of_the_table_is_read() -> None:
         assert option.name in str(caught.value)
 
 
-@given(st.text(max_size=40), st.sampled_from([option.name for option in READ_OPTIONS]))
+@given(
+    st.text(max_size=40),
+    st.sampled_from([option.name for option in (*READ_OPTIONS, *SECURITY_OPTIONS)]),
+)
 def test_any_text_is_parsed_or_refused(text: str, name: str) -> None:
     if text:
         for is_streaming in (False, True):
             with suppress(InvalidArgument):
                 read({name: text}, is_streaming=is_streaming)
+
+
+def test_what_lets_a_client_in_is_kept_by_its_names_as_options_of_a_client() -> None:
+    given = {
+        "credentialsFile": "jobs.toml", "tls": "start_tls", "tlsCaFile": "/etc/ca.pem",
+        "tlsChecksHostNames": "false", "metadataTls": "true", "zookeeperAcl": "creator",
+    }  # fmt: skip
+    expected = {
+        "credentials_file": "jobs.toml", "tls": "start_tls", "tls_ca_file": "/etc/ca.pem",
+        "tls_checks_host_names": False, "metadata_tls": True, "zookeeper_acl": "creator",
+    }  # fmt: skip
+    access = read(given).cluster
+    assert dict(access.settings) == expected
+    assert access == write({name.upper(): given[name] for name in given}).cluster
+    assert str(access) == CLUSTER
+    assert read({}).cluster.settings == ()
+
+
+def test_each_option_of_security_is_one_of_a_client() -> None:
+    settings = {setting_of(option.name) for option in SECURITY_OPTIONS}
+    assert settings <= {field.name for field in fields(ClientOptions)}
+
+
+@pytest.mark.parametrize(
+    "name", ["password", "token", "secret", "clusterSecret", "user", "accessKey", "credentials"]
+)
+def test_a_secret_as_an_option_is_refused_and_not_quoted(name: str) -> None:
+    message = error_of({name: "tops3cret"})
+    assert "credentialsFile" in message
+    assert "tops3cret" not in message
+    content = error_of({"credentialsFile": 'user = "ann"\npassword = "tops3cret"'})
+    assert "tops3cret" not in content

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pytest
 
 from connectors.spark.client.client_cache import ClusterClient, cached_cluster
 from connectors.spark.client.lazy_store import LazyStore
+from connectors.spark.core.cluster_access import ClusterAccess
 from connectors.spark.core.filters import NO_BOUNDS, Bounds, BoundSpan
 from connectors.spark.options.options import ReadOptions
 from connectors.spark.schema import arrow_schema, spark_schema
@@ -19,7 +21,8 @@ from connectors.spark.source.batch_reader import _plan
 from connectors.spark.source.input_partitions import EntryRange, LedgerPartition, read_partition
 from ledger.client import LedgerClient
 from ledger.core import metadata_format
-from ledger.errors import MetadataUnavailable, NoSuchEntry, NoSuchLedger
+from ledger.errors import MetadataUnavailable, NoSuchEntry, NoSuchLedger, Unauthorized
+from ledger.options import ClientOptions
 from stream.blocking import Namespace, Position
 from stream.core.position import Truncated
 from stream.errors import RecordFormatError
@@ -129,6 +132,49 @@ def test_reading_needs_no_metadata_store(cluster: StandaloneCluster) -> None:
     here.disconnect()  # as in another process
     assert len(rows_of(partitions)) == RECORDS
     assert not here.run(_store_of).is_opened
+
+
+async def _password(client: LedgerClient, ledger_id: int) -> bytes:
+    return (await client.ledger_metadata(ledger_id)).password
+
+
+def test_a_partition_has_no_password_that_reading_does_not_need(cluster: StandaloneCluster) -> None:
+    (partition,) = pieces_of(cluster)
+    for each in partition.ranges:
+        password = cached_cluster(cluster.uri).run(_password, each.ledger_id)
+        assert len(password) >= 16
+        assert password not in pickle.dumps(partition)
+
+
+@pytest.mark.parametrize("has_secret", [True, False])
+def test_entries_whose_digest_needs_a_password_are_read(
+    cluster: StandaloneCluster, tmp_path: Path, has_secret: bool
+) -> None:
+    secret = tmp_path / "cluster.secret"
+    secret.write_text("0123456789abcdef" * 4 + "\n")
+    secret.chmod(0o600)
+    file = str(secret) if has_secret else ""
+    name = f"hmac-{has_secret}".lower()
+    options = ClientOptions(cluster_secret_file=file)
+    with Namespace.connect(cluster.uri, name, options=options) as namespace:
+        namespace.ensure(digest_type="HMAC")
+        with namespace.writer("signed", create=True) as writer:
+            writer.append(b"signed")
+    given = {"cluster": cluster.uri, "stream": f"{name}/signed"}
+    given |= {"clusterSecretFile": file} if has_secret else {}
+    parsed = ReadOptions.parse(given, {}, is_streaming=False)
+    (partition,) = cached_cluster(parsed.cluster).run(_plan, parsed, NO_BOUNDS)
+    (row,) = rows_of([partition])
+    assert row["value"] == b"signed"
+    (each,) = partition.ranges
+    password = cached_cluster(parsed.cluster).run(_password, each.ledger_id)
+    assert (password in pickle.dumps(partition)) is not has_secret  # it is derived by the task
+    assert repr(password)[2:-1] not in repr(partition)
+    if has_secret:
+        stranger = replace(partition, cluster=ClusterAccess(cluster.uri))
+        with pytest.raises(Unauthorized, match="cluster_secret_file"):
+            rows_of([stranger])
+    cached_cluster(parsed.cluster).disconnect()
 
 
 def test_a_dropped_reader_leaves_nothing_behind(cluster: StandaloneCluster) -> None:
