@@ -1,8 +1,10 @@
 """Appends to a stream and tails it at the same time.
 
-    python -m examples.append_and_tail CLUSTER
+    python -m examples.append_and_tail CLUSTER [CREDENTIALS]
 
-CLUSTER is what `ledgerstream standalone` prints, like sqlite:///var/lib/cluster.db.
+CLUSTER is what `ledgerstream standalone` prints, like sqlite:///var/lib/cluster.db. A cluster that
+authenticates its clients, as with `standalone --secure`, wants the file CREDENTIALS, too, or the
+variable LEDGERSTREAM_CREDENTIALS.
 """
 
 from __future__ import annotations
@@ -39,8 +41,9 @@ async def tail(namespace: Namespace) -> None:
                 return
 
 
-async def main(cluster: str) -> None:
-    async with Namespace.connect(cluster, "examples", create=True) as namespace:
+async def main(cluster: str, credentials: str | None = None) -> None:
+    connecting = Namespace.connect(cluster, "examples", create=True, credentials=credentials)
+    async with connecting as namespace:
         await namespace.ensure_stream("temperatures")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(tail, namespace)
@@ -48,4 +51,4 @@ async def main(cluster: str) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, sys.argv[1])
+    trio.run(main, sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else None)

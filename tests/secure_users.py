@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
+import trio
+
+from ledger.core.authentication import scram
+from ledger.core.permissions import Grant, Role
+from ledger.metastore import open_store
+from ledger.metastore.permissions import Permissions
+from ledger.metastore.users import UserStore
+from ledger.metastore.users import new_user as user_with_password
 from tests.system.cluster import StandaloneCluster
 
 
@@ -16,15 +25,25 @@ def credentials_file(cluster: StandaloneCluster, path: Path, user: str, password
     return path
 
 
-def new_user(
-    cluster: StandaloneCluster, directory: Path, user: str, *, grants: tuple[str, ...] = ()
-) -> Path:
-    """Creates a user with roles, each like "demo:read"; returns the path of its credentials."""
-    password = directory / f"{user}.password"
-    password.touch(0o600)
-    password.write_text(f"password of {user}\n")
-    cluster.run("user", "create", user, "--password-file", str(password))
-    for grant in grants:
-        namespace, _, role = grant.partition(":")
-        cluster.run("permission", "grant", user, namespace, "--role", role)
-    return credentials_file(cluster, directory / f"{user}.toml", user, f"password of {user}")
+def new_user(cluster: StandaloneCluster, directory: Path, user: str, *grants: str) -> Path:
+    """Creates a user with roles, each like "demo:read"; returns the path of its credentials.
+
+    Bookies follow within a second.
+    """
+    password = f"password of {user}"
+    salts = dict.fromkeys(scram.HASHES, random.Random(user).randbytes(scram.SALT_BYTES))
+    made = user_with_password(user, password, salts=salts, now_ms=1, digest_md5=False)
+    roles = [Grant(user, Role(role), namespace) for namespace, role in map(_parts, grants)]
+
+    async def create() -> None:
+        async with open_store(cluster.uri) as store:
+            await UserStore(store).create(made)
+            await Permissions(store).grant(roles)
+
+    trio.run(create)
+    return credentials_file(cluster, directory / f"{user}.toml", user, password)
+
+
+def _parts(grant: str) -> tuple[str, str]:
+    namespace, _, role = grant.partition(":")
+    return namespace, role
