@@ -11,8 +11,8 @@ import random
 
 import trio
 
+from ledger.connection.authorization import unauthorized
 from ledger.connection.pool import BookiePool
-from ledger.connection.refusals import unauthorized
 from ledger.core.entry import Digest, DigestType, master_key
 from ledger.core.metadata import LedgerMetadata
 from ledger.core.permissions import Role

@@ -17,7 +17,7 @@ from tests.system.cluster import StandaloneCluster
 
 
 def credentials_file(cluster: StandaloneCluster, path: Path, user: str, password: str) -> Path:
-    """Writes the credentials of a user, who need not exist. Returns the path."""
+    """Writes the credentials of a user; it may be one that does not exist. Returns the path."""
     path.touch(0o600)
     authority = cluster.directory / "security" / "ca.pem"
     lines = f'user = "{user}"\npassword = "{password}"\n', f'tls_ca_file = "{authority}"\n'

@@ -17,8 +17,8 @@ from typing import Any
 
 import trio
 
+from ledger.connection.authorization import unauthorized
 from ledger.connection.pool import BookiePool
-from ledger.connection.refusals import unauthorized
 from ledger.core.entry import Digest, Entry
 from ledger.core.metadata import LedgerMetadata
 from ledger.core.permissions import Role

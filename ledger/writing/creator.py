@@ -18,8 +18,8 @@ from contextlib import suppress
 
 import trio
 
+from ledger.connection.authorization import unauthorized
 from ledger.connection.pool import BookiePool, BookieSpace, ask_space
-from ledger.connection.refusals import unauthorized
 from ledger.core.entry import Digest, DigestType, master_key
 from ledger.core.ledger_claims import CLAIM_TRIES_MAX, LedgerClaim, next_beyond
 from ledger.core.metadata import OWN_KEY_BYTES, OWN_KEY_TAG, Fragment, LedgerMetadata

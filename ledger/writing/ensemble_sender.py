@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import trio
 
+from ledger.connection.authorization import unauthorized
 from ledger.connection.connection import BookieConnection
-from ledger.connection.refusals import unauthorized
 from ledger.core.append import AppendCore
 from ledger.core.entry import Digest, DigestType, master_key
 from ledger.core.metadata import LedgerMetadata

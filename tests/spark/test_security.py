@@ -1,4 +1,4 @@
-"""Sources and sinks on a secure cluster, by users who may, and by those who may not."""
+"""Sources and sinks on a secure cluster, by users with and without the right."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.system.cluster import StandaloneCluster
 VALUES = [b"%d" % number for number in range(100)]
 
 
-def test_a_user_reads_and_is_told_that_it_may_not_write(
+def test_the_right_to_read_does_not_admit_to_writing(
     spark: SparkSession,
     secure_cluster: StandaloneCluster,
     secure_streams: Streams,

@@ -1,4 +1,4 @@
-"""Every face of a client is let in by the same credentials, and told the same if it is refused."""
+"""Every face of a client takes the same credentials, and reports the same if it is refused."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def may_read(face: Face, credentials: Path, stream: str) -> bool:
         return False  # bookies follow a grant within a second
 
 
-def test_who_lacks_a_role_is_told_which_and_on_what(
+def test_a_refusal_names_the_user_the_role_and_the_namespace(
     face: Face, admin: Path, reader: Path, stranger: Path
 ) -> None:
     stream = f"{face.name}-rights"

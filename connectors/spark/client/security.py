@@ -1,4 +1,4 @@
-"""How a process of Spark is let in by a cluster: its files, on this machine, and its environment.
+"""What admits a process of Spark to a cluster: files on this machine, and its environment.
 
 Credentials come from files: on each machine, or distributed by Spark (`--files`), which gives its
 copies to the user that runs the job alone. Secrets must never be part of what Spark keeps: options,
@@ -17,8 +17,8 @@ from ledger.errors import InvalidArgument
 from ledger.options import ClientOptions
 
 _RUNNER_FOLDER = "streaming_job"
-"""Spark tells the driver's process of a streaming source that its files are in this folder of the
-one in which they are (PythonStreamingSourceRunner in Spark 4.2 and 4.3)."""
+"""The driver's process of a streaming source gets from Spark this folder of the one that has the
+files (PythonStreamingSourceRunner in Spark 4.2 and 4.3)."""
 
 
 def client_options(

@@ -1,4 +1,4 @@
-"""ClusterAccess: which cluster is meant, and how its clients are let in. Pure.
+"""ClusterAccess: which cluster is meant, and how its clients are admitted. Pure.
 
 It goes to executors inside of readers, partitions and sinks, so that it has names of files and must
 never have a secret: the files are read by the process that connects.

@@ -1,4 +1,4 @@
-"""Parses the options that say which cluster is meant, and how its clients are let in.
+"""Parses the options that say which cluster is meant, and how its clients are admitted.
 
 An option must never hold a secret: Spark keeps options in plans, and shows them in its UI.
 """

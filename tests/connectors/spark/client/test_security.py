@@ -1,4 +1,4 @@
-"""What lets a process of Spark in: its files, wherever Spark has put them, and its environment."""
+"""What admits a process of Spark: its files, wherever Spark has put them, and its environment."""
 
 from __future__ import annotations
 

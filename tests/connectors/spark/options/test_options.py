@@ -361,7 +361,7 @@ def test_any_text_is_parsed_or_refused(text: str, name: str) -> None:
                 read({name: text}, is_streaming=is_streaming)
 
 
-def test_what_lets_a_client_in_is_kept_by_its_names_as_options_of_a_client() -> None:
+def test_security_is_kept_by_the_names_that_options_of_a_client_have() -> None:
     given = {
         "credentialsFile": "jobs.toml", "tls": "start_tls", "tlsCaFile": "/etc/ca.pem",
         "tlsChecksHostNames": "false", "metadataTls": "true", "zookeeperAcl": "creator",
