@@ -122,7 +122,9 @@ class Child:
     def _record_pid(self, pid: int) -> None:
         """Writes the file atomically: scripts read it as soon as it exists."""
         written = self._pid_file.with_suffix(".pid.tmp")
-        written.write_text(f"{pid}\n")
+        written.unlink(missing_ok=True)  # left by a process that was killed, with a mode of its own
+        with open(written, "x", opener=private_opener) as file:
+            file.write(f"{pid}\n")
         written.replace(self._pid_file)
 
     async def _wait_ready(self, process: trio.Process) -> None:

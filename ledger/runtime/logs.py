@@ -18,6 +18,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from ledger.errors import InvalidArgument
+from ledger.runtime.private_files import private_opener
 from ledger.shown_text import escaped_json, shown_text
 
 LEVEL_VARIABLE = "LEDGERSTREAM_LOG_LEVEL"
@@ -61,10 +62,20 @@ class TextFormatter(logging.Formatter):
             value if key is None else f"{key}={_quoted(value)}" for key, value in _parts(record)
         )
         line = f"{_time_of(record)} {record.levelname} {record.name} {_one_line(text)}"
-        if not record.exc_info:
-            return line
-        lines = self.formatException(record.exc_info).split("\n")
-        return "\n".join([line, *map(shown_text, lines)])
+        return "\n".join([line, *_traceback(self, record)])
+
+
+class MessageFormatter(logging.Formatter):
+    """The message alone, as commands print warnings."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return "\n".join([_one_line(record.getMessage()), *_traceback(self, record)])
+
+
+def _traceback(formatter: logging.Formatter, record: logging.LogRecord) -> list[str]:
+    if not record.exc_info:
+        return []
+    return [shown_text(line) for line in formatter.formatException(record.exc_info).split("\n")]
 
 
 class JsonFormatter(logging.Formatter):
@@ -165,9 +176,18 @@ def open_log(environment: Mapping[str, str], *, level: str = "info") -> Callable
     return reopen
 
 
+def escape_warnings() -> None:
+    """Has warnings of a process that opens no log printed without codes that control a terminal.
+
+    Names in the metadata are in them, which anybody may have chosen who can write there.
+    """
+    if logging.lastResort is not None:
+        logging.lastResort.setFormatter(MessageFormatter())
+
+
 def _stderr_to(path: str) -> None:
     try:
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o640)
+        file = private_opener(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     except OSError as error:
         raise InvalidArgument(
             f"the log file {path} cannot be opened: {error.strerror}. Cure: change "

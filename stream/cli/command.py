@@ -15,6 +15,7 @@ from typing import Any, Literal
 from cyclopts import App, CycloptsError, Group, UnusedCliTokensError
 
 from ledger.cli.output import EXIT_USAGE, examples, remark, write_output
+from ledger.runtime.logs import escape_warnings
 from ledgerstream_entry import installed_version
 
 AUDIT_VARIABLE = "LEDGERSTREAM_AUDIT_FILE"
@@ -154,6 +155,7 @@ def _add_own_commands(app: App) -> None:
 
 def main() -> object:
     """Runs the command of this process and returns its result, or the exit code of wrong usage."""
+    escape_warnings()
     try:
         arguments = sys.argv[1:]
         app = build_app(arguments)

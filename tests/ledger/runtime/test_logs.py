@@ -14,6 +14,7 @@ from ledger.runtime.logs import (
     PEER_LINES_MAX,
     PEER_LINES_S,
     JsonFormatter,
+    MessageFormatter,
     PeerLineLimit,
     TextFormatter,
     open_log,
@@ -147,3 +148,13 @@ def test_a_main_program_limits_the_lines_of_peers(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(logging, "basicConfig", lambda **given: handlers.extend(given["handlers"]))
     open_log({})
     assert [type(one) for one in handlers[0].filters] == [PeerLineLimit]
+
+
+def test_a_message_alone_has_no_codes_that_control_a_terminal() -> None:
+    try:
+        raise ValueError("\x1b[2J")
+    except ValueError as error:
+        one = record("user_ignored user=%s", "a\x1b[2J\nb", error=error)
+    message, *traceback = MessageFormatter().format(one).split("\n")
+    assert message == r"user_ignored user=a\x1b[2J b"
+    assert traceback[-1] == r"ValueError: \x1b[2J"
