@@ -268,7 +268,7 @@ class BackpressureSettings:
         apache="maxPendingReadRequestsPerThread",
         reason="Further requests for the same ledger directory are refused with 'too many"
         " requests', and the client asks another bookie. The same number with priority may wait"
-        " beside them.",
+        " beside them, and the first 8 of each connection.",
     )
     replies_bytes_max: int = setting(
         128 * 1024 * 1024,

@@ -28,6 +28,9 @@ MANY_DIRECTORIES: Final = 4
 interpreter."""
 BATCH_READ_BYTES_MAX: Final = 5 * 1024 * 1024 - 64
 """The largest reply to a batch read."""
+OWN_WAITING_MIN: Final = 8
+"""Requests of one connection that wait for a directory however many others wait for it: one peer
+with many must not have those of all others refused."""
 _JOBS_PER_SLICE = 32
 """After this number of replies other tasks run: all of them may have come from memory."""
 
@@ -41,7 +44,8 @@ class ReadLimits:
     waiting_max: int = 10_000
     """In the whole bookie; above it, connections that wait for reads are not read."""
     directory_waiting_max: int = 5_000
-    """For one ledger directory; further ones are refused."""
+    """For one ledger directory; further ones are refused, but for the first OWN_WAITING_MIN of a
+    connection."""
 
     @classmethod
     def of(cls, config: BookieConfig) -> ReadLimits:
@@ -243,7 +247,8 @@ class ReadScheduler:
         goes_first: bool = False,
         reply_bytes: int = 0,
     ) -> bool:
-        """Runs `job` when it is its turn; returns False if too many wait for this directory.
+        """Runs `job` when it is its turn; returns False if too many wait for this directory, and
+        not only a few of them are the owner's.
 
         Args:
             directory_no: the ledger directory whose disk it needs; None for none of them.
@@ -253,7 +258,8 @@ class ReadScheduler:
         """
         queue = self._no_directory if directory_no is None else self._queues[directory_no]
         jobs = queue.urgent if goes_first else queue.ordinary
-        if jobs.count >= self._limits.directory_waiting_max:
+        is_full = jobs.count >= self._limits.directory_waiting_max
+        if is_full and jobs.count_of(owner) >= OWN_WAITING_MIN:
             return False
         jobs.add(owner, _Entry(owner, job, trio.current_time(), reply_bytes))
         if self._nursery is not None:

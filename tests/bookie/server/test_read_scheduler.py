@@ -9,7 +9,13 @@ import pytest
 import trio
 import trio.testing
 
-from bookie.server.read_scheduler import PRIORITY_SLOTS, SLOTS, ReadLimits, ReadScheduler
+from bookie.server.read_scheduler import (
+    OWN_WAITING_MIN,
+    PRIORITY_SLOTS,
+    SLOTS,
+    ReadLimits,
+    ReadScheduler,
+)
 from bookie.server.requests import Requests
 from bookie.storage.disk import real_disk
 from bookie.storage.disk.reads import read_through_cache
@@ -52,6 +58,18 @@ async def test_a_peer_that_takes_replies_again_uses_all_slots() -> None:
         await trio.testing.wait_all_tasks_blocked()
         assert at_once == SLOTS
         nursery.cancel_scope.cancel()
+
+
+async def test_a_peer_with_many_requests_has_those_of_no_other_refused() -> None:
+    reads, greedy = ReadScheduler(1, ReadLimits(directory_waiting_max=100)), Owner()
+
+    async def job() -> None:
+        raise AssertionError("nothing runs")
+
+    assert [reads.submit(0, greedy, job) for _ in range(200)] == [True] * 100 + [False] * 100
+    for other in (Owner(), Owner()):
+        taken = [reads.submit(0, other, job) for _ in range(2 * OWN_WAITING_MIN)]
+        assert taken == [True] * OWN_WAITING_MIN + [False] * OWN_WAITING_MIN
 
 
 async def test_reads_that_hang_in_one_directory_use_no_slots_of_others(
