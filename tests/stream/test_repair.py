@@ -75,23 +75,6 @@ async def close_wrongly(namespace: Namespace, *entry_ids: int) -> LedgerMetadata
     return wrong
 
 
-@pytest.mark.parametrize("entry_id", [FAR, len(VALUES) + 1])
-@pytest.mark.parametrize("bookies", [1, 3])
-async def test_a_forged_frame_neither_moves_an_end_nor_stops_a_takeover(
-    tmp_path: Path, entry_id: int, bookies: int
-) -> None:
-    async with a_namespace(tmp_path) as namespace:
-        metadata = await append_and_die(namespace)
-        await forge(namespace, metadata, entry_id, bookies)
-        with trio.fail_after(20):
-            await append(namespace, [b"after"])
-        closed = await namespace.client.ledger_metadata(metadata.ledger_id)
-        assert (closed.is_closed, closed.last_entry_id) == (True, len(VALUES) - 1)
-        assert await read_values(namespace) == [*VALUES, b"after"]
-        report = await namespace.verify("s")
-        assert report.lost_entries == 0
-
-
 @pytest.mark.parametrize("bookies", [1, 3])
 async def test_a_tail_goes_on_after_a_forged_claim(tmp_path: Path, bookies: int) -> None:
     async with a_namespace(tmp_path) as namespace:

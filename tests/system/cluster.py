@@ -77,6 +77,11 @@ def wait_gone(pids: list[int]) -> None:
         time.sleep(0.01)  # there is no event for the end of a process that is not a child
 
 
+def limited_files(soft: int, hard: int) -> list[str]:
+    """Returns what begins a command whose processes have these limits of open files."""
+    return ["sh", "-c", f'ulimit -S -n {soft} && ulimit -H -n {hard} && exec "$@"', "sh"]
+
+
 class StandaloneCluster:
     """`ledgerstream standalone` on one directory; it can be restarted after its end."""
 
@@ -86,9 +91,15 @@ class StandaloneCluster:
         bookies: int | None,
         options: tuple[str, ...],
         variables: Mapping[str, str] | None = None,
+        *,
+        umask: int = -1,
+        files_max: tuple[int, int] | None = None,
     ) -> None:
-        """`variables` are added to its environment."""
+        """`variables` are added to its environment. `files_max`: the soft and the hard limit of
+        the descriptors of each process."""
         self.directory = directory
+        self._umask = umask
+        self._limited = [] if files_max is None else limited_files(*files_max)
         self._arguments = ["standalone", "--dir", str(directory), *options]
         if bookies is not None:
             self._arguments += ["--bookies", str(bookies)]
@@ -109,12 +120,13 @@ class StandaloneCluster:
         """Starts the cluster and returns when it has printed "ready"."""
         with self.said.open("ab") as stderr:
             self._process = subprocess.Popen(
-                COMMAND + self._arguments,
+                self._limited + COMMAND + self._arguments,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
                 env=environment(**self._variables),
                 start_new_session=True,
+                umask=self._umask,
             )
         assert self._process.stdout is not None
         words = self._process.stdout.readline().split()
@@ -156,6 +168,18 @@ class StandaloneCluster:
     def pid_of(self, number: int) -> int:
         """Returns the process id of bookie `number`, counted from 1."""
         return int((self.directory / f"bookie-{number}" / "bookie.pid").read_text())
+
+    def kill_bookie(self, number: int) -> None:
+        """Kills a bookie with SIGKILL; returns when the supervisor's next one serves."""
+
+        def starts() -> int:
+            lines = self.said.read_text().splitlines()
+            again = (line for line in lines if line.endswith("serves again"))
+            return sum(f"bookie {number} (" in line for line in again)
+
+        before = starts()
+        os.kill(self.pid_of(number), signal.SIGKILL)
+        wait_for(lambda: starts() > before)
 
     def pids(self) -> list[int]:
         files = self.directory.rglob("*.pid")
@@ -220,6 +244,17 @@ class StandaloneCluster:
             )
         self.shown.append((" ".join(arguments), done.stdout + done.stderr))
         return done
+
+    def run_on_terminal(self, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+        """Runs a command whose stdout is a terminal of 200 columns, with styles."""
+        variables = environment(LEDGERSTREAM_CLUSTER=self.uri, TERM="xterm")
+        return _warm_interpreter().run(
+            arguments,
+            stdin=b"",
+            environment=variables,
+            timeout_s=2 * PATIENCE_S,
+            is_on_terminal=True,
+        )
 
     @contextmanager
     def begin(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:

@@ -62,20 +62,6 @@ def test_a_bookie_that_dies_is_restarted(cluster: StandaloneCluster) -> None:
     assert set(states(cluster).values()) == {"up"}
 
 
-def test_the_files_of_a_cluster_are_its_owners_alone(shared: StandaloneCluster) -> None:
-    top = shared.directory
-    closed = [top, top / "cluster.db", top / "cluster.db-wal", top / "standalone.toml"]
-    for bookie in top.glob("bookie-*"):
-        index = bookie / "ledgers" / "index"
-        closed += [bookie, bookie / "bookie.toml", bookie / "bookie.log", index]
-        closed += [*(bookie / "journal").rglob("*"), *(bookie / "ledgers").glob("*")]
-    assert {str(path): path.stat().st_mode & 0o077 for path in closed} == dict.fromkeys(
-        map(str, closed), 0
-    )
-    log = (top / "bookie-1" / "bookie.log").read_text()
-    assert "every user of this machine" not in log
-
-
 def test_a_second_supervisor_is_refused(shared: StandaloneCluster) -> None:
     refused = shared.try_run("standalone", "--dir", str(shared.directory))
     assert refused.returncode == 1

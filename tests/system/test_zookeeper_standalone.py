@@ -183,15 +183,3 @@ def test_an_ensemble_that_exists(
     assert here.run("ledger", "create", *one) == there.run("ledger", "create", *one)
     here.run("namespace", "create", "only-here")
     assert json.loads(there.run("namespace", "list", "--json")) == []
-
-
-def test_the_server_answers_no_command_that_lists_sessions(
-    small_cluster: StandaloneCluster,
-) -> None:
-    for command in (b"cons", b"dump", b"mntr", b"wchp"):
-        with socket.create_connection(zookeeper_address(small_cluster), PATIENCE_S) as connection:
-            connection.sendall(command)
-            assert b"not in the whitelist" in connection.recv(4096)
-    data = small_cluster.directory / "zookeeper" / "data"
-    modes = {path.stat().st_mode & 0o077 for path in (data, *data.rglob("*"))}
-    assert modes == {0}

@@ -18,11 +18,14 @@ import runpy
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from fcntl import ioctl
 
 _MODULE = "stream.cli"
 _PRELOADED = (
@@ -71,10 +74,17 @@ class WarmInterpreter:
         stdin: bytes,
         environment: Mapping[str, str],
         timeout_s: float,
+        is_on_terminal: bool = False,
     ) -> subprocess.CompletedProcess[bytes]:
-        """Runs the module with `arguments` in a new process until its end."""
+        """Runs the module with `arguments` in a new process until its end. `is_on_terminal`: its
+        stdout is one of 200 columns."""
         request = json.dumps({"arguments": list(arguments), "environment": dict(environment)})
         ends = [os.pipe() for _ in range(3)]
+        if is_on_terminal:
+            for descriptor in ends[1]:
+                os.close(descriptor)
+            ends[1] = os.openpty()
+            ioctl(ends[1][1], termios.TIOCSWINSZ, struct.pack("HHHH", 24, 200, 0, 0))
         theirs = [ends[0][0], ends[1][1], ends[2][1]]
         write, *reads = ends[0][1], ends[1][0], ends[2][0]
         socket.send_fds(self._requests, [request.encode()], theirs)
@@ -105,8 +115,12 @@ def _write_all(descriptor: int, data: bytes) -> None:
 
 
 def _read_all(descriptor: int) -> bytes:
-    with open(descriptor, "rb") as pipe:
-        return pipe.read()
+    data = b""
+    with suppress(OSError):  # EIO: the process at a terminal has ended
+        while chunk := os.read(descriptor, 65536):
+            data += chunk
+    os.close(descriptor)
+    return data
 
 
 def _serve(requests: socket.socket) -> list[str] | None:

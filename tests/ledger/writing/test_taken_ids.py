@@ -17,7 +17,6 @@ from ledger.core.ledger_keys import ClusterSecret, LedgerKeys
 from ledger.errors import LedgerExists, NoSuchLedger, RetryableError, Status, Unauthorized
 from ledger.wire import v3
 from ledger.writing import creator
-from stream import Namespace
 from tests.bookie.server.test_master_keys import keyed_add, keyed_fence, keyed_lac
 from tests.real_cluster import SMALL, RealCluster, real_cluster
 
@@ -67,25 +66,6 @@ def _state(cluster: RealCluster, ledger_id: int, number: int = 0) -> LedgerState
     storage = cluster.bookies[number].storage
     assert storage is not None
     return storage.state(ledger_id)
-
-
-@ATTACKS
-async def test_ids_that_are_taken_stop_no_writer_of_a_stream(
-    tmp_path: Path, attack: Attack
-) -> None:
-    async with real_cluster(tmp_path, **UNCOLLECTED) as cluster, cluster.client() as client:
-        namespace = Namespace(client, "demo")
-        await namespace.ensure(roll_ms=3_600_000)
-        first = await client.ledgers.next_ledger_id()
-        await _take(cluster, range(first, first + 30), attack)
-        async with namespace.writer("clicks", create=True) as writer:
-            for number in range(20):
-                await writer.append(b"%d" % number)
-        stream, _ = await namespace.store.read_stream("demo", "clicks")
-        assert min(stream.ledgers()) > first + 29
-        assert len(await client.list_ledgers()) == len(list(stream.ledgers()))
-        records = await namespace.read_last("clicks", 100)
-        assert [record.value for record in records] == [b"%d" % n for n in range(20)]
 
 
 async def test_an_id_that_is_taken_at_one_bookie_is_given_up(tmp_path: Path) -> None:
