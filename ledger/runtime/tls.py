@@ -178,7 +178,7 @@ class TlsTransport:
 
     def _decrypt(self, buffer: memoryview) -> int:
         """Returns how many decrypted bytes were put into `buffer`; notes whether there are more."""
-        read, size, done = self._session.read, len(buffer), 0
+        incoming, read, size, done = self._incoming, self._session.read, len(buffer), 0
         self._has_more = False
         try:
             while done < size:
@@ -187,7 +187,10 @@ class TlsTransport:
                     self._is_ended = True
                     return done
                 done += count
-            self._has_more = True
+                if not incoming.pending and not self._session.pending():
+                    break  # a further read would cost more than this whole record: it raises
+            else:
+                self._has_more = True
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLZeroReturnError:

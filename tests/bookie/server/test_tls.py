@@ -42,6 +42,7 @@ from ledger.wire.messages import (
 from tests.bookie.server.test_operations import exchange
 from tests.bookie.server.test_server import DIGEST, KEY, SETTINGS, add
 from tests.certificates import Authority
+from tests.ledger.runtime.test_tls import counted_calls
 from tests.real_cluster import RealCluster, real_cluster
 
 TLS = v3.encode_request(Request(3, 9, StartTlsRequest()))
@@ -98,6 +99,28 @@ async def test_a_client_encrypts_what_it_writes_and_reads(tmp_path: Path, versio
         assert server.tls is not None
         assert server.tls.statistics.handshakes >= 1
         assert server.tls.statistics.handshakes_failed == 0
+
+
+async def test_a_thousand_adds_stay_within_their_budget_of_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What encryption costs beside its bytes: client and bookie together, acks included."""
+    calls = counted_calls(monkeypatch)
+    authority = Authority(tmp_path)
+    one: dict[str, Any] = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
+    async with (
+        encrypted_cluster(authority, tls_required=True) as cluster,
+        cluster.client(**options(authority)) as client,
+        client.create_ledger(**one) as writer,
+    ):
+        await writer.append(b"first")
+        calls.clear()
+        for _ in range(1000):
+            writer.append_nowait(bytes(100))
+        await writer.flush()
+    # 170 kB are three pieces of 64 KiB and eleven records of 16 KiB, and few acks come back.
+    assert calls["write"] <= 12
+    assert calls["read"] <= 25
 
 
 async def test_without_a_certificate_start_tls_is_refused(tmp_path: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 import socket
 import ssl
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -103,6 +105,20 @@ async def pair(
         there.close()
 
 
+def counted_calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Returns how often anything in this process encrypts and decrypts from now on."""
+    calls: Counter[str] = Counter()
+    for name in ("read", "write"):
+        method = getattr(ssl.SSLObject, name)
+
+        def counting(*given: Any, name: str = name, method: Any = method) -> Any:
+            calls[name] += 1
+            return method(*given)
+
+        monkeypatch.setattr(ssl.SSLObject, name, counting)
+    return calls
+
+
 async def send_all(transport: Transport, data: bytes, rng: random.Random) -> None:
     """Sends pieces as a queue does: what was not accepted comes first, and may have grown."""
     sent = 0
@@ -166,6 +182,30 @@ async def test_a_gathered_send_is_sent_in_one_piece(tmp_path: Path) -> None:
         space = memoryview(bytearray(100_000))
         await server.wait_readable()
         assert server.recv_into(space) == 60_000
+
+
+async def test_a_record_costs_one_read_and_a_piece_one_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A budget: a further read, which finds nothing, raises and costs more than that of a small
+    record."""
+    calls = counted_calls(monkeypatch)
+    space = memoryview(bytearray(100_000))
+    async with pair(Contexts(tmp_path)) as (client, server):
+        for size, records in ((100, 1), (16 * 1024, 1), (60_000, 4)):
+            calls.clear()
+            assert client.send(bytes(size)) == size
+            await server.wait_readable()
+            assert server.recv_into(space) == size
+            assert calls == {"write": 1, "read": records}
+        with pytest.raises(BlockingIOError):
+            server.recv_into(space)
+        # Into a small buffer: what is left is read without the socket, and then nothing is.
+        client.send(b"question")
+        await server.wait_readable()
+        calls.clear()
+        assert [server.recv_into(space[:4]), server.recv_into(space[:4])] == [4, 4]
+        assert calls["read"] == 2
 
 
 async def test_after_the_end_of_sending_the_rest_arrives_and_then_the_end(tmp_path: Path) -> None:
