@@ -19,8 +19,11 @@ from benchmarks.settings import Settings
 
 Name = Literal[
     "ledger-add", "append", "latency", "tail", "fanout", "catchup", "streams", "start",
-    "restart", "many-ledgers", "mixed", "copy", "spark-read", "spark-write", "spark-latency", "all",
+    "restart", "many-ledgers", "mixed", "copy", "spark-read", "spark-write", "spark-latency",
+    "security", "all",
 ]  # fmt: skip
+_OF_THEIR_OWN: tuple[Name, ...] = ("start", "restart", "many-ledgers", "security")
+"""Benchmarks that start processes themselves."""
 _RATES: dict[Name, int] = {"latency": 1000, "tail": 500, "fanout": 20_000, "mixed": 1000}
 
 # The benchmarks that `all` runs: the rows of the table in docs/performance.md. The others take
@@ -47,7 +50,7 @@ def run_one(name: Name, settings: Settings) -> dict[str, Any]:
     if not settings.rate:
         settings = replace(settings, rate=_RATES.get(name, 0))
     module = importlib.import_module("benchmarks." + name.replace("-", "_"))
-    if name in ("start", "restart", "many-ledgers"):  # these start processes themselves
+    if name in _OF_THEIR_OWN:
         directory = settings.dir or Path.cwd()
         measured_by = getattr(module, name.replace("-", "_"))
         return result_of(name, settings, measured_by(settings), directory)
@@ -81,6 +84,7 @@ def bench(name: Name, *, settings: Settings | None = None) -> None:
         many-ledgers: a bookie with a million ledgers, compared with one with a thousand.
         mixed: writes, a tail and two catch-up readers together, compared with writes alone.
         copy: a ledger of two bookies to the third; with --rate, appends beside it.
+        security: what TLS, authentication and permissions cost, compared with a cluster in clear.
         streams: many streams, some of them written at once.
         spark-read: a stream into Spark, and Parquet. spark-write: rows of Spark into a stream, and
         into Parquet. spark-latency: one record through a micro-batch.

@@ -38,7 +38,9 @@ class LatencySample:
             self._next += 1
 
 
-async def _append(writer: LedgerWriter, payload: bytes, count: int, sample: LatencySample) -> None:
+async def add_entries(writer: LedgerWriter, payload: bytes, count: int) -> array[float]:
+    """Adds `count` entries as fast as the window allows; returns the latencies of some of them."""
+    sample = LatencySample(writer)
     append = writer.append_nowait
     for number in range(count):
         try:
@@ -49,6 +51,7 @@ async def _append(writer: LedgerWriter, payload: bytes, count: int, sample: Late
         if not number % _SAMPLE_EVERY:
             sample.sent(entry_id)
     await writer.flush()
+    return sample.latencies_ms
 
 
 async def ledger_add(settings: Settings, cluster: RunningCluster) -> Measured:
@@ -60,9 +63,8 @@ async def ledger_add(settings: Settings, cluster: RunningCluster) -> Measured:
         client.create_ledger(**settings.replication) as writer,
     ):
         warmup = settings.warmup_count(_FRAME_OVERHEAD_BYTES)
-        await _append(writer, payload, warmup, LatencySample(writer))
+        await add_entries(writer, payload, warmup)
         await cluster.wait_idle()
-        sample = LatencySample(writer)
         with cluster.measured() as phase:
-            await _append(writer, payload, count, sample)
-    return Measured(count, count * settings.size, phase, sample.latencies_ms)
+            latencies_ms = await add_entries(writer, payload, count)
+    return Measured(count, count * settings.size, phase, latencies_ms)

@@ -35,6 +35,7 @@ def _title(result: dict[str, Any]) -> str:
         "streams": f"{settings['streams']:,} streams, {settings['written']:,} written",
         "restart": f"{settings['count']:,} entries of {settings['size']} B",
         "many-ledgers": f"{settings['ledgers']:,} ledgers, {settings['size']} B",
+        "security": f"everything on, {settings['size']} B",
         "spark-read": f"{settings['size']} B",
         "spark-write": f"{settings['size']} B",
         "spark-latency": f"{settings['size']} B",

@@ -19,7 +19,7 @@ def bench(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=Tru
     """Run a benchmark: start, ledger-add, append, latency, tail, fanout, catchup; all: these.
 
     Or one of those that take long or need Spark: restart, many-ledgers, mixed, copy, streams,
-    spark-read, spark-write, spark-latency.
+    security, spark-read, spark-write, spark-latency.
 
     `ledgerstream bench append --help` shows the options of all of them.
     """

@@ -118,7 +118,7 @@ async def test_a_thousand_adds_stay_within_their_budget_of_calls(
         for _ in range(1000):
             writer.append_nowait(bytes(100))
         await writer.flush()
-    # 170 kB are three pieces of 64 KiB and eleven records of 16 KiB, and few acks come back.
+    # 170 kB are three pieces of 64 KiB and eleven records of 16 KiB; acks are few.
     assert calls["write"] <= 12
     assert calls["read"] <= 25
 
