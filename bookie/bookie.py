@@ -219,9 +219,7 @@ class Bookie:
         self._layout = ClusterAddress.parse(config.metadata_uri).layout
         self._keys = keys
         self.ledgers = LedgerStore(store, config.ledgers_root, layout=self._layout, keys=keys)
-        self.access = (
-            AccessControl(Permissions(store), self.ledgers) if config.permissions else None
-        )
+        self.access = _access_of(config, store, self.ledgers)
         """The permissions that it enforces over the wire and over HTTP; None: none."""
         self._restores = RestoreLog(store)
         self._start_count: StartCount | None = None
@@ -663,3 +661,12 @@ def _most_compaction(storage: BookieStorage) -> CompactionKind:
         if not storage.is_compaction_suspended(kind):
             return kind
     return CompactionKind.NONE
+
+
+def _access_of(
+    config: BookieConfig, store: MetadataStore, ledgers: LedgerStore
+) -> AccessControl | None:
+    if not config.permissions:
+        return None
+    is_required = config.derived_keys_required
+    return AccessControl(Permissions(store), ledgers, derived_keys_required=is_required)

@@ -290,7 +290,7 @@ class BookieConfig(
         AuthenticationSettings.check(self)
         AuditSettings.check(self)
         AutoRecoverySettings.check(self)
-        KeySettings.check(self)
+        KeySettings.check_keys(self, has_permissions=self.permissions)
         self._check_directories()
         self._check_addresses()
         self._check_sizes()

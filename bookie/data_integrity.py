@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import trio
@@ -24,6 +25,7 @@ from bookie.named_ledgers import in_steps, may_hold, read_metadata
 from bookie.server.requests import Requests
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.ledger_storage import LedgerStorage
+from ledger.connection.claims import check_key_at
 from ledger.core.availability import Range, expected_ranges, fixed_part
 from ledger.core.entry import Digest, DigestType
 from ledger.core.ledger_keys import check_key_known, master_key_of
@@ -32,6 +34,7 @@ from ledger.errors import (
     BookieIoError,
     LedgerError,
     NoSuchLedger,
+    RetryableError,
     Status,
 )
 from ledger.metastore.ledgers import LedgerStore
@@ -230,6 +233,7 @@ class LimboRepair:
         try:
             metadata = await client.ledger_metadata(ledger_id)
             check_key_known(metadata)
+            await self._check_sources(client, metadata)
             _learn_key(directory, metadata)
             if metadata.is_closed:
                 await directory.history.closed({ledger_id: metadata.last_entry_id})
@@ -248,6 +252,18 @@ class LimboRepair:
                 self._fetched_to.clear()  # each costs another search of the index
             self._fetched_to[ledger_id] = fixed.last_entry_id
         return metadata.is_closed
+
+    async def _check_sources(self, client: LedgerClient, metadata: LedgerMetadata) -> None:
+        """Raises Unauthorized if another bookie has the ledger under another key than its metadata
+        implies: then entries must not be stored here under that one. One that does not answer is
+        not read from, either."""
+        if not metadata.has_derived_key:
+            return
+        bookies = {one for fragment in metadata.fragments for one in fragment.bookies}
+        timeout_s = client.options.read_timeout_s
+        for bookie in sorted(bookies - {self._bookie_id}):
+            with suppress(RetryableError):
+                await check_key_at(client.pool, bookie, metadata, timeout_s=timeout_s)
 
     async def _fetch(
         self, directory: LedgerStorage, client: LedgerClient, metadata: LedgerMetadata

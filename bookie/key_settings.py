@@ -18,9 +18,17 @@ class KeySettings:
         unit="path",
         apache="",
         reason="A file with the secret of the cluster (docs/operations.md, Keys of ledgers), from"
-        " which keys of ledgers of streams and sinks are derived: a bookie recognizes them at first"
-        " sight, and takes others only if the metadata has them. Empty: the first key that it hears"
-        " is the ledger's.",
+        " which keys of namespaces and of their ledgers are derived: a bookie recognizes them at"
+        " first sight, and takes others only if the metadata has them. Empty: the first key that it"
+        " hears is the ledger's.",
+    )
+    derived_keys_required: bool = setting(
+        False,
+        unit="",
+        apache="",
+        reason="With `permissions`: ledgers of namespaces are served only if their key is derived"
+        " from the secret of the cluster, so that nobody without the key of a namespace can pass"
+        " ledgers off as its own. Ledgers from before the secret are refused.",
     )
     zookeeper_credentials_file: str = setting(
         "",
@@ -37,11 +45,25 @@ class KeySettings:
         " makes; `open`: every client that reaches ZooKeeper. Nodes that exist keep their ACL.",
     )
 
-    def check(self) -> None:
+    def check_keys(self, *, has_permissions: bool) -> None:
         """Raises InvalidArgument if these settings contradict each other."""
         if self.zookeeper_acl not in ACLS:
             raise InvalidArgument(f"zookeeper_acl is {self.zookeeper_acl!r}, must be one of {ACLS}")
         if self.zookeeper_acl == ACL_CREATOR and not self.zookeeper_credentials_file:
             raise InvalidArgument(
                 'zookeeper_acl is "creator", which needs zookeeper_credentials_file'
+            )
+        if self.derived_keys_required and not (self.cluster_secret_file and has_permissions):
+            raise InvalidArgument(
+                "derived_keys_required is set, which needs cluster_secret_file and permissions = "
+                "true"
+            )
+
+    def check_secret(self, has_secret: bool) -> None:
+        """Raises InvalidArgument if the file has no secret, but only keys of namespaces, which are
+        for clients: a bookie must recognize the keys of all ledgers."""
+        if self.cluster_secret_file and not has_secret:
+            raise InvalidArgument(
+                f"{self.cluster_secret_file} has keys of namespaces and no secret. Cure: give "
+                "bookies and auto-recovery the file with the secret of the cluster"
             )

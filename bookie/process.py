@@ -174,6 +174,7 @@ async def _serve(
             http_tls = config.server_context() if config.http_tls else None
             audit = await open_audit(config, nursery)
             keys = load_keys(config.cluster_secret_file, {})
+            config.check_secret(keys.has_secret)
             listeners = await _open_http(config)
             disk, count = RealDisk(), len(config.ledger_directories)
             index = index_opener(config.index_cache_bytes, count, descriptors.index_files_max)

@@ -1,5 +1,5 @@
 """Secrets of this process, and the files that they are read from, which may also say how the
-connections of a client are encrypted.
+connections of a client are encrypted, and where the keys of ledgers are.
 
 A secret is shown by no repr, text or error. A file that others can read is refused, as by OpenSSH
 and PostgreSQL.
@@ -24,9 +24,10 @@ _WHO: Final = ("user", "password", "password_file", "token", "token_file", "mech
 _TLS_FILES: Final = (
     "tls_ca_file", "tls_certificate_file", "tls_key_file", "tls_key_password_file",
 )  # fmt: skip
+_FILES: Final = (*_TLS_FILES, "cluster_secret_file")
 _SWITCHES: Final = ("tls_checks_host_names", "metadata_tls", "secrets_in_clear_allowed")
 _KEYS: Final[dict[str, type]] = {
-    **dict.fromkeys((*_WHO, "tls", *_TLS_FILES), str),
+    **dict.fromkeys((*_WHO, "tls", *_FILES), str),
     **dict.fromkeys(_SWITCHES, bool),
 }
 SETTINGS: Final = ("credentials", "credentials_file", *(set(_KEYS) - set(_WHO)))
@@ -103,7 +104,7 @@ def read_credentials(file: str | Path) -> Credentials:
     """Returns the credentials in a file of TOML: `user` and `password` (or `password_file`), and
     perhaps `mechanism`; or `token` (or `token_file`).
 
-    A path in it is relative to the file. What it says of TLS is checked and not returned, see
+    A path in it is relative to the file. What else it says is checked and not returned, see
     `read_client_settings`. Raises InvalidArgument, also if others than its owner can read one of
     the files.
     """
@@ -122,14 +123,15 @@ def read_credentials(file: str | Path) -> Credentials:
 
 def read_client_settings(file: str | Path) -> dict[str, Any]:
     """Returns what a file of credentials says of a client, by the names in `ClientOptions`: those
-    of TLS, and `credentials_file` if the file has a user or a token, too.
+    of TLS and of the keys of ledgers, and `credentials_file` if the file has a user or a token,
+    too.
 
     Paths are absolute. Raises InvalidArgument as `read_credentials` does.
     """
     path = Path(file)
     given = _read(path)
     found = {name: value for name, value in given.items() if name not in _WHO}
-    for name in _TLS_FILES:
+    for name in _FILES:
         if found.get(name):
             found[name] = str(path.absolute().parent / found[name])
     if not found or any(name in given for name in _WHO):

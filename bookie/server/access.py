@@ -1,16 +1,18 @@
 """Whether the peer of a connection may do what it requests: permissions, enforced at the bookie.
 
-The table of all grants is followed by one watch per bookie. The namespace of a ledger is read once
-from its metadata, while the connection that asks for it waits; a decision is kept per connection
-and ledger until the table changes, so that nothing is looked up per entry. What cannot be found out
-is refused, with a status by which the client tries again. A refused request must leave no trace in
-the storage, and a peer without any right must not cause a read of the metadata.
+The table of all grants is followed by one watch per bookie. The owner of a ledger is read once from
+its metadata, while the connection that asks for it waits, and again if its key is not the one that
+is stored here; a decision is kept per connection and ledger until the table changes, so that
+nothing is looked up per entry. What cannot be found out is refused, with a status by which the
+client tries again. A refused request must leave no trace in the storage, and a peer without any
+right must not cause a read of the metadata.
 """
 
 from __future__ import annotations
 
 import enum
 import logging
+import weakref
 from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import aclosing
@@ -18,6 +20,7 @@ from typing import Final
 
 import trio
 
+from bookie.core.ledger_owner import Fit, LedgerOwner
 from bookie.core.ledger_state import LedgerState
 from bookie.core.operations import operation_of
 from bookie.storage.bookie_storage import BookieStorage
@@ -27,9 +30,8 @@ from ledger.core.permissions import (
     PermissionTable,
     Rights,
     Role,
-    namespace_of_ledger,
 )
-from ledger.errors import InvalidArgument, LedgerError, MetadataCorrupt, NoSuchLedger
+from ledger.errors import BookieIoError, InvalidArgument, LedgerError, MetadataCorrupt, NoSuchLedger
 from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.permissions import Permissions
 from ledger.runtime.logs import OF_PEER
@@ -42,8 +44,8 @@ from ledger.wire.messages import (
 
 _log = logging.getLogger(__name__)
 
-NAMESPACES_MAX: Final = 100_000
-"""Ledgers whose namespaces are remembered in a bookie: about 10 MB."""
+OWNERS_MAX: Final = 100_000
+"""Ledgers whose owners are remembered in a bookie: about 25 MB."""
 DECISIONS_MAX: Final = 20_000
 """Ledgers per connection and role whose decision is remembered."""
 LOOKUPS_MAX: Final = 16
@@ -62,23 +64,33 @@ class Access(enum.Enum):
     ALLOWED = enum.auto()
     REFUSED = enum.auto()
     UNRESOLVED = enum.auto()
-    """The namespace of the ledger must be read first: `ConnectionAccess.resolve`."""
+    """The owner of the ledger must be read first: `ConnectionAccess.resolve`."""
     UNAVAILABLE = enum.auto()
     """The metadata did not say now: the client may try again."""
 
 
 class AccessControl:
-    """The permissions that one bookie enforces. `run` follows their changes."""
+    """The permissions that one bookie enforces. `run` follows their changes.
 
-    def __init__(self, permissions: Permissions, ledgers: LedgerStore) -> None:
+    Args:
+        permissions: the table of all grants.
+        ledgers: where the metadata of ledgers is read.
+        derived_keys_required: whether a ledger of a namespace must have a key that is derived from
+            the secret of the cluster.
+    """
+
+    def __init__(
+        self, permissions: Permissions, ledgers: LedgerStore, *, derived_keys_required: bool = False
+    ) -> None:
         self.generation = 0
         """Changes with the table."""
         self.lookups = 0
         """Reads of ledger metadata that were begun."""
         self._permissions = permissions
         self._ledgers = ledgers
+        self._derived_keys_required = derived_keys_required
         self._table: PermissionTable | None = None
-        self._namespaces: OrderedDict[int, str | None] = OrderedDict()
+        self._owners: OrderedDict[int, LedgerOwner] = OrderedDict()
         self._slots = trio.Semaphore(LOOKUPS_MAX)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -121,23 +133,22 @@ class AccessControl:
         """Returns whether a user has a role on the cluster."""
         return self.rights_of(user).allows(role)
 
-    def knows(self, ledger_id: int) -> bool:
-        """Returns whether `namespace_of` has the answer."""
-        return ledger_id in self._namespaces
-
-    def namespace_of(self, ledger_id: int) -> str | None:
-        """Returns the namespace of a ledger that this bookie `knows`; None if it has none."""
-        self._namespaces.move_to_end(ledger_id)
-        return self._namespaces[ledger_id]
+    def owner_of(self, ledger_id: int) -> LedgerOwner | None:
+        """Returns the owner of a ledger, as it was read; None if it was not, or long ago."""
+        owner = self._owners.get(ledger_id)
+        if owner is not None:
+            self._owners.move_to_end(ledger_id)
+        return owner
 
     async def resolve(self, ledger_id: int) -> Access:
-        """Reads the namespace of a ledger, which never changes. Returns UNRESOLVED once it is
-        known, so that the caller decides; REFUSED if there is no such ledger; UNAVAILABLE if the
-        metadata does not say in time."""
+        """Reads the owner of a ledger. Returns UNRESOLVED once it was read, so that the caller
+        decides; REFUSED if there is no such ledger, or its key must be derived and is not;
+        UNAVAILABLE if the metadata does not say in time."""
+        known = self._owners.get(ledger_id)
         with trio.move_on_after(LOOKUP_S_MAX):
             async with self._slots:
-                if ledger_id in self._namespaces:
-                    return Access.UNRESOLVED
+                if self._owners.get(ledger_id) is not known:
+                    return Access.UNRESOLVED  # another connection has read it meanwhile
                 self.lookups += 1
                 try:
                     metadata, _ = await self._ledgers.read(ledger_id)
@@ -145,17 +156,24 @@ class AccessControl:
                     return Access.REFUSED
                 except MetadataCorrupt as error:
                     _log.warning(
-                        "namespace unknown ledger=%d cause=%s", ledger_id, error, extra=OF_PEER
+                        "owner unknown ledger=%d cause=%s", ledger_id, error, extra=OF_PEER
                     )
                     return Access.REFUSED
                 except LedgerError as error:
-                    _log.info(
-                        "namespace unknown ledger=%d cause=%s", ledger_id, error, extra=OF_PEER
-                    )
+                    _log.info("owner unknown ledger=%d cause=%s", ledger_id, error, extra=OF_PEER)
                     return Access.UNAVAILABLE
-                self._namespaces[ledger_id] = namespace_of_ledger(metadata.custom)
-                if len(self._namespaces) > NAMESPACES_MAX:
-                    self._namespaces.popitem(last=False)
+                owner = LedgerOwner.of(metadata)
+                is_derived = metadata.has_derived_key or owner.namespace is None
+                if self._derived_keys_required and not is_derived:
+                    _log.warning(
+                        "refused ledger=%d namespace=%r cause=its key is not derived from the "
+                        "secret of the cluster, and derived_keys_required is set",
+                        ledger_id, owner.namespace, extra=OF_PEER,
+                    )  # fmt: skip
+                    return Access.REFUSED
+                self._owners[ledger_id] = owner
+                if len(self._owners) > OWNERS_MAX:
+                    self._owners.popitem(last=False)
                 return Access.UNRESOLVED
         return Access.UNAVAILABLE
 
@@ -181,6 +199,14 @@ class AdmittedLedgers:
         self.states[shard.directory_no][ledger_id] = state
         self._count += 1
 
+    def state(self, ledger_id: int) -> LedgerState | None:
+        """Returns what is here of a ledger. None, too, if that cannot be read: then the request is
+        refused for that reason."""
+        try:
+            return self._storage.state(ledger_id)
+        except BookieIoError:
+            return None
+
     def forget(self) -> None:
         """Has all ledgers looked at again."""
         for states in self.states:
@@ -198,7 +224,11 @@ class ConnectionAccess:
         self._user = ANONYMOUS
         self._generation = -1
         self._rights = NO_RIGHTS
-        self._allowed: dict[Role, set[int]] = {Role.READ: set(), Role.WRITE: set()}
+        # By their states: one that was deleted, and could begin again by another key, is decided
+        # again. Those that leave memory need not be kept in it by this.
+        self._allowed: dict[Role, weakref.WeakValueDictionary[int, LedgerState]] = {
+            role: weakref.WeakValueDictionary() for role in (Role.READ, Role.WRITE)
+        }
         self._unknown: OrderedDict[int, tuple[float, Access]] = OrderedDict()
 
     def refresh(self, user: str) -> None:
@@ -221,40 +251,61 @@ class ConnectionAccess:
             return Access.ALLOWED
         if isinstance(body, AuthRequest | StartTlsRequest | GetBookieInfoRequest):
             return Access.ALLOWED if self._rights.allows(needs) else Access.REFUSED
-        return self._check_ledger(needs, body.ledger_id)
+        return self._check_ledger(needs, body.ledger_id, getattr(body, "master_key", None))
 
-    def check_add(self, user: str, ledger_id: int) -> bool:
-        """Returns whether a user may add to a ledger, as far as is known now."""
+    def check_add(self, user: str, ledger_id: int, key: bytes) -> bool:
+        """Returns whether a user may add to a ledger with this key, as far as is known now."""
         self.refresh(user)
-        return self._check_ledger(Role.WRITE, ledger_id) is Access.ALLOWED
+        return self._check_ledger(Role.WRITE, ledger_id, key) is Access.ALLOWED
 
-    def _check_ledger(self, role: Role, ledger_id: int) -> Access:
+    def _check_ledger(self, role: Role, ledger_id: int, key: bytes | None) -> Access:
         allowed = self._allowed[role]
-        if ledger_id in allowed:
+        state = allowed.get(ledger_id)
+        if state is not None and not state.is_deleted:
             return Access.ALLOWED
         rights, control = self._rights, self._control
         if rights.is_admin:
             return Access.ALLOWED
         if ledger_id < 0 or not rights.may_allow_ledger(role):
             return Access.REFUSED
-        if not control.knows(ledger_id):
+        state = self._admitted.state(ledger_id)
+        owner = control.owner_of(ledger_id)
+        fit = Fit.DIFFERS
+        if owner is not None:
+            fit = owner.fit(None if state is None else state.master_key, key)
+        if owner is None or fit is not Fit.FITS:
             until, why = self._unknown.get(ledger_id, (0.0, Access.UNRESOLVED))
-            return why if trio.current_time() < until else Access.UNRESOLVED
-        if not rights.allows_ledger(role, control.namespace_of(ledger_id)):
+            if trio.current_time() >= until:
+                return Access.UNRESOLVED
+            return Access.UNAVAILABLE if fit is Fit.DOUBTFUL else why
+        if not rights.allows_ledger(role, owner.namespace):
             return Access.REFUSED
+        if state is None:
+            return Access.ALLOWED  # for this key; the next request may have another
         if len(allowed) >= DECISIONS_MAX:
             allowed.clear()
-        allowed.add(ledger_id)
+        allowed[ledger_id] = state
         return Access.ALLOWED
 
     async def resolve(self, ledger_id: int) -> None:
-        """Finds out the namespace of a ledger, or remembers for a moment that it is unknown. Not
-        for longer, and for this connection alone: the ledger may be created next."""
+        """Finds out the owner of a ledger. Remembers for a moment that it was read, or cannot be:
+        not for longer, and for this connection alone, because the ledger may be created next, or
+        its metadata be put right."""
         found = await self._control.resolve(ledger_id)
-        if found is Access.UNRESOLVED:
-            self._unknown.pop(ledger_id, None)
-            return
-        self._unknown[ledger_id] = trio.current_time() + UNKNOWN_S, found
+        why = Access.REFUSED if found is Access.UNRESOLVED else found
+        owner, state = self._control.owner_of(ledger_id), self._admitted.state(ledger_id)
+        if found is Access.UNRESOLVED and owner is not None and state is not None:
+            fit = owner.fit(state.master_key, None)
+            if fit is not Fit.FITS:
+                _log.warning(
+                    "ledger=%d is refused, because its metadata %s. Cure: if it was changed by "
+                    "force, put it right; else give this bookie the cluster_secret_file",
+                    ledger_id,
+                    "does not say which key it has"
+                    if fit is Fit.DOUBTFUL
+                    else f"has another key than its entries, and namespace {owner.namespace!r}",
+                )
+        self._unknown[ledger_id] = trio.current_time() + UNKNOWN_S, why
         self._unknown.move_to_end(ledger_id)
         if len(self._unknown) > _UNKNOWN_MAX:
             self._unknown.popitem(last=False)

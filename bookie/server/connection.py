@@ -463,7 +463,7 @@ class Connection:
     def _make_known(self, ledger_id: int, entry_id: int, key: bytes) -> bool:
         """`Requests.make_known`, for a ledger to which this peer may add."""
         access, admitted = self._access, self._admitted
-        if access is not None and not access.check_add(self._identity.user, ledger_id):
+        if access is not None and not access.check_add(self._identity.user, ledger_id, key):
             return False
         if not self._requests.make_known(ledger_id, entry_id, key):
             return False

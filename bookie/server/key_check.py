@@ -1,8 +1,9 @@
 """Decides whether a key may make a ledger known to a bookie that has a secret of the cluster.
 
-The key of a ledger of ours is derived from the secret: it is recognized without any request. A
-foreign key, as of Apache's clients and of ledgers that are older than the secret, is accepted only
-if the metadata of the ledger has it. So no client can use the id of a ledger that does not exist.
+The key of a ledger of ours is derived from the secret and the ledger's namespace: it is recognized
+without any request if other ledgers of that namespace were proven lately. Any other key, as of
+Apache's clients and of ledgers that are older than the secret, is accepted only if the metadata of
+the ledger has it. So no client without a key can use the id of a ledger that does not exist.
 Without a secret the first key that arrives is the ledger's, as with Apache BookKeeper.
 
 The connection that a foreign key arrived on waits for the metadata; others do not.
@@ -17,7 +18,7 @@ from collections.abc import Callable
 import trio
 
 from bookie.core.ledger_state import LedgerState
-from ledger.core.ledger_keys import NO_KEYS, LedgerKeys, master_key_of
+from ledger.core.ledger_keys import NO_KEYS, LedgerKeys, ProvenNamespaces, master_key_of
 from ledger.errors import BookieIoError, LedgerError, NoSuchLedger, Status
 from ledger.metastore.ledgers import LedgerStore
 from ledger.runtime.logs import OF_PEER
@@ -60,21 +61,22 @@ class KeyCheck:
         ledgers: LedgerStore | None = None,
         state: Callable[[int], LedgerState | None] = lambda _ledger_id: None,
     ) -> None:
-        self.is_on = bool(keys) and ledgers is not None
+        self.is_on = keys.has_secret and ledgers is not None
         self.lookups = 0
-        """How often metadata was read because of a foreign key."""
+        """How often metadata was read because of a key that was not recognized."""
         self.refused = 0
         """Keys that proved to be no ledger's, and those whose proof failed."""
         self._keys = keys
         self._ledgers = ledgers
         self._state = state
         self._proven: OrderedDict[Contact, None] = OrderedDict()
+        self._namespaces = ProvenNamespaces()
         self._limiter = trio.CapacityLimiter(LOOKUPS_MAX)
 
     def may_begin(self, ledger_id: int, key: bytes) -> Status:
         """Returns OK if a ledger that is unknown here may get this key, else the status that
         refuses the request."""
-        if not self.is_on or self._keys.is_derived(ledger_id, key):
+        if not self.is_on or self._namespaces.recognizes(ledger_id, key):
             return Status.OK
         # A proof may have been forgotten meanwhile: that is doubt, not a refusal.
         is_proven = (ledger_id, bytes(key)) in self._proven
@@ -97,7 +99,7 @@ class KeyCheck:
                 return None
         except BookieIoError:
             return None  # the request is refused for it
-        return None if self._keys.is_derived(ledger_id, key) else contact
+        return None if self._namespaces.recognizes(ledger_id, key) else contact
 
     async def prove(self, contact: Contact) -> Status:
         """Returns whether the metadata of the ledger has this key: OK, or the status that refuses
@@ -138,4 +140,9 @@ class KeyCheck:
                 ledger_id,
                 extra=OF_PEER,
             )
-        return Status.OK if key == master_key_of(metadata) else Status.UNAUTHORIZED
+        if key != master_key_of(metadata):
+            return Status.UNAUTHORIZED
+        namespace_key = self._keys.key_of(metadata)
+        if namespace_key is not None:
+            self._namespaces.add(namespace_key)
+        return Status.OK

@@ -16,6 +16,7 @@ from itertools import chain
 import trio
 
 from ledger.autorecovery.copy_reads import CopyReads, Limits, ReadBodies
+from ledger.connection.claims import is_key_of, other_key
 from ledger.connection.connection import BookieConnection
 from ledger.connection.pending_calls import WRITER_TXN_ID
 from ledger.core.autorecovery.adds_in_flight import AddsInFlight
@@ -92,8 +93,11 @@ class LedgerCopy:
         self.is_stopped = False
         self.target_error: LedgerError | None = None
         self._limits = limits
+        self._metadata = metadata
         self._ledger_id = metadata.ledger_id
         self._is_digest_known = metadata.digest_type is not None
+        self._proven: set[str] = set()
+        """Sources that have shown that they have the ledger under the key of its metadata."""
         self._target = target
         self._plan = plan
         self._is_wanted = is_wanted
@@ -132,6 +136,7 @@ class LedgerCopy:
                     return
                 now_s = trio.current_time()
                 reads.expire(now_s)
+                await self._check_sources()
                 self._check_target(now_s)
                 self._send_ready(now_s)
                 if self.target_error is not None:
@@ -209,6 +214,34 @@ class LedgerCopy:
                 pieces, nbytes = [], 0
         if pieces and self._connection is not None:
             self._connection.send_adds(b"".join(pieces))
+
+    async def _check_sources(self) -> None:
+        """Drops what came from bookies that have the ledger under another key than its metadata
+        implies. Otherwise the metadata of another's ledger could be changed, and a copy of its
+        entries made under the key of the client that did so: digests need not depend on the key."""
+        if not self._metadata.has_derived_key:
+            return
+        for source in {read.source for read in self.reads.ready} - self._proven:
+            timeout_s = self._limits.options.read_timeout_s
+            try:
+                is_key = await is_key_of(
+                    self._limits.pool, source, self._metadata, timeout_s=timeout_s
+                )
+            except LedgerError as error:
+                self._drop_source(source, BadCopy(CopyState.UNREACHABLE, str(error)))
+                continue
+            if is_key:
+                self._proven.add(source)
+            else:
+                why = other_key(self._metadata, source)
+                self._drop_source(source, BadCopy(CopyState.UNREADABLE, why))
+
+    def _drop_source(self, source: str, why: BadCopy) -> None:
+        self._plan.gone(source, why)
+        for read in [one for one in self.reads.ready if one.source == source]:
+            self.reads.ready.remove(read)
+            self.reads.sent(sum(map(len, read.bodies)))
+            self._plan.again(read.first, read.first + len(read.bodies) - 1)
 
     def _valid(self, read: ReadBodies) -> Sequence[Buffer]:
         """Returns the valid bodies at the front. The first other one is looked for elsewhere, and

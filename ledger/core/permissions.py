@@ -127,6 +127,13 @@ def check_pattern(namespace: str) -> str:
     return namespace
 
 
+def check_namespace(namespace: str) -> str:
+    """Returns the name, or raises InvalidArgument if no namespace can have it."""
+    if "*" in check_pattern(namespace):
+        raise InvalidArgument(f"{namespace!r} is a pattern: name one namespace")
+    return namespace
+
+
 def matches(pattern: str, namespace: str) -> bool:
     """Returns whether a grant on `pattern` is one on `namespace`."""
     if "*" not in pattern:

@@ -19,15 +19,15 @@ from contextlib import suppress
 import trio
 
 from ledger.connection.authorization import unauthorized
+from ledger.connection.claims import claim_request
 from ledger.connection.pool import BookiePool, BookieSpace, ask_space
-from ledger.core.entry import Digest, DigestType, master_key
+from ledger.core.entry import DigestType
 from ledger.core.ledger_claims import CLAIM_TRIES_MAX, LedgerClaim, next_beyond
 from ledger.core.metadata import OWN_KEY_BYTES, OWN_KEY_TAG, Fragment, LedgerMetadata
 from ledger.core.permissions import Role
 from ledger.core.placement.policies import PLACEMENT_TAG, PlacementPolicy
 from ledger.core.placement.topology import Location
 from ledger.errors import (
-    INVALID_ENTRY_ID,
     LedgerError,
     LedgerExists,
     NotEnoughBookies,
@@ -37,7 +37,7 @@ from ledger.errors import (
 from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.ledgers import LedgerStore
 from ledger.options import ClientOptions
-from ledger.wire.messages import ReadRequest, WriteLacRequest
+from ledger.wire.messages import ReadRequest
 
 _log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class LedgerCreator:
             ledger_id = await self._ledgers.next_ledger_id(beyond=beyond)
             key = password
             if key is None:
-                tags[OWN_KEY_TAG], key = self._new_key(ledger_id)
+                tags[OWN_KEY_TAG], key = self._new_key(ledger_id, tags)
             metadata = LedgerMetadata(
                 ledger_id=ledger_id,
                 ensemble_size=ensemble_size,
@@ -137,10 +137,11 @@ class LedgerCreator:
             await self._check_taken(metadata, refused_by, taken)
         raise LedgerExists(f"{_TRIES_MAX} ledger ids in a row were taken already")
 
-    def _new_key(self, ledger_id: int) -> tuple[bytes, bytes]:
-        """Returns the value of `OWN_KEY_TAG` and the password of a ledger with a key of its own."""
+    def _new_key(self, ledger_id: int, custom: Mapping[str, bytes]) -> tuple[bytes, bytes]:
+        """Returns the value of `OWN_KEY_TAG` and the password of a ledger with a key of its own.
+        Raises Unauthorized if the key of its namespace is not here."""
         if self._ledgers.keys:
-            return self._ledgers.keys.new_key(ledger_id)
+            return self._ledgers.keys.new_key(ledger_id, custom)
         return b"1", self._rng.randbytes(OWN_KEY_BYTES)
 
     async def _check_taken(self, metadata: LedgerMetadata, bookie: str, tries: int) -> None:
@@ -177,11 +178,7 @@ class LedgerCreator:
         """Makes the ledger's key known to its bookies; returns one that refuses it, if any."""
         refused_by: str | None = None
         claim = LedgerClaim(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
-        digest = Digest(metadata.digest_type or DigestType.CRC32C, metadata.password)
-        packet = digest.encode_lac(metadata.ledger_id, INVALID_ENTRY_ID)
-        request = WriteLacRequest(
-            metadata.ledger_id, INVALID_ENTRY_ID, master_key(metadata.password), packet
-        )
+        request = claim_request(metadata)
         begun_s = trio.current_time()
         with trio.move_on_after(CLAIM_S_MAX) as scope:
 

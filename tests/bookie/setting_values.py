@@ -8,6 +8,7 @@ VALUES: dict[str, Any] = {
     "metadata_root": "/others",
     "session_timeout_ms": 5003,
     "zookeeper_acl": "creator",
+    "derived_keys_required": True,
     "host": "127.0.0.2",
     "advertised_host": "127.0.0.3",
     "bookie_id": "the-seventh",

@@ -32,6 +32,7 @@ from bookie.disk_monitor import DiskMonitor
 from bookie.monitoring.http import open_http
 from bookie.monitoring.snapshot import Observer
 from bookie.over_replication import OverReplication
+from bookie.server.access import AccessControl
 from bookie.server.authentication import Authenticator
 from bookie.server.encryption import ServerTls
 from bookie.server.server import Server
@@ -303,6 +304,7 @@ _PLACES: dict[str, Found] = {
     "tls_handshake_ms_max": lambda e: _tls(e)._handshake_s_max * 1000,
     "tls_to_bookies": lambda e: e.healing_client_options.tls,
     "http_tls": lambda e: e.http_tls is not None,
+    "derived_keys_required": lambda e: _access(e)._derived_keys_required,
     "cluster_secret_file": lambda e: e.secret_files[-1],
     "zookeeper_acl": lambda e: e.zookeeper[0],
     "zookeeper_credentials_file": lambda e: e.zookeeper[1],
@@ -320,6 +322,11 @@ _PLACES: dict[str, Found] = {
     "autorecovery_metadata_operations_per_s_max": lambda e: _healing(e).metadata_operations_per_s,
 }
 """Reads, for each setting, the value that takes effect."""
+
+
+def _access(engine: Engine) -> AccessControl:
+    assert engine.bookie.access is not None
+    return engine.bookie.access
 
 
 def _tls(engine: Engine) -> ServerTls:

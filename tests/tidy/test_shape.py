@@ -40,7 +40,6 @@ SMALL_MODULES = {
     "bookie/autorecovery.py": "what a bookie's process may run beside the bookie",
     "bookie/startup/descriptors.py": "the limits of the process, apart from what decides them",
     "connectors/spark/core/idle_polling.py": "a decision, apart from its reader",
-    "bookie/key_settings.py": "a section of the settings; the file of the others is full",
     "bookie/testing/volumes.py": "what a disk is made of; the disk that uses it is long already",
     "ledger/core/ledger_claims.py": "a decision of the core, apart from the shell that asks it",
     "ledger/metastore/clients.py": "a node of the tree, beside those of bookies and ledgers",

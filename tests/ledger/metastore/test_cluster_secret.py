@@ -25,7 +25,7 @@ def test_secrets_come_from_the_option_or_the_environment(tmp_path: Path) -> None
     variable = {"LEDGERSTREAM_CLUSTER_SECRET_FILE": path}
     assert load_keys("", {}) is NO_KEYS
     for keys in (load_keys(path, {}), load_keys("", variable)):
-        assert keys.new_key(7)[0] == b"derived:8a0186fd6c715669"
+        assert keys.new_key(7, {})[0] == b"derived:8a0186fd6c715669"
     with pytest.raises(InvalidArgument):
         load_keys(f"{path}-missing", variable)
 
