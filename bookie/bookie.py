@@ -62,10 +62,12 @@ from ledger.metastore.bookies import OUR_SOFTWARE, SOFTWARE_PROPERTY, BookieInfo
 from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.listed_ledgers import ListedLedgers
 from ledger.metastore.locations import LOCATION_PROPERTY
+from ledger.metastore.node_kinds import make_shared_folders
 from ledger.metastore.permissions import Permissions
 from ledger.metastore.registration import TAKEOVER_TIMEOUT_S, Registration
 from ledger.metastore.restores import Restore, RestoreLog, is_protected
 from ledger.metastore.underreplication import UnderreplicationStore
+from ledger.metastore.zookeeper.access import are_users_named
 from ledger.runtime.network import Listener, Network
 
 if TYPE_CHECKING:
@@ -325,6 +327,8 @@ class Bookie:
         except NoSuchNode:
             await check_has_no_cluster(self.config, self._disk)
         await self.registry.init_cluster(self._rng, self._layout)
+        if are_users_named(self.config.zookeeper_acl):
+            await make_shared_folders(self.store, self.config.ledgers_root)
         self.instance_id = await self.registry.instance_id()
         self.store.bind(self.registry.instance_id_path, self.instance_id.encode())
         await check_cookie(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ledger.errors import InvalidArgument
-from ledger.metastore.zookeeper.access import ACL_CREATOR, ACLS
+from ledger.metastore.zookeeper.access import ACL_OPEN, check_acl
 from ledger.runtime.config import setting
 
 
@@ -35,23 +35,24 @@ class KeySettings:
         unit="path",
         apache="",
         reason="A file with user and password for ZooKeeper (`user:password`, scheme digest),"
-        " readable by its owner alone; the same for all bookies and clients.",
+        " readable by its owner alone; the same for all bookies.",
     )
     zookeeper_acl: str = setting(
         "open",
         unit="",
         apache="zkEnableSecurity",
         reason="`creator`: only the user of the credentials may use the nodes that this bookie"
-        " makes; `open`: every client that reaches ZooKeeper. Nodes that exist keep their ACL.",
+        " makes; `open`: every client that reaches ZooKeeper. The ids of two users, as in"
+        " `bookies:HASH,clients:HASH`: the first may do everything, the second what clients need."
+        " The same for bookies and clients. Nodes that exist keep their ACL.",
     )
 
     def check_keys(self, *, has_permissions: bool) -> None:
         """Raises InvalidArgument if these settings contradict each other."""
-        if self.zookeeper_acl not in ACLS:
-            raise InvalidArgument(f"zookeeper_acl is {self.zookeeper_acl!r}, must be one of {ACLS}")
-        if self.zookeeper_acl == ACL_CREATOR and not self.zookeeper_credentials_file:
+        check_acl(self.zookeeper_acl)
+        if self.zookeeper_acl != ACL_OPEN and not self.zookeeper_credentials_file:
             raise InvalidArgument(
-                'zookeeper_acl is "creator", which needs zookeeper_credentials_file'
+                f"zookeeper_acl is {self.zookeeper_acl!r}, which needs zookeeper_credentials_file"
             )
         if self.derived_keys_required and not (self.cluster_secret_file and has_permissions):
             raise InvalidArgument(

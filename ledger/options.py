@@ -127,9 +127,10 @@ class ClientOptions:
     encrypted, so that everybody who listens to the network can take them. Not needed for SCRAM."""
 
     cluster_secret_file: str = ""
-    """The file with the secret of the cluster, if it has one: keys of new ledgers of streams and
-    sinks are derived from it. Its owner alone may read it. Empty: what the environment variable
-    LEDGERSTREAM_CLUSTER_SECRET_FILE names."""
+    """The file with the secret of the cluster, if it has one, or with the keys of the namespaces
+    that the client uses: keys of new ledgers of streams and sinks are derived from them. Its owner
+    alone may read it. Empty: what the environment variable LEDGERSTREAM_CLUSTER_SECRET_FILE
+    names."""
 
     zookeeper_credentials_file: str = ""
     """The file with user and password for ZooKeeper ("user:password", scheme digest). Its owner
@@ -138,13 +139,15 @@ class ClientOptions:
 
     zookeeper_acl: str = ""
     """Who may use the nodes that the client makes in ZooKeeper: "creator" (the user of the
-    credentials alone) or "open" (every client). Empty: what the environment variable
+    credentials alone), "open" (every client), or the ids of the owners' and the clients' user, with
+    a comma between them, as the bookies have it. Empty: what the environment variable
     LEDGERSTREAM_ZOOKEEPER_ACL says, else "open"."""
 
     @classmethod
     def from_file(cls, file: str | Path, **others: Any) -> Self:
-        """Returns the options that a file of credentials has: who the client is, and how its
-        connections are encrypted (`tls` and the options whose names begin with it).
+        """Returns the options that a file of credentials has: who the client is, how its
+        connections are encrypted (`tls` and the options whose names begin with it), and where the
+        keys of ledgers are.
 
         `others` are further options; they go before what the file says. Raises InvalidArgument if
         the file cannot be used, or others than its owner can read it.

@@ -27,6 +27,7 @@ from ledger.errors import InvalidArgument
 from ledger.metastore.base import MetadataStore
 from ledger.metastore.permissions import Permissions
 from ledger.metastore.users import UserStore, new_user
+from ledger.metastore.zookeeper.access import parse_credentials, user_id
 from ledger.runtime.private_files import DIRECTORY_MODE, private_opener
 
 if TYPE_CHECKING:
@@ -35,12 +36,16 @@ if TYPE_CHECKING:
 
 BOOKIES: Final = "bookies"
 """The user that bookies and the janitor are: they copy and delete ledgers of all namespaces."""
+ZOOKEEPER_OWNERS: Final = "bookies"
+ZOOKEEPER_CLIENTS: Final = "clients"
+"""The two users that share ZooKeeper's nodes (`ledger.metastore.node_kinds`)."""
 AUTHORITY_DAYS: Final = 3650
 CERTIFICATE_DAYS: Final = 825
 """How long certificates are valid, counted from the day before; 825 is what most clients accept."""
 _AUTHORITY: Final = "ca"
 _HOST = re.compile(r"[A-Za-z0-9:][A-Za-z0-9.:_-]{0,252}", re.ASCII)
 _PASSWORD_BITS: Final = 192
+_SECRET_BITS: Final = 256
 _DAY = datetime.timedelta(days=1)
 
 
@@ -74,6 +79,21 @@ class SecurityDirectory:
         return self.path / f"{user}.password"
 
     @property
+    def secret_file(self) -> Path:
+        """The secret of the cluster, from which keys of ledgers are derived."""
+        return self.path / "cluster.secret"
+
+    def zookeeper_file(self, user: str) -> Path:
+        """The credentials for ZooKeeper of `ZOOKEEPER_OWNERS` or `ZOOKEEPER_CLIENTS`."""
+        return self.path / f"{user}.zookeeper"
+
+    @property
+    def zookeeper_acl(self) -> str:
+        """The setting `zookeeper_acl`: the ids of both users. Raises InvalidArgument."""
+        files = (self.zookeeper_file(user) for user in (ZOOKEEPER_OWNERS, ZOOKEEPER_CLIENTS))
+        return ",".join(user_id(parse_credentials(read_private(one), str(one))) for one in files)
+
+    @property
     def users(self) -> tuple[str, str]:
         """The users whose credentials are here."""
         return BOOKIES, self.admin
@@ -92,7 +112,14 @@ class SecurityDirectory:
             "authentication_mechanisms": ["SCRAM-SHA-256"],
             "credentials_file": str(path / f"{BOOKIES}.toml"),
             "permissions": True,
+            "cluster_secret_file": str(path / self.secret_file.name),
+            "derived_keys_required": True,
         }
+
+    def zookeeper_settings(self) -> dict[str, object]:
+        """Returns those of a bookie whose metadata is in ZooKeeper. Raises InvalidArgument."""
+        owners = self.zookeeper_file(ZOOKEEPER_OWNERS).absolute()
+        return {"zookeeper_credentials_file": str(owners), "zookeeper_acl": self.zookeeper_acl}
 
 
 def make_security_directory(
@@ -131,6 +158,7 @@ def make_security_directory(
         authority.issue(layout.admin, (), days)
         for user in layout.users:
             made += _make_credentials(layout, user, rng)
+        made += _make_secrets(layout, rng)
     except OSError as error:
         raise InvalidArgument(f"{error.filename}: {error.strerror}") from error
     return made
@@ -193,9 +221,21 @@ def _make_credentials(layout: SecurityDirectory, user: str, rng: random.Random) 
             f'user = "{user}"\n'
             f'password_file = "{password.name}"\n'
             f'tls = "start_tls"\n'
-            f'tls_ca_file = "{layout.authority_file.name}"\n',
+            f'tls_ca_file = "{layout.authority_file.name}"\n'
+            f'cluster_secret_file = "{layout.secret_file.name}"\n',
         )
         made.append(credentials)
+    return made
+
+
+def _make_secrets(layout: SecurityDirectory, rng: random.Random) -> list[Path]:
+    texts = {layout.secret_file: f"{rng.getrandbits(_SECRET_BITS):0{_SECRET_BITS // 4}x}\n"}
+    for user in (ZOOKEEPER_OWNERS, ZOOKEEPER_CLIENTS):
+        password = f"{rng.getrandbits(_PASSWORD_BITS):0{_PASSWORD_BITS // 4}x}"
+        texts[layout.zookeeper_file(user)] = f"{user}:{password}\n"
+    made = [path for path in texts if not path.exists()]
+    for path in made:
+        _write_new(path, texts[path])
     return made
 
 

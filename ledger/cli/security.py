@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ from ledger.cli.output import (
     ClusterOption,
     OutputOption,
     examples,
+    print_json,
     remark,
     usage,
 )
@@ -27,15 +29,17 @@ if TYPE_CHECKING:
 
 app = App(
     name="security",
-    help="Make certificates and a first user; list what is open.",
+    help="Make certificates, keys and a first user; list what is open.",
     help_epilogue=examples(
         "ledgerstream security init --dir security --host bookie1.example.com",
+        "ledgerstream security namespace-key demo --secret security/cluster.secret",
         "ledgerstream security check",
     ),
 )
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
+_UNKNOWN_SHOWN = 20
 
 
 @app.command(
@@ -100,17 +104,25 @@ def _report(
     output: OutputOption,
 ) -> None:
     """Prints the settings of the bookies as TOML, or all as JSON, and what to do next."""
+    from ledger.metastore.zookeeper_access import ACL_VARIABLE
+    from ledger.metastore.zookeeper_access import CREDENTIALS_VARIABLE as CREDENTIALS_FILE_VARIABLE
+    from ledger.security_setup import ZOOKEEPER_CLIENTS
+
     settings = {host: layout.bookie_settings(host) for host in hosts}
+    zookeeper = layout.zookeeper_settings()
     credentials = str(layout.credentials_file(layout.admin).absolute())
     if output.json:
         paths = [str(path) for path in made]
         done = {"made": paths, "users_created": created, "bookies": settings}
-        output.report({**done, "credentials": credentials}, "")
+        output.report({**done, "zookeeper": zookeeper, "credentials": credentials}, "")
         return
     for host, values in settings.items():
         output.say(f"# settings of the bookie at {host}")
         for name, value in values.items():
             output.say(f"{name} = {json.dumps(value)}")
+    output.say("# settings of each bookie if the metadata is in ZooKeeper")
+    for name, value in zookeeper.items():
+        output.say(f"{name} = {json.dumps(value)}")
     remark(f"{len(made)} files are made in {layout.path}")
     if cluster is None:
         remark("the users are created once the cluster runs:")
@@ -120,6 +132,9 @@ def _report(
         remark(f"users created: {', '.join(created) or 'none, they exist'}")
     remark("for clients, with ca.pem and the files of the user:")
     remark(f"  export {CREDENTIALS_VARIABLE}={shlex.quote(credentials)}")
+    remark(f"  export {ACL_VARIABLE}={shlex.quote(str(zookeeper['zookeeper_acl']))}")
+    clients = layout.zookeeper_file(ZOOKEEPER_CLIENTS).absolute()
+    remark(f"  export {CREDENTIALS_FILE_VARIABLE}={shlex.quote(str(clients))}")
 
 
 @app.command(
@@ -153,3 +168,119 @@ async def check(
         none="nothing is open",
     )
     return EXIT_ERROR if found else 0
+
+
+@app.command(
+    help_epilogue=examples(
+        "ledgerstream security namespace-key demo --secret cluster.secret >> ann.keys",
+    )
+)
+async def namespace_key(
+    *namespaces: str,
+    without_namespace: Annotated[bool, Parameter(negative="")] = False,
+    secret: Path | None = None,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Print the keys of namespaces, a line each, for the cluster_secret_file of a client.
+
+    A client that has them, and not the secret, can use ledgers of these namespaces and of no
+    others. They are secrets, too: write them into a file of mode 0600.
+
+    Parameters
+    ----------
+    namespaces
+        Names of namespaces.
+    without_namespace
+        Also the key of ledgers that belong to no namespace.
+    secret
+        The file with the secret of the cluster. Default: LEDGERSTREAM_CLUSTER_SECRET_FILE.
+    """
+    from ledger.core.ledger_keys import NO_NAMESPACE
+    from ledger.core.permissions import check_namespace
+    from ledger.errors import InvalidArgument
+    from ledger.metastore.cluster_secret import load_keys
+
+    with usage():
+        wanted = [check_namespace(one) for one in namespaces]
+        wanted += [NO_NAMESPACE] if without_namespace else []
+        if not wanted:
+            raise InvalidArgument("name a namespace, or give --without-namespace")
+        keys = load_keys("" if secret is None else str(secret), os.environ)
+        if not keys.has_secret:
+            raise InvalidArgument("the secret of the cluster is missing. Cure: give it by --secret")
+        lines = [key.line() for key in keys.namespace_keys(wanted)]
+    _print(output, {"lines": lines}, lines)
+
+
+@app.command(help_epilogue=examples("ledgerstream security zookeeper-id bookies.zookeeper"))
+async def zookeeper_id(file: Path, *, output: OutputOption = _OUTPUT) -> None:
+    """Print the id of a user of ZooKeeper, for the setting zookeeper_acl. It is no secret.
+
+    Parameters
+    ----------
+    file
+        The file with its credentials, user:password.
+    """
+    from ledger.credentials import read_private
+    from ledger.metastore.zookeeper.access import parse_credentials, user_id
+
+    with usage():
+        found = user_id(parse_credentials(read_private(file, "password for ZooKeeper"), str(file)))
+    _print(output, {"id": found}, [found])
+
+
+@app.command(
+    help_epilogue=examples(
+        "ledgerstream security zookeeper-acl --dry-run", "ledgerstream security zookeeper-acl"
+    )
+)
+async def zookeeper_acl(
+    *,
+    dry_run: Annotated[bool, Parameter(negative="")] = False,
+    cluster: ClusterOption = _CLUSTER,
+    output: OutputOption = _OUTPUT,
+) -> None:
+    """Give the nodes of a cluster in ZooKeeper the ACLs that new ones get. May be repeated.
+
+    As the owners' user: LEDGERSTREAM_ZOOKEEPER_ACL has the ids of both users, and
+    LEDGERSTREAM_ZOOKEEPER_CREDENTIALS_FILE names the credentials of the first.
+
+    Parameters
+    ----------
+    dry_run
+        Only count the nodes that would be changed.
+    """
+    from ledger.errors import InvalidArgument
+    from ledger.metastore import open_store
+    from ledger.metastore.address import ClusterAddress
+
+    with usage():
+        address = ClusterAddress.parse(cluster.uri)
+        if address.zookeeper is None:
+            raise InvalidArgument(f"{address.uri} is not in ZooKeeper: other metadata has no ACLs")
+    async with open_store(address) as store:
+        from ledger.metastore.zookeeper.acl_change import apply_acls
+        from ledger.metastore.zookeeper.store import ZooKeeperStore
+
+        assert isinstance(store, ZooKeeperStore)
+        with usage():
+            report = await apply_acls(store, is_dry_run=dry_run)
+    for path in report.unknown[:_UNKNOWN_SHOWN]:
+        remark(f"{path} is of another program and stays as it is")
+    if len(report.unknown) > _UNKNOWN_SHOWN:
+        remark(f"and {len(report.unknown) - _UNKNOWN_SHOWN} more of other programs")
+    changed = report.changed.total()
+    verb = "would be changed" if dry_run else "were changed"
+    output.report(
+        {"nodes": report.nodes, "changed": dict(report.changed), "unknown": len(report.unknown)},
+        f"{changed} of {report.nodes} nodes {verb}",
+    )
+
+
+def _print(output: OutputOption, document: Mapping[str, object], lines: Sequence[str]) -> None:
+    """Prints a result to standard output, where a remark would not go."""
+    if output.json:
+        print_json(document)
+        return
+    for line in lines:
+        output.say(line)

@@ -19,10 +19,19 @@ from ledger.client import LedgerClient, wall_ms
 from ledger.connection.encryption import ClientTls
 from ledger.connection.single_frames import receive_frame, send_frame
 from ledger.core.authentication.names import DIGEST_MD5, PLUGINS, SCRAM_SHA_256, SCRAM_SHA_512
-from ledger.errors import BookieUnavailable, InvalidArgument, LedgerError, Status
+from ledger.errors import (
+    BookieUnavailable,
+    InvalidArgument,
+    LedgerError,
+    NoSuchNode,
+    Status,
+    Unauthorized,
+)
 from ledger.metastore import open_store
 from ledger.metastore.address import ClusterAddress
 from ledger.metastore.bookies import BookieInfo
+from ledger.metastore.node_kinds import NODE_KINDS
+from ledger.metastore.zookeeper.access import OPEN_ACCESS
 from ledger.options import ClientOptions
 from ledger.runtime.network import TcpNetwork, Transport
 from ledger.runtime.private_files import readable_by_others
@@ -87,12 +96,30 @@ async def _open_metadata(uri: str, options: ClientOptions) -> list[Finding]:
         found.append(Finding("metadata", what, "metadata_tls, and ZooKeeper's secureClientPort"))
     try:
         with trio.fail_after(_TIMEOUT_S):
-            async with open_store(address):
-                pass
-    except (LedgerError, OSError, trio.TooSlowError):
-        return found
-    what = "everybody who reaches ZooKeeper can read it, and most likely change it"
-    return [*found, Finding("metadata", what, "ZooKeeper's access control lists and firewall")]
+            readable = await _readable_nodes(address)
+    except (LedgerError, OSError, trio.TooSlowError) as error:
+        what = f"ZooKeeper could not be tried: {error or type(error).__name__}"
+        return [*found, Finding("metadata", what, "try it again")]
+    if readable:
+        what = "everybody who reaches ZooKeeper can read, and most likely change: " + ", ".join(
+            readable
+        )
+        found.append(Finding("metadata", what, "zookeeper_acl, and `security zookeeper-acl`"))
+    return found
+
+
+async def _readable_nodes(address: ClusterAddress) -> list[str]:
+    """Returns the kinds of nodes that a session without credentials can read, by one of each, and
+    only those that exist."""
+    readable = []
+    async with open_store(address, may_create=True, access=OPEN_ACCESS) as store:
+        for kind in NODE_KINDS:
+            try:
+                await store.get(kind.sample.format(root=address.root))
+            except (NoSuchNode, Unauthorized):
+                continue
+            readable.append(kind.name)
+    return readable
 
 
 # ---- the port of a bookie
@@ -222,6 +249,12 @@ def open_settings(settings: Mapping[str, Any]) -> list[tuple[str, str]]:
         found.append(("anonymous clients are served", "anonymous_allowed = false"))
     if not settings.get("permissions"):
         found.append(("every client may do everything", "permissions = true"))
+    if not settings.get("cluster_secret_file"):
+        what = "passwords of new ledgers are in the metadata, so that a reader of it can write"
+        found.append((what, "cluster_secret_file"))
+    elif settings.get("permissions") and not settings.get("derived_keys_required"):
+        what = "ledgers of clients without the key of a namespace are served as ledgers of it"
+        found.append((what, "derived_keys_required, once no ledger is older than the secret"))
     if not settings.get("tls_required"):
         found.append(("it serves requests that are not encrypted", "tls_required = true"))
     if settings.get("tls_to_bookies", "off") == "off":

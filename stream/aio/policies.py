@@ -34,6 +34,7 @@ async def delete_namespace(client: LedgerClient, name: str, *, purge: bool = Fal
     """Deletes a namespace without streams, and what was granted on it by name.
 
     With `purge`, streams in its trash are deleted permanently first. Raises NoSuchNamespace;
-    NamespaceNotEmpty while it has streams, or without `purge` anything in its trash.
+    NamespaceNotEmpty while it has streams, or without `purge` anything in its trash; Unauthorized
+    if this client may not see what was granted.
     """
     await client._bridge.call(lambda: trio_delete_namespace(client._inner, name, purge=purge))

@@ -49,6 +49,8 @@ CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
     "user passwd": ("name", "digest_md5"),
     "user delete": ("name",),
     "security init": ("directory", "host", "admin"),
+    "security namespace-key": ("namespaces", "without_namespace"),
+    "security zookeeper-acl": ("dry_run",),
     "ledger create": ("ensemble", "write_quorum", "ack_quorum", "digest"),
     "ledger append": ("ledger_id",),
     "ledger recover": ("ledger_id",),

@@ -85,9 +85,15 @@ async def delete_namespace(client: LedgerClient, name: str, *, purge: bool = Fal
     """Deletes a namespace without streams, and what was granted on it by name.
 
     With `purge`, streams in its trash are deleted permanently first. Raises NoSuchNamespace;
-    NamespaceNotEmpty while it has streams, or without `purge` anything in its trash.
+    NamespaceNotEmpty while it has streams, or without `purge` anything in its trash; Unauthorized
+    if this client may not see what was granted.
     """
-    store = StreamStore(client.store)
+    from ledger.metastore.permissions import Permissions  # deletions are rare
+
+    store, permissions = StreamStore(client.store), Permissions(client.store)
+    # Before anything is deleted: a client that may not see the grants cannot remove them either.
+    with suppress(MetadataCorrupt):
+        await permissions.read()
     if purge and not await store.list_streams(name):
         trash = Trash(client, name)
         for stream, deleted_ms in await store.list_trash(name):
@@ -97,9 +103,7 @@ async def delete_namespace(client: LedgerClient, name: str, *, purge: bool = Fal
                 continue
     await store.delete_namespace(name)
     with suppress(MetadataCorrupt):  # a damaged table grants nothing to a later namespace
-        from ledger.metastore.permissions import Permissions  # deletions are rare
-
-        await Permissions(client.store).forget_namespace(name)
+        await permissions.forget_namespace(name)
 
 
 def with_settings(namespace: NamespaceMetadata, settings: NamespaceSettings) -> NamespaceMetadata:

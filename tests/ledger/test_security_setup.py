@@ -47,7 +47,8 @@ def test_everything_is_made_for_its_owner_alone(tmp_path: Path) -> None:
     assert made == [
         "admin.key", "admin.password", "admin.pem", "admin.toml",
         "b1.example.com.key", "b1.example.com.pem",
-        "bookies.password", "bookies.toml", "ca.key", "ca.pem",
+        "bookies.password", "bookies.toml", "bookies.zookeeper", "ca.key", "ca.pem",
+        "clients.zookeeper", "cluster.secret",
     ]  # fmt: skip
     everything = [tmp_path / "d", *(tmp_path / "d").iterdir()]
     assert [path for path in everything if path.stat().st_mode & 0o077] == []
@@ -153,7 +154,7 @@ def test_a_directory_that_a_killed_process_left_half_made_is_made_again(tmp_path
 
     at_once()
     before = contents(layout.path)
-    assert len(before) == 10
+    assert len(before) == 13
     assert not (tmp_path / "security.new").exists()
     at_once()
     assert contents(layout.path) == before

@@ -74,7 +74,7 @@ def test_bookies_heal_each_other_with_credentials_of_their_own(secure: Standalon
 
 def test_all_files_of_it_are_its_owners_alone(secure: StandaloneCluster) -> None:
     files = [secure.directory / "security", *(secure.directory / "security").iterdir()]
-    assert len(files) == 12
+    assert len(files) == 15
     assert [path for path in files if path.stat().st_mode & 0o077] == []
 
 

@@ -15,6 +15,7 @@ from bookie.core.operations import (
     needed_role,
 )
 from ledger.core.permissions import Grant, Role
+from ledger.metastore.node_kinds import NODE_KINDS, NOTHING, SHARED, Right
 from tests.tidy.checkout import ROOT
 
 DOCUMENT = ROOT / "docs" / "permissions.md"
@@ -24,7 +25,7 @@ _NAMESPACE: Final = "demo"
 
 def document(text: str) -> str:
     """Returns the text with up-to-date tables."""
-    for name, table in (("wire", _wire()), ("http", _http())):
+    for name, table in (("wire", _wire()), ("http", _http()), ("metadata", _metadata())):
         begin, end = f"<!-- operations: {name} -->\n", "<!-- end -->"
         assert text.count(begin) == 1, f"docs/permissions.md has no marker for {name}"
         before, _, rest = text.partition(begin)
@@ -55,6 +56,20 @@ def _http() -> str:
 def _http_row(one: HttpOperation) -> str:
     cells = "".join(f" {'yes' if _has(role, one.needs) else '-'} |" for role in (None, *_ROLES))
     return f"| `{one.method} {one.path}` |{cells}\n"
+
+
+def _metadata() -> str:
+    rows = "".join(
+        f"| {one.name} | `{one.sample.format(root='/ledgers')}` | {_rights(NOTHING)} |"
+        f" {_rights(one.clients)} | {_rights(SHARED)} |\n"
+        for one in NODE_KINDS
+    )
+    names = ("Node", "For example", "no credentials", "clients", "owners")
+    return f"| {' | '.join(names)} |\n|{'---|' * len(names)}\n{rows}"
+
+
+def _rights(rights: Right) -> str:
+    return ", ".join(str(one.name).lower() for one in Right if one in rights) or "-"
 
 
 def _table(columns: tuple[str, ...], rows: str) -> str:

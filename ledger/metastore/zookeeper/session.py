@@ -17,11 +17,11 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import ConnectionClosedError, ConnectionLoss
 from kazoo.protocol.states import KazooState
 from kazoo.retry import KazooRetry
-from kazoo.security import CREATOR_ALL_ACL
+from kazoo.security import ACL, CREATOR_ALL_ACL, Id
 
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.zookeeper.access import ACL_CREATOR, OPEN_ACCESS, ZooKeeperAccess
-from ledger.metastore.zookeeper.address import ZooKeeperAddress
+from ledger.metastore.zookeeper.address import OWN, ZooKeeperAddress
 from ledger.metastore.zookeeper.errors import LOST, OutcomeUnknown
 from ledger.metastore.zookeeper.threads import CompletionQueue, Handler
 from ledger.runtime.certificates import TlsContext
@@ -108,7 +108,7 @@ class ZooKeeperSession:
     ) -> None:
         self.address = address
         self._tls = tls
-        self._access = access
+        self.access = access
         self.patience_s = session_timeout_ms / 1000
         self.session_id: int | None = None
         self.is_closed = False
@@ -124,6 +124,20 @@ class ZooKeeperSession:
         self._kazoo_log = logging.getLogger(f"{__name__}.kazoo")
         self._kazoo_log.setLevel(logging.ERROR)
         self._start()
+
+    def acl_of(self, whole: str) -> list[ACL] | None:
+        """Returns the ACL of a node that is to be made, by its path from ZooKeeper's root; None:
+        the session's default. Raises InvalidArgument for a node of an unknown kind."""
+        address = self.address
+        path = whole.removeprefix(address.chroot) if whole != address.chroot else "/"
+        if f"{address.chroot}/".startswith(f"{whole}/"):
+            path = "/"  # above the cluster
+        elif path == address.own or path.startswith(f"{address.own}/"):
+            path = OWN + path.removeprefix(address.own)
+        rights = self.access.acl_of(path, address.root)
+        if rights is None:
+            return None
+        return [ACL(int(right), Id("digest", user)) for user, right in rights]
 
     # Calls.
 
@@ -254,7 +268,7 @@ class ZooKeeperSession:
             ended,
             self._tls,
         )
-        access = self._access
+        access = self.access
         self._client = KazooClient(
             hosts=self.address.hosts,
             timeout=self.patience_s,

@@ -85,6 +85,11 @@ class ZooKeeperStore:
         self._ephemerals = Ephemerals(session)
         self._watches = Watches(session)
 
+    @property
+    def session(self) -> ZooKeeperSession:
+        """The session that the store uses."""
+        return self._session
+
     def bind(self, path: str, data: bytes) -> None:
         self._bound = (check_path(path), data)
 
@@ -257,10 +262,11 @@ class ZooKeeperStore:
 
     async def _create(self, change: Create) -> None:
         whole = self._whole(change.path)
+        acl = self._session.acl_of(whole)
         try:
             await self._session.call(
                 lambda client: client.create_async(
-                    whole, change.data, ephemeral=change.is_ephemeral
+                    whole, change.data, acl, ephemeral=change.is_ephemeral
                 ),
                 f"create {change.path}",
                 is_change=True,
@@ -271,8 +277,10 @@ class ZooKeeperStore:
             raise await self._changes.explain(error, change) from error
 
     async def _make_numbered(self, whole: str) -> str:
+        acl = self._session.acl_of(whole)
+
         def issue(client: KazooClient) -> Any:
-            answer = client.create_async(whole, b"", ephemeral=True, sequence=True)
+            answer = client.create_async(whole, b"", acl, ephemeral=True, sequence=True)
             answer.rawlink(lambda made: self._session.completions.put(partial(self._unmake, made)))
             return answer
 
@@ -281,9 +289,10 @@ class ZooKeeperStore:
 
     async def _make_kept(self, whole: str, data: bytes) -> str:
         sent: list[Any] = []
+        acl = self._session.acl_of(whole)
 
         def issue(client: KazooClient) -> Any:
-            sent.append(client.create_async(whole, data, ephemeral=True, sequence=True))
+            sent.append(client.create_async(whole, data, acl, ephemeral=True, sequence=True))
             return sent[-1]
 
         try:
@@ -368,6 +377,10 @@ class ZooKeeperStore:
             )
         except zk.ZookeeperError as error:
             raise translate(error, path) from error
+
+    def whole_path(self, path: str) -> str:
+        """Returns the path of a node from ZooKeeper's root."""
+        return self._whole(path)
 
     def _whole(self, path: str) -> str:
         if path == "/":

@@ -15,7 +15,7 @@ from typing import Any
 from kazoo import exceptions as zk
 from kazoo.client import KazooClient
 
-from ledger.errors import InvalidArgument, LedgerError, MetadataConflict
+from ledger.errors import InvalidArgument, LedgerError, MetadataConflict, NodeExists
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, Put
 from ledger.metastore.paths import (
     TRANSACTION_CHANGES_MAX,
@@ -93,18 +93,29 @@ class Transactions:
         for parent in ancestors_of(path):
             try:
                 await self._session.call(
-                    partial(KazooClient.create_async, path=parent, value=b""),
+                    partial(
+                        KazooClient.create_async,
+                        path=parent,
+                        value=b"",
+                        acl=self._session.acl_of(parent),
+                    ),
                     f"create {parent}",
                     is_change=True,
                 )
             except zk.NodeExistsError:
                 continue
             except zk.ZookeeperError as error:
+                if isinstance(error, zk.NoAuthError) and (await self._exist([parent]))[parent]:
+                    continue
                 raise translate(error, parent) from error
 
     async def explain(self, error: BaseException, change: Change) -> LedgerError:
         """Returns the error for a failed `change`, with the present state of the node."""
         path = change.path
+        # ZooKeeper looks whether the parent may be changed before it looks for the node.
+        is_create_refused = isinstance(error, zk.NoAuthError) and isinstance(change, Create)
+        if is_create_refused and await self.stat(path) is not None:
+            return NodeExists(f"metadata node {path} already exists")
         if isinstance(error, zk.BadVersionError):
             assert isinstance(change, Put | Delete | Check), f"{change!r} has no version"
             stat = await self.stat(path)
@@ -123,10 +134,13 @@ class Transactions:
         return stat
 
     async def _try(self, steps: Sequence[_Step]) -> tuple[_Step, BaseException] | None:
+        made = [step.path for step in steps if isinstance(step.change, Create)]
+        acls = {path: self._session.acl_of(path) for path in made}
+
         def issue(client: KazooClient) -> Any:
             transaction = client.transaction()
             for step in steps:
-                _add(transaction, step)
+                _add(transaction, step, acls.get(step.path))
             return transaction.commit_async()
 
         first = steps[0].change.path
@@ -212,10 +226,10 @@ def _data_bytes(change: Change) -> int:
     return len(change.data) if isinstance(change, Create | Put) else 0
 
 
-def _add(transaction: Any, step: _Step) -> None:
+def _add(transaction: Any, step: _Step, acl: Any) -> None:
     change, path = step.change, step.path
     if isinstance(change, Create):
-        transaction.create(path, bytes(change.data), ephemeral=change.is_ephemeral)
+        transaction.create(path, bytes(change.data), acl, ephemeral=change.is_ephemeral)
     elif isinstance(change, Put):
         transaction.set_data(path, bytes(change.data), change.version)
     elif isinstance(change, Delete):

@@ -31,6 +31,14 @@ def test_the_settings_that_are_made_leave_nothing_open(tmp_path: Any) -> None:
         ({"permissions": False}, "every client may do everything"),
         ({"tls_required": False}, "it serves requests that are not encrypted"),
         ({"tls_to_bookies": "off"}, "it copies entries of others in clear"),
+        (
+            {"cluster_secret_file": ""},
+            "passwords of new ledgers are in the metadata, so that a reader of it can write",
+        ),
+        (
+            {"derived_keys_required": False},
+            "ledgers of clients without the key of a namespace are served as ledgers of it",
+        ),
     ],
 )
 def test_each_setting_that_leaves_something_open_is_found(
@@ -41,4 +49,4 @@ def test_each_setting_that_leaves_something_open_is_found(
 
 
 def test_settings_that_are_missing_do_not_pass_for_closed() -> None:
-    assert len(open_settings({})) == 4
+    assert len(open_settings({})) == 5

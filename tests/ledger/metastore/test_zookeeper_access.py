@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ledger.errors import InvalidArgument
+from ledger.metastore.zookeeper.access import ZooKeeperAccess, user_id
 from ledger.metastore.zookeeper_access import load_access
 
 
@@ -30,7 +31,7 @@ def test_access_to_zookeeper_comes_from_options_or_the_environment(tmp_path: Pat
         assert "password" not in repr(access)
     with pytest.raises(InvalidArgument, match="zookeeper_credentials_file"):
         load_access("creator", "", {})
-    with pytest.raises(InvalidArgument, match="one of"):
+    with pytest.raises(InvalidArgument, match="must be"):
         load_access("everybody", path, {})
 
 
@@ -39,3 +40,27 @@ def test_credentials_of_another_form_are_refused_unquoted(tmp_path: Path, data: 
     with pytest.raises(InvalidArgument, match="user:password") as caught:
         load_access("open", _file(tmp_path, data), {})
     assert "secret" not in str(caught.value).replace(str(tmp_path / "secret"), "")
+
+
+def test_two_users_share_nodes_if_both_sides_name_them() -> None:
+    owners, clients = "bookies:of the owners", "clients:of the clients"
+    acl = f"{user_id(owners)},{user_id(clients)}"
+    assert user_id("bookies:bookies") == "bookies:VYLKOaa66kJz/xTdJVJDE7vYKcs="
+    for credentials in (owners, clients):
+        access = ZooKeeperAccess(credentials=credentials, acl=acl)
+        assert access.is_owner == (credentials == owners)
+        assert access.ids == (user_id(owners), user_id(clients))
+        assert access.acl_of("/ledgerstream/users/ann", "/ledgers") == ((user_id(owners), 31),)
+        assert access.acl_of("/x/cookies/b", "/x") == ((user_id(owners), 31), (user_id(clients), 1))
+    for credentials in ("", "bookies:another password"):
+        with pytest.raises(InvalidArgument, match="Cure") as refused:
+            ZooKeeperAccess(credentials=credentials, acl=acl)
+        assert "another password" not in str(refused.value)
+    for wrong in (
+        f"{acl},{acl}",
+        user_id(owners),
+        f"{user_id(owners)},{user_id(owners)}",
+        "a:b,c:d",
+    ):
+        with pytest.raises(InvalidArgument, match="zookeeper_acl"):
+            ZooKeeperAccess(credentials=owners, acl=wrong)

@@ -29,8 +29,8 @@ READS = {
     "ledger read", "ledger show", "metadata export", "metadata restores", "namespace list",
     "namespace show", "permission explain", "permission list", "read", "retention explain",
     "sink list", "sink show", "standalone", "status", "stream list", "stream lost-ledgers",
-    "security check", "stream show", "stream trash", "stream verify", "tail", "user list",
-    "version",
+    "security check", "security zookeeper-id", "stream show", "stream trash", "stream verify",
+    "tail", "user list", "version",
 }  # fmt: skip
 """Commands that change nothing of a cluster but records and what is on this machine."""
 
