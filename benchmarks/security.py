@@ -37,9 +37,9 @@ from benchmarks.report import Measured
 from benchmarks.settings import Settings
 from bookie.standalone.cluster import HOST, StandaloneLayout
 from ledger.client import LedgerClient
+from ledger.connection.authentication import auth_source
 from ledger.connection.connection import BookieConnection
 from ledger.connection.encryption import ClientTls
-from ledger.connection.mechanisms import auth_source
 from ledger.core.authentication import scram
 from ledger.core.permissions import Grant, Role
 from ledger.errors import BookieUnavailable

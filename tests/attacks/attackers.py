@@ -28,7 +28,7 @@ from ledger.errors import BookieUnavailable, LedgerError, Status
 from ledger.runtime.network import TcpNetwork, TcpTransport, Transport
 from ledger.wire.messages import RequestBody
 from tests.attacks.clusters import INSIDER, OWNER, TENANT, AttackedCluster
-from tests.system.test_hostile_frames import memory_bytes
+from tests.system.cluster import memory_bytes
 
 KINDS = ("open", "in clear", "anonymous", "tenant", "insider")
 SOURCES = tuple(f"127.0.0.{number}" for number in range(2, 8))

@@ -17,8 +17,8 @@ from bookie.server.authentication import Authenticator, VerifiedToken
 from bookie.server.users import USER_FRESH_S, Users
 from bookie.testing.metastore import SimMetadata
 from bookie.testing.scheduler import Simulation
+from ledger.connection.authentication import AuthSource, auth_source
 from ledger.connection.connection import BookieConnection
-from ledger.connection.mechanisms import AuthSource, auth_source
 from ledger.core.authentication.names import DIGEST_MD5, SCRAM_SHA_256, TOKEN
 from ledger.core.authentication.scram import verifier_of
 from ledger.credentials import Credentials, Secret
