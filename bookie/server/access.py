@@ -14,8 +14,8 @@ import enum
 import logging
 import weakref
 from collections import OrderedDict
-from collections.abc import Sequence
-from contextlib import aclosing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import aclosing, suppress
 from typing import Final
 
 import trio
@@ -23,6 +23,7 @@ import trio
 from bookie.core.ledger_owner import Fit, LedgerOwner
 from bookie.core.ledger_state import LedgerState
 from bookie.core.operations import operation_of
+from bookie.server.internal_errors import REQUEST_ERRORS
 from bookie.storage.bookie_storage import BookieStorage
 from ledger.core.authentication.names import ANONYMOUS
 from ledger.core.permissions import (
@@ -35,6 +36,8 @@ from ledger.errors import BookieIoError, InvalidArgument, LedgerError, MetadataC
 from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.permissions import Permissions
 from ledger.runtime.logs import OF_PEER
+from ledger.wire import v2, v3
+from ledger.wire.connection import ReceiveBuffer, is_version_3
 from ledger.wire.messages import (
     AuthRequest,
     GetBookieInfoRequest,
@@ -50,6 +53,8 @@ DECISIONS_MAX: Final = 20_000
 """Ledgers per connection and role whose decision is remembered."""
 LOOKUPS_MAX: Final = 16
 """Reads of ledger metadata for permissions, of all connections, at the same time."""
+AHEAD_MAX: Final = 256
+"""Requests that are looked at for further ledgers while one has to be found out."""
 LOOKUP_S_MAX: Final = 5.0
 """How long a request waits for the metadata of its ledger; then it is refused for now."""
 UNKNOWN_S: Final = 1.0
@@ -214,6 +219,21 @@ class AdmittedLedgers:
         self._count = 0
 
 
+def bodies_ahead(buffer: ReceiveBuffer, *, is_v2: bool) -> Iterator[RequestBody]:
+    """Yields the bodies of up to AHEAD_MAX requests that were received and not looked at yet, up to
+    the first one that is incomplete or wrong."""
+    at = buffer.start
+    with suppress(LedgerError, *REQUEST_ERRORS):
+        for _ in range(AHEAD_MAX):
+            end = at + 4 + int.from_bytes(buffer.view[at : at + 4], "big")
+            if end > buffer.end:
+                return
+            frame = buffer.view[at + 4 : end]
+            codec = v3 if is_version_3(frame[0]) and not is_v2 else v2
+            yield codec.decode_request(frame).body
+            at = end
+
+
 class ConnectionAccess:
     """What the peer of one connection may do."""
 
@@ -287,10 +307,23 @@ class ConnectionAccess:
         allowed[ledger_id] = state
         return Access.ALLOWED
 
-    async def resolve(self, ledger_id: int) -> None:
-        """Finds out the owner of a ledger. Remembers for a moment that it was read, or cannot be:
-        not for longer, and for this connection alone, because the ledger may be created next, or
-        its metadata be put right."""
+    async def resolve(self, user: str, ledger_id: int, ahead: Iterable[RequestBody]) -> None:
+        """Finds out the owner of a ledger, and at the same time those of the ledgers of requests
+        behind it, if they must be found out, too: of LOOKUPS_MAX together."""
+        wanted = {ledger_id: None}
+        for body in ahead:
+            if self.check(user, body) is Access.UNRESOLVED:
+                wanted[getattr(body, "ledger_id", ledger_id)] = None
+                if len(wanted) >= LOOKUPS_MAX:
+                    break
+        async with trio.open_nursery() as nursery:
+            for one in wanted:
+                nursery.start_soon(self._resolve, one)
+
+    async def _resolve(self, ledger_id: int) -> None:
+        """Finds out one owner. Remembers for a moment that it was read, or cannot be: not for
+        longer, and for this connection alone, because the ledger may be created next, or its
+        metadata be put right."""
         found = await self._control.resolve(ledger_id)
         why = Access.REFUSED if found is Access.UNRESOLVED else found
         owner, state = self._control.owner_of(ledger_id), self._admitted.state(ledger_id)

@@ -19,7 +19,13 @@ import trio
 from bookie.core.operations import ADD, operation_of
 from bookie.core.peers import Peer, Peers
 from bookie.core.sessions import Proof
-from bookie.server.access import Access, AccessControl, AdmittedLedgers, ConnectionAccess
+from bookie.server.access import (
+    Access,
+    AccessControl,
+    AdmittedLedgers,
+    ConnectionAccess,
+    bodies_ahead,
+)
 from bookie.server.add_intake import AddIntake, ReceivedSegments
 from bookie.server.audit import ConnectionAudit
 from bookie.server.backpressure import Backpressure, Blocked
@@ -307,7 +313,8 @@ class Connection:
                 await pressure.wait_less(self._blocked)
             elif self._unresolved is not None and self._access is not None:
                 ledger_id, self._unresolved = self._unresolved, None
-                await self._access.resolve(ledger_id)
+                ahead = bodies_ahead(self._received.buffer, is_v2=self._is_v2)
+                await self._access.resolve(self._identity.user, ledger_id, ahead)
             else:
                 self._blocked = None
                 return
