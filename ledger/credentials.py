@@ -40,6 +40,7 @@ TLS_VARIABLES: Final = {
     f"LEDGERSTREAM_CLIENT_{name.upper()}": name for name in ("tls", *_TLS_FILES)
 }
 """Names of options of TLS; a bookie's own settings of TLS have variables without CLIENT."""
+METADATA_TLS_VARIABLE: Final = "LEDGERSTREAM_CLIENT_METADATA_TLS"
 
 
 class Secret:
@@ -148,9 +149,13 @@ def environment_settings(environment: Mapping[str, str], file: str = "") -> dict
     file LEDGERSTREAM_USER and LEDGERSTREAM_PASSWORD, or LEDGERSTREAM_TOKEN.
     LEDGERSTREAM_CLIENT_TLS and those that begin with it go before a file. Raises InvalidArgument.
     """
-    tls = {
+    tls: dict[str, Any] = {
         option: environment[name] for name, option in TLS_VARIABLES.items() if environment.get(name)
     }
+    if given := environment.get(METADATA_TLS_VARIABLE):
+        if given not in ("true", "false"):
+            raise InvalidArgument(f"{METADATA_TLS_VARIABLE} is {given!r}, must be true or false")
+        tls["metadata_tls"] = given == "true"
     if file or (file := environment.get(CREDENTIALS_VARIABLE, "")):
         return {**read_client_settings(file), **tls}
     user, password, token = (environment.get(name, "") for name in _WHO_VARIABLES)

@@ -73,7 +73,6 @@ async def init(
         Address of a running cluster: creates the users there, too.
     """
     from ledger.client import wall_ms
-    from ledger.metastore import open_store
     from ledger.metastore.address import ClusterAddress
     from ledger.security_setup import (
         SecurityDirectory,
@@ -84,13 +83,16 @@ async def init(
     layout = SecurityDirectory(directory, admin)
     rng = random.SystemRandom()
     with usage():
-        address = None if running is None else ClusterAddress.parse(running)
+        if running is not None:
+            ClusterAddress.parse(running)
         made = make_security_directory(
             layout, {one: (one,) for one in dict.fromkeys(host)}, rng=rng, now_ms=wall_ms()
         )
     created: list[str] = []
-    if address is not None:
-        async with open_store(address) as store:
+    if running is not None:
+        from ledger.metastore import open_metadata
+
+        async with open_metadata(running, ClusterOption(cluster=running).options) as store:
             created = await create_first_users(store, layout, rng=rng, now_ms=wall_ms())
     _report(layout, tuple(dict.fromkeys(host)), made, created, running, output)
 
@@ -251,14 +253,14 @@ async def zookeeper_acl(
         Only count the nodes that would be changed.
     """
     from ledger.errors import InvalidArgument
-    from ledger.metastore import open_store
+    from ledger.metastore import open_metadata
     from ledger.metastore.address import ClusterAddress
 
     with usage():
         address = ClusterAddress.parse(cluster.uri)
         if address.zookeeper is None:
             raise InvalidArgument(f"{address.uri} is not in ZooKeeper: other metadata has no ACLs")
-    async with open_store(address) as store:
+    async with open_metadata(address, cluster.options) as store:
         from ledger.metastore.zookeeper.acl_change import apply_acls
         from ledger.metastore.zookeeper.store import ZooKeeperStore
 
