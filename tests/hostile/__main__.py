@@ -41,11 +41,12 @@ def main() -> int:
     parser.add_argument(
         "--http", type=int, help="of them over HTTP (default a tenth), which take the longest"
     )
+    parser.add_argument("--tls", type=int, help="of them records of TLS (default a tenth)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", choices=("open", "secured"), help="one of the bookies")
     parser.add_argument("--keep", type=Path, help="a new directory in which the bookies stay")
     given = parser.parse_args()
-    wanted = campaign.shares(given.requests, given.http)
+    wanted = campaign.shares(given.requests, given.http, given.tls)
     if given.only:
         wanted = {given.only: wanted[given.only]}
     with tempfile.TemporaryDirectory() as directory:

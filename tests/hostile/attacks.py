@@ -130,15 +130,19 @@ class Attacker:
     async def _count(self, stream: trio.SocketStream, version: int, count: int) -> None:
         """Counts answers, until there are as many, or the connection ends."""
         tally = self.tally
-        async with aclosing(_frames(stream)) as answers:
-            async for answer in answers:
-                tally.looked_at[FRAMES] += 1
-                if tally.looked_at[FRAMES] % _DECODED_SHARE == 0:
-                    status = _status(version, answer)
-                    tally.answers[f"{FRAMES}, v{version}: {status}"] += _DECODED_SHARE
-                count -= 1
-                if not count:
-                    return
+        try:
+            async with aclosing(_frames(stream)) as answers:
+                async for answer in answers:
+                    tally.looked_at[FRAMES] += 1
+                    if tally.looked_at[FRAMES] % _DECODED_SHARE == 0:
+                        status = _status(version, answer)
+                        tally.answers[f"{FRAMES}, v{version}: {status}"] += _DECODED_SHARE
+                    count -= 1
+                    if not count:
+                        return
+        except trio.Cancelled:
+            tally.stuck[f"v{version}, {count} answers missing, of"] += 1
+            raise
 
     async def _send(self, data: bytes, port: int = 0, kind: str = FRAMES) -> int:
         """Sends bytes and reads until the bookie ends the connection; returns the number of
@@ -245,8 +249,8 @@ class Attacker:
 
     async def changed_hello(self) -> None:
         """A handshake whose first or second message is changed, or that is none."""
-        rng, session = self.rng, self._session()
-        data = session.hello()
+        rng = self.rng
+        hello = data = self._session().hello()
         self.tally.looked_at[TLS] += 1
         if rng.random() < 0.2:
             data = rng.choice((_random_record(rng), b"GET / HTTP/1.1\r\n\r\n", valid_frames(rng)))
@@ -254,7 +258,7 @@ class Attacker:
             data = changed(rng, data)
         async with self._connected(self.target.tls_port) as stream:
             if rng.random() < 0.5:  # a whole hello, and then something else
-                await stream.send_all(session.hello())
+                await stream.send_all(hello)
                 await stream.receive_some(1 << 16)
             await stream.send_all(data)
             await stream.send_eof()

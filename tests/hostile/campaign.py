@@ -89,14 +89,17 @@ class Report:
         ]
 
 
-def shares(requests: int, http: int | None = None) -> dict[str, dict[str, int]]:
-    """Returns how many requests of each kind each bookie gets: eight tenths of them are frames."""
-    tenth = requests // 10
-    http = tenth if http is None else http
-    frames = requests - tenth - http
+def shares(
+    requests: int, http: int | None = None, tls: int | None = None
+) -> dict[str, dict[str, int]]:
+    """Returns how many requests of each kind each bookie gets: a tenth of them is HTTP, and a tenth
+    TLS records, unless these numbers say otherwise; the others are frames."""
+    http = requests // 10 if http is None else http
+    tls = requests // 10 if tls is None else tls
+    frames = max(0, requests - tls - http)
     return {
         "open": {FRAMES: frames - frames // 2, HTTP: http - http // 4},
-        "secured": {FRAMES: frames // 2, TLS: tenth, HTTP: http // 4},
+        "secured": {FRAMES: frames // 2, TLS: tls, HTTP: http // 4},
     }
 
 
