@@ -35,7 +35,7 @@ SETTINGS: Final = ("credentials", "credentials_file", *(set(_KEYS) - set(_WHO)))
 _WITH_PASSWORD: Final = (SCRAM, "SCRAM-SHA-512", "DIGEST-MD5")
 
 CREDENTIALS_VARIABLE: Final = "LEDGERSTREAM_CREDENTIALS"
-_WHO_VARIABLES: Final = ("LEDGERSTREAM_USER", "LEDGERSTREAM_PASSWORD", "LEDGERSTREAM_TOKEN")
+WHO_VARIABLES: Final = ("LEDGERSTREAM_USER", "LEDGERSTREAM_PASSWORD", "LEDGERSTREAM_TOKEN")
 TLS_VARIABLES: Final = {
     f"LEDGERSTREAM_CLIENT_{name.upper()}": name for name in ("tls", *_TLS_FILES)
 }
@@ -158,7 +158,7 @@ def environment_settings(environment: Mapping[str, str], file: str = "") -> dict
         tls["metadata_tls"] = given == "true"
     if file or (file := environment.get(CREDENTIALS_VARIABLE, "")):
         return {**read_client_settings(file), **tls}
-    user, password, token = (environment.get(name, "") for name in _WHO_VARIABLES)
+    user, password, token = (environment.get(name, "") for name in WHO_VARIABLES)
     if not (user or password or token):
         return tls
     who = Credentials(

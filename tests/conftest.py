@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from bookie.standalone import cluster
 from bookie.standalone.zookeeper_server import ZooKeeperMissing, require_zookeeper
+from ledger.credentials import CREDENTIALS_VARIABLE, TLS_VARIABLES, WHO_VARIABLES
 
 # Before they are imported: assertions in helpers then report as much as those in tests. A program
 # that runs tests is in such a package, and has imported it.
@@ -44,6 +45,8 @@ def pytest_configure() -> None:
     it does is tested."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in (CREDENTIALS_VARIABLE, *WHO_VARIABLES, *TLS_VARIABLES):
+        os.environ.pop(name, None)  # the developer's own credentials are for no cluster of a test
     share = os.environ.get("PYTEST_XDIST_WORKER", "").removeprefix("gw")
     if share:
         # A port that one process found free, another would find free, too, until it is bound.
