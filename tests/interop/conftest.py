@@ -44,6 +44,7 @@ LONGEST_FIRST = (
     "test_our_autorecovery.py",
     "test_broker.py",
     "test_java_client_tools.py",
+    "test_our_client_apache_settings.py",
     "test_shell.py",
     "test_java_client_rejections.py",
     "test_pulsar.py",
