@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final
@@ -28,6 +28,7 @@ from tests.hostile.frames import (
 )
 from tests.hostile.http_requests import hostile_request
 from tests.hostile.tally import Tally
+from tests.hostile.tls_session import TlsSession, random_record, taken_frames
 
 FRAMES, TLS, HTTP = KINDS = ("frames", "TLS records", "HTTP requests")
 BATCH: Final = 1000
@@ -98,7 +99,7 @@ class Attacker:
             try:
                 await one()
             except* (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
-                pass  # refused, or reset while bytes were under way
+                pass  # refused, or reset while bytes were in flight
         if scope.cancelled_caught:
             self.tally.stuck[one.__name__] += 1
 
@@ -202,8 +203,8 @@ class Attacker:
 
     # ---- TLS
 
-    def _session(self) -> _Session:
-        return _Session(self._context, self.rng)
+    def _session(self) -> TlsSession:
+        return TlsSession(self._context, self.rng)
 
     async def records(self) -> None:
         """A session with a thousand records of a few bytes each, which are hostile frames."""
@@ -238,7 +239,7 @@ class Attacker:
             elif change == 2:
                 rng.shuffle(records)
             elif change == 3:
-                records.insert(at, _random_record(rng))
+                records.insert(at, random_record(rng))
             else:
                 records[at] = records[at][: rng.randrange(len(records[at]))]
             await stream.send_all(b"".join(records))
@@ -253,7 +254,7 @@ class Attacker:
         hello = data = self._session().hello()
         self.tally.looked_at[TLS] += 1
         if rng.random() < 0.2:
-            data = rng.choice((_random_record(rng), b"GET / HTTP/1.1\r\n\r\n", valid_frames(rng)))
+            data = rng.choice((random_record(rng), b"GET / HTTP/1.1\r\n\r\n", valid_frames(rng)))
         elif rng.random() < 0.6:
             data = changed(rng, data)
         async with self._connected(self.target.tls_port) as stream:
@@ -276,7 +277,7 @@ class Attacker:
         rng = self.rng
         begin = frame_of(3, StartTlsRequest())
         behind = rng.choice(
-            (changed(rng, self._session().hello()), _random_record(rng), begin, valid_frames(rng))
+            (changed(rng, self._session().hello()), random_record(rng), begin, valid_frames(rng))
         )
         async with self._connected(self.target.port) as stream:
             await stream.send_all(begin)
@@ -323,60 +324,6 @@ class Attacker:
         await self._hold(self.target.http_port, half, HTTP)
 
 
-class _Session:
-    """The client's side of TLS, record by record."""
-
-    def __init__(self, context: ssl.SSLContext, rng: random.Random) -> None:
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._object = context.wrap_bio(self._incoming, self._outgoing, server_hostname="x")
-        self._rng = rng
-
-    def hello(self) -> bytes:
-        """Returns the first message."""
-        try:
-            self._object.do_handshake()
-        except ssl.SSLWantReadError:
-            pass
-        return self._outgoing.read()
-
-    async def handshake(self, stream: trio.SocketStream) -> bool:
-        """Returns whether there is a session; the last message may still be to be sent."""
-        while True:
-            try:
-                self._object.do_handshake()
-            except ssl.SSLWantReadError:
-                await stream.send_all(self._outgoing.read())
-                data = await stream.receive_some(1 << 16)
-                if not data:
-                    return False
-                self._incoming.write(data)
-            else:
-                await stream.send_all(self._outgoing.read())
-                return True
-
-    def record(self, data: bytes | memoryview) -> bytes:
-        """Returns a record of these bytes."""
-        self._object.write(data)
-        return self._outgoing.read()
-
-    async def receive_frames(self, stream: trio.SocketStream, count: int) -> None:
-        """Returns when as many answers have come, or the session has ended."""
-        pending = bytearray()
-        while count:
-            data = await stream.receive_some(1 << 16)
-            if not data:
-                return
-            self._incoming.write(data)
-            try:
-                while True:
-                    pending += self._object.read(1 << 16)
-            except ssl.SSLWantReadError:
-                pass
-            except ssl.SSLError:
-                return
-            count -= len(_taken(pending))
-
-
 def _status(version: int, answer: bytes) -> str:
     """Returns the name of the status of an answer. One to a frame of another version is in that."""
     try:
@@ -386,32 +333,12 @@ def _status(version: int, answer: bytes) -> str:
         return "of another version"
 
 
-def _random_record(rng: random.Random) -> bytes:
-    kind = rng.choice((20, 21, 22, 23, 24, 25, 0, 255))
-    size = rng.choice((0, 1, 2, 50, 16384, 16640, 20000))
-    announced = rng.choice((size, size, 65535, 0))
-    return bytes([kind, 3, rng.randrange(5)]) + announced.to_bytes(2, "big") + rng.randbytes(size)
-
-
-def _taken(pending: bytearray) -> Sequence[bytes]:
-    """Takes the frames that are whole from the front of a buffer."""
-    at, found = 0, []
-    while len(pending) - at >= 4:
-        end = at + 4 + int.from_bytes(pending[at : at + 4], "big")
-        if end > len(pending):
-            break
-        found.append(bytes(pending[at + 4 : end]))
-        at = end
-    del pending[:at]
-    return found
-
-
 async def _frames(stream: trio.SocketStream) -> AsyncGenerator[bytes]:
     """Yields frames until the other end closes the connection."""
     pending = bytearray()
     while data := await stream.receive_some(1 << 18):
         pending += data
-        for frame in _taken(pending):
+        for frame in taken_frames(pending):
             yield frame
 
 
