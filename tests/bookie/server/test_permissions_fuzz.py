@@ -107,7 +107,7 @@ async def frames_from(stream: trio.SocketStream) -> AsyncGenerator[bytes]:
 
 
 class Alice:
-    """What the tenant of `a` sends, and what came back."""
+    """What the tenant of `a` sends, and the answers."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
