@@ -119,5 +119,5 @@ def test_writers_go_on_while_ids_are_taken_ahead_of_them(
             assert len(taken) > 100
             assert (Status.OK in taken) == (not keys or own is not None)
 
-    for seed in range(scaled(ci=2, night=100)):
+    for seed in range(scaled(ci=1, night=100)):
         simulate(scenario, seed, bookies=5)
