@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from bookie.core.ledger_owner import LedgerOwner
 from bookie.server.access import AccessControl, ConnectionAccess
 from bookie.server.connection import Connection
 from ledger.core.permissions import PermissionTable
@@ -46,16 +48,17 @@ def follows_the_first(self: AccessControl, table: Any) -> None:
         self.generation += 1
 
 
-def knows_no_namespace(self: AccessControl, ledger_id: int) -> str | None:
+def knows_one_namespace(self: AccessControl, ledger_id: int) -> LedgerOwner | None:
     """Takes every ledger for one of `a`."""
-    return "a"
+    owner = self._owners.get(ledger_id)
+    return None if owner is None else replace(owner, namespace="a")
 
 
 BUGS: dict[str, tuple[type, str, Callable[..., Any]]] = {
     "connections keep what was decided": (ConnectionAccess, "refresh", keeps_decisions),
     "long polls are not checked again": (Connection, "_recheck", sends_as_it_is),
     "changes are not followed": (AccessControl, "_follow", follows_the_first),
-    "namespaces are confused": (AccessControl, "namespace_of", knows_no_namespace),
+    "namespaces are confused": (AccessControl, "owner_of", knows_one_namespace),
 }
 
 
