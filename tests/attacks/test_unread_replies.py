@@ -44,7 +44,7 @@ async def test_replies_that_nobody_reads_are_bounded(
         await append(namespace, stream, [os.urandom(MIB) for _ in range(2)])
         own = (await newest_ledger(namespace, stream)).ledger_id
         flood = v2.encode_request(Request(2, 0, BatchReadRequest(number, 0, 0, 5 * MIB)))
-        with memory_grows_by_at_most(target, 1, 80 * MIB):
+        with memory_grows_by_at_most(target, 1, 60 * MIB):
             async with attacker.flood(1, peers, flood * requests):
                 with trio.fail_after(60):
                     async with neighbor(target, 1) as connection:

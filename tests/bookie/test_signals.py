@@ -112,6 +112,7 @@ def test_sighup_reopens_the_log_file_and_stops_nothing(tmp_path: Path) -> None:
         assert process.wait(PATIENCE_S) == 0
     assert "bookie stops signal=SIGTERM" in log.read_text()
     assert "serving bookie=" in old.read_text()
+    assert [path.stat().st_mode & 0o777 for path in (log, old)] == [0o600, 0o600]
 
 
 def test_sighup_without_a_log_file_is_a_line(tmp_path: Path) -> None:
