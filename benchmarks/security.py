@@ -98,6 +98,7 @@ class _Variant:
             tls="start_tls" if self.is_encrypted else "off",
             tls_ca_file=str(security.authority_file) if self.is_encrypted else "",
             credentials_file=str(security.credentials_file(USER)) if self.is_permitted else "",
+            cluster_secret_file=str(security.secret_file) if self.is_permitted else "",
         )
 
     def bookie_settings(self, security: SecurityDirectory, bookie: Path) -> dict[str, object]:

@@ -54,7 +54,7 @@ class AuthenticationSettings:
         unit="",
         apache="",
         reason="Accepts tokens, `DIGEST-MD5`, and passwords over HTTP on connections that are not"
-        " encrypted, where everybody who listens to the network can take them. SCRAM is always"
+        " encrypted, where everybody who listens to the network can take them; SCRAM is always"
         " accepted. As a client, this bookie sends its own token so, too.",
     )
     credentials_file: str = setting(

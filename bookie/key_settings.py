@@ -41,10 +41,10 @@ class KeySettings:
         "open",
         unit="",
         apache="zkEnableSecurity",
-        reason="`creator`: only the user of the credentials may use the nodes that this bookie"
-        " makes; `open`: every client that reaches ZooKeeper. The ids of two users, as in"
-        " `bookies:HASH,clients:HASH`: the first may do everything, the second what clients need."
-        " The same for bookies and clients. Nodes that exist keep their ACL.",
+        reason="Who may use the nodes that this bookie makes: `creator`, only the user of the"
+        " credentials; `open`, every client that reaches ZooKeeper; the ids of two users, as in"
+        " `bookies:HASH,clients:HASH`, the first everything, the second what clients need. It is"
+        " the same for bookies and clients, and nodes that exist keep their ACL.",
     )
 
     def check_keys(self, *, has_permissions: bool) -> None:

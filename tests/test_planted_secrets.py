@@ -66,13 +66,15 @@ def test_other_text_is_no_leak() -> None:
 def test_arguments_and_environment_of_processes_are_searched() -> None:
     secrets = PlantedSecrets()
     secrets.plant("the password", SECRET)
-    program = [sys.executable, "-c", "input()"]
-    with subprocess.Popen([*program, SECRET], stdin=subprocess.PIPE) as process:
-        secrets.search_processes([process.pid])
-        process.kill()
-    with subprocess.Popen(program, stdin=subprocess.PIPE, env={"P": SECRET}) as process:
-        secrets.search_processes([process.pid])
-        process.kill()
+    program = [sys.executable, "-c", "print(flush=True); input()"]
+    pipe = subprocess.PIPE
+    for arguments, environment in (([SECRET], {}), ([], {"P": SECRET})):
+        begun = subprocess.Popen([*program, *arguments], stdin=pipe, stdout=pipe, env=environment)
+        with begun as process:
+            assert process.stdout is not None
+            process.stdout.readline()  # before that it may not have its arguments yet
+            secrets.search_processes([process.pid])
+            process.kill()
     assert [leak.split(" in ")[1].split(" of ")[0] for leak in secrets.leaks] == [
         "cmdline", "environ",
     ]  # fmt: skip

@@ -1,8 +1,8 @@
 """Which connections a bookie accepts, and which it ends, so that no peer takes what others need.
 
-A peer is *proven* once it has authenticated, or sent a whole valid request that is no part of that.
-Until then its connection may be closed
-for a newer one, so that connections that only exist keep nobody out. An address may have a share of
+A peer is *proven* once it has sent a whole valid request; one that only authenticated is not, or a
+tenant could fill a bookie with silent connections. Until then its connection may be closed for a
+newer one, so that connections that only exist keep nobody out. An address may have a share of
 all connections only, and one that never sent a valid request none of the last ones. The shells are
 `bookie.server.peer_watch` and `bookie.monitoring.http`. Nothing here may take time per request, nor
 memory per address that is gone, but for a bounded number of known ones.
@@ -235,7 +235,7 @@ class Peers:
                 if now - peer.since >= limits.first_request_s_max:
                     what = "sent no whole request"
                     if peer.consumed_bytes:
-                        what = "has neither authenticated nor sent a request that needs no user"
+                        what = "sent no request but those to encrypt and authenticate"
                     yield Ending(
                         peer,
                         f"it {what} within {limits.first_request_s_max:g} s,"

@@ -233,16 +233,17 @@ class AddIntake:
         state = states.get(v2.ledger_of_add(buffer.segment, start))
         if state is None or not state.has_gaps:
             return start
-        began, gap_end = -1, 0
-        for ledger_id, entry_id, _, after in frames_ahead(
+        ahead = frames_ahead(
             buffer.segment, start, buffer.end, self._header, buffer.frame_bytes_max
-        ):
-            if began < 0:
+        )
+        began = gap_end = 0
+        for ledger_id, entry_id, _, after in ahead:
+            if end == start:
                 began, gap_end = entry_id, state.gap_end(entry_id)
-            if ledger_id != state.ledger_id or entry_id >= gap_end:
+            if ledger_id != state.ledger_id or not began <= entry_id < gap_end:
                 break
             end = after
-        if end == start:
+        if not gap_end or end == start:
             return start
         before, new_from = len(runs), state.new_from
         state.new_from = began

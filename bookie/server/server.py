@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import trio
 
@@ -241,7 +240,7 @@ class Server:
                 begins_encrypted=begins_encrypted,
                 session=AuthSession(known, transport.peer) if known is not None else None,
                 audit=audit,
-                begun=partial(self._begun, peer),
+                begun=self._begun,
             ),
             access=self._access,
             audit=audit,
@@ -276,9 +275,8 @@ class Server:
         self._peers.leave(ending.peer)
         connection.close()
 
-    def _begun(self, peer: Peer, proof: Proof) -> None:
+    def _begun(self, proof: Proof) -> None:
         """Records that a peer has authenticated."""
-        self._peers.prove(peer)
         assert self._sessions is not None
         self._sessions.begun(proof)
 

@@ -37,11 +37,10 @@ from typing import TYPE_CHECKING
 from ledger.errors import InvalidArgument, NoSuchCluster, NoSuchNode
 from ledger.metastore.address import ClusterAddress
 from ledger.metastore.base import MetadataStore
-from ledger.metastore.zookeeper.access import ZooKeeperAccess
-from ledger.metastore.zookeeper_access import load_access
 from ledger.options import ClientOptions
 
 if TYPE_CHECKING:
+    from ledger.metastore.zookeeper.access import ZooKeeperAccess
     from ledger.runtime.certificates import TlsContext
 
 __all__ = [
@@ -61,6 +60,8 @@ async def open_metadata(
     """The store of a cluster as a client with these options opens it: encrypted if they say so,
     and as the user whom they or the environment name. `may_create` and errors are those of
     `open_store`; also InvalidArgument for files that cannot be used."""
+    from ledger.metastore.zookeeper_access import load_access
+
     tls = None
     if options.metadata_tls:
         from ledger.runtime.certificates import client_tls
@@ -129,9 +130,10 @@ async def _open_driver(
                 f"cluster address {address.uri!r} needs kazoo, which is not installed. Cure:"
                 " pip install 'ledgerstream[zookeeper]'"
             ) from error
-        zookeeper = address.zookeeper
+        from ledger.metastore.zookeeper_access import load_access
+
         async with open_zookeeper(
-            zookeeper,
+            address.zookeeper,
             session_timeout_ms=session_timeout_ms,
             tls=tls,
             access=access or load_access("", "", os.environ),

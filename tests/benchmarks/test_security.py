@@ -45,7 +45,10 @@ def test_each_variant_has_the_settings_that_it_is_named_for(tmp_path: Path) -> N
 
     assert names(_Variant("clear")) == set()
     permitted = names(_Variant("permitted", is_permitted=True))
-    assert {"permissions", "authentication_mechanisms", "credentials_file"} == permitted
+    assert permitted == {
+        "permissions", "authentication_mechanisms", "credentials_file", "cluster_secret_file",
+        "derived_keys_required",
+    }  # fmt: skip
     encrypted = names(_Variant("tls", is_encrypted=True))
     assert {"tls_required", "tls_certificate_file", "tls_key_file", "tls_to_bookies"} <= encrypted
     assert not permitted & encrypted

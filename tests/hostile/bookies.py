@@ -58,6 +58,7 @@ http_tls = true
 authentication_mechanisms = {mechanisms}
 token_keys_file = "{keys}"
 token_audience = "{audience}"
+secrets_in_clear_allowed = true
 permissions = true
 audit_file = "{directory}/audit.log"
 audit_file_bytes_max = 1048576

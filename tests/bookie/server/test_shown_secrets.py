@@ -110,7 +110,7 @@ async def use(cluster: Any, mechanism: str, secrets: PlantedSecrets) -> None:
     """Writes and reads a ledger, and fails to, by one mechanism."""
     password = LEDGERS.encode()
     who = Credentials(user="bob", password=Secret(PASSWORD), mechanism=mechanism)
-    async with cluster.client(credentials=who) as client:
+    async with cluster.client(credentials=who, secrets_in_clear_allowed=True) as client:
         made = client.create_ledger(
             ensemble_size=1, write_quorum=1, ack_quorum=1, password=password
         )
@@ -123,7 +123,9 @@ async def use(cluster: Any, mechanism: str, secrets: PlantedSecrets) -> None:
         async with client.open_ledger(writer.ledger_id, password=password) as reader:
             show(secrets, "a reader", reader, reader.metadata, await reader.read(0, 0))
     other = Credentials(user="bob", password=Secret(WRONG), mechanism=mechanism)
-    options: dict[str, Any] = {"credentials": other, "ensemble_change_timeout_s": 0.3}
+    options: dict[str, Any] = {
+        "credentials": other, "ensemble_change_timeout_s": 0.3, "secrets_in_clear_allowed": True,
+    }  # fmt: skip
     show(secrets, "options", ClientOptions(**options))
     async with cluster.client(**options) as client:
         writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)

@@ -80,7 +80,7 @@ async def test_wrong_usage_is_explained_before_anything_is_changed(cluster: Clus
         await permissions.grant("alice", role=("read",), cluster=cluster)
     with pytest.raises(UsageError, match="admin is on the whole cluster"):
         await permissions.grant("alice", "demo", role=("admin",), cluster=cluster)
-    with pytest.raises(UsageError, match="1 to 256 characters"):
+    with pytest.raises(UsageError, match="1 to 128 characters"):
         await permissions.grant("", "demo", role=("read",), cluster=cluster)
     with pytest.raises(UsageError, match="a pattern has no answer"):
         await permissions.explain("alice", "team-*", cluster=cluster)
