@@ -34,6 +34,7 @@ from ledger.wire.messages import (
     BatchReadRequest,
     ForceLedgerRequest,
     GetBookieInfoRequest,
+    ListEntriesRequest,
     ReadRequest,
     RequestBody,
     StartTlsRequest,
@@ -59,7 +60,7 @@ def cost_of(storage: BookieStorage, body: RequestBody) -> RequestCost:
     """Returns the cost of a request. Looks up the ledger: to be called only under pressure."""
     if isinstance(body, WriteLacRequest):
         return RequestCost.FRAME | RequestCost.STATE | RequestCost.ANSWER
-    if isinstance(body, ForceLedgerRequest):
+    if isinstance(body, ForceLedgerRequest | ListEntriesRequest):
         return RequestCost.ANSWER
     if not isinstance(body, AddRequest | ReadRequest | BatchReadRequest) or body.ledger_id < 0:
         return RequestCost.NOTHING

@@ -39,6 +39,8 @@ BATCH_READ_ENTRIES_MAX = 10_000
 """The largest batch: a longer one would block the event loop for all other connections."""
 _LISTS_MAX = 2
 """Lists of entries that are made at the same time: each may hold the ids of a whole write cache."""
+_SHORT_LIST_BYTES_MAX = 256
+"""A list up to this size, which is that of a few gaps, waits for a journal as any reply does."""
 
 
 class Reads:
@@ -300,12 +302,16 @@ class Reads:
             if state.is_limbo or state.is_leaving:
                 target.reply(ListEntriesResponse(Status.UNKNOWN_LEDGER_STATE, ledger_id))
                 return
-            answer = ListEntriesResponse(Status.OK, ledger_id, stored.encode())
-            # Inside the semaphore: otherwise lists that wait for a stuck journal fill the memory.
-            durable = trio.Event()
-            self._storage.journal_of(ledger_id).when_durable(durable.set)
-            await durable.wait()
-        self._deferred.send(body, target, answer)
+            listed = stored.encode()
+            is_short = len(listed) <= _SHORT_LIST_BYTES_MAX
+            if not is_short:
+                # Inside the semaphore: long lists that wait for a stuck journal would fill the
+                # memory. Short ones may not keep others from the few places for lists meanwhile.
+                durable = trio.Event()
+                self._storage.journal_of(ledger_id).when_durable(durable.set)
+                await durable.wait()
+        answer = ListEntriesResponse(Status.OK, ledger_id, listed)
+        self._deferred.send_when_durable(body, target, answer, is_durable=not is_short)
 
 
 def _found(body: ReadRequest, state: LedgerState, entry: Buffer) -> ReadResponse:

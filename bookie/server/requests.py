@@ -70,6 +70,8 @@ _REPLY_BYTES = 1024
 request. Without it, small adds would fill twenty times the limit of a journal's queue."""
 _REPORT_INTERVAL_S: Final = 60.0
 """Refused adds over other entries are reported once in this time."""
+_SPACE_KNOWN_S: Final = 1.0
+"""What the disks have free is known for this long: many may ask, and few threads look."""
 AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"
 _UNBOUNDED = Unbounded()
 
@@ -126,6 +128,8 @@ class Requests:
         self.read_scheduler = self._reads.read_scheduler
         self._explicit_lac_sync = ExplicitLacSync()
         self._report_next_at = -math.inf
+        self._known_space = 0, 0
+        self._space_known_until = -math.inf
 
     @property
     def long_polls(self) -> int:
@@ -169,6 +173,10 @@ class Requests:
             self._storage.journal_of(body.ledger_id).when_durable(
                 lambda: reply(ForceLedgerResponse(Status.OK, body.ledger_id))
             )
+        elif isinstance(body, GetBookieInfoRequest) and (
+            trio.current_time() < self._space_known_until
+        ):
+            reply(_info(body, *self._known_space))
         elif isinstance(body, StartTlsRequest):
             reply(StartTlsResponse(Status.BAD_REQUEST))  # none is configured, or too late
         elif isinstance(body, AuthRequest):
@@ -208,7 +216,7 @@ class Requests:
             elif isinstance(body, ReadLacRequest):
                 reply(await self._reads.read_lac(body.ledger_id))
             elif isinstance(body, GetBookieInfoRequest):
-                reply(await self._info(body))
+                reply(await self._look_at_space(body))
             elif isinstance(body, ListEntriesRequest):
                 await self._reads.list_entries(body, target)
         except BookieIoError as error:
@@ -404,16 +412,21 @@ class Requests:
             state = self._storage.create(body.ledger_id, body.master_key)
         return state.check_write_lac(body.master_key)
 
-    async def _info(self, body: GetBookieInfoRequest) -> ResponseBody:
+    async def _look_at_space(self, body: GetBookieInfoRequest) -> ResponseBody:
         try:
-            total, free = await self._space()
+            self._known_space = await self._space()
         except OSError:
             return GetBookieInfoResponse(Status.IO_ERROR)
-        return GetBookieInfoResponse(
-            Status.OK,
-            total if body.requested & 1 else None,
-            free if body.requested & 2 else None,
-        )
+        self._space_known_until = trio.current_time() + _SPACE_KNOWN_S
+        return _info(body, *self._known_space)
+
+
+def _info(body: GetBookieInfoRequest, total: int, free: int) -> ResponseBody:
+    return GetBookieInfoResponse(
+        Status.OK,
+        total if body.requested & 1 else None,
+        free if body.requested & 2 else None,
+    )
 
 
 def _failed(body: RequestBody, error: BookieIoError) -> ResponseBody:

@@ -16,6 +16,8 @@ from ledger.wire.messages import (
     AddRequest,
     AddResponse,
     ForceLedgerRequest,
+    GetBookieInfoRequest,
+    ListEntriesRequest,
     ReadRequest,
     Request,
     ResponseBody,
@@ -134,6 +136,71 @@ def test_explicit_lacs_and_forced_ledgers_of_a_stuck_journal_block_only_their_se
         assert bookie.server.statistics().requests.waits[Wait.JOURNAL] > 0
 
     run_server(scenario, journals=2, directories=2, queued_bytes_max=QUEUE)
+
+
+def test_lists_of_entries_that_wait_for_a_stuck_journal_block_nobody() -> None:
+    """One of two journals hangs, and peers ask what is in its ledgers."""
+
+    async def scenario(bookie: SimulatedServer) -> None:
+        stuck_journal = bookie.simulated.storage.journals[0]
+        async with bookie.peer("seeder") as peer:
+            for ledger_id in (8, 9):
+                await call(peer, add(ledger_id, 0))
+        write, unblocked = stuck_journal._write, trio.Event()
+
+        async def hanging(group: object) -> None:
+            await unblocked.wait()
+            await write(group)  # type: ignore[arg-type]
+
+        stuck_journal._write = hanging  # type: ignore[method-assign]
+        listed: list[ResponseBody] = []
+        async with trio.open_nursery() as nursery:
+
+            async def ask(name: str) -> None:
+                async with bookie.peer(name, 3) as auditor:
+                    listed.append(await call(auditor, ListEntriesRequest(8)))
+
+            async with bookie.peer("writer") as writer, bookie.peer("peer", 3) as peer:
+                nursery.start_soon(call, writer, add(8, 1))
+                await trio.sleep(SOON_S)
+                for number in range(10):
+                    nursery.start_soon(ask, f"auditor{number}")
+                await trio.sleep(SOON_S)
+                assert (await call(peer, GetBookieInfoRequest(3), SOON_S)).status is Status.OK
+                assert (await call(peer, ListEntriesRequest(9), SOON_S)).status is Status.OK
+                assert not listed, "it has an entry that is not durable"
+                unblocked.set()
+                await trio.sleep(SOON_S)
+                assert [one.status for one in listed] == [Status.OK] * 10
+        assert not bookie.server.statistics().reads_waiting
+
+    run_server(scenario, journals=2, directories=2)
+
+
+def test_lists_of_entries_that_wait_for_a_stuck_journal_are_limited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(backpressure, "QUEUED_CALLBACKS_MAX", 1000)
+
+    async def scenario(bookie: SimulatedServer) -> None:
+        storage = bookie.simulated.storage
+        async with bookie.peer("writer") as writer, released(bookie):
+            await call(writer, add(7, 0))
+            unblocked = await block_journal(bookie)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(call, writer, add(7, 1))
+                await trio.sleep(SOON_S)
+                lists = v3.encode_request(Request(3, 1, ListEntriesRequest(7))) * 1000
+                for number in range(5):
+                    nursery.start_soon(connect, bookie, f"auditor{number}", lists)
+                await trio.sleep(5)
+                assert 1000 < storage.queued_callbacks < 2600
+                unblocked.set()
+                await trio.sleep(1)
+                assert storage.queued_callbacks == 0
+                nursery.cancel_scope.cancel()
+
+    run_server(scenario)
 
 
 def test_new_ledgers_are_limited_and_block_only_their_creator() -> None:
