@@ -36,6 +36,7 @@ from ledger.errors import (
     RemoteProtocolError,
     RetryableError,
     Status,
+    TooManyRequests,
     Unauthorized,
     error_of_status,
 )
@@ -56,6 +57,7 @@ from ledger.wire.messages import (
 
 _TRIES_MAX = 3
 _RETRY_WAIT_S = 0.1
+_RETRY_WAIT_S_MAX = 1.0
 _BATCH_ENTRIES_MAX = 20_000
 _SINGLES_MAX = 100
 """Single reads in flight for one run of entries, with a bookie that has no batch reads; fewer while
@@ -141,9 +143,10 @@ class ReplicaFetch:
         """Returns entries from `first` on, in order, at least one, none after `last`.
 
         Raises NoSuchEntry only if every replica says so; otherwise the error that summarizes the
-        replicas' failures, after a few retries if these might help.
+        replicas' failures, after a few retries if these might help: of overloaded bookies for the
+        time that a read may take.
         """
-        tries = 0
+        tries, patient_until_s = 0, trio.current_time() + self._options.read_timeout_s
         while True:
             tries += 1
             fragment = self.metadata.fragment_of(first)
@@ -152,14 +155,17 @@ class ReplicaFetch:
             except LedgerError as error:
                 if isinstance(error, Unauthorized):
                     raise unauthorized(self._pool, self.metadata, Role.READ, error) from None
-                if tries == _TRIES_MAX:
+                is_overload = isinstance(error, TooManyRequests)
+                if tries >= _TRIES_MAX and not (
+                    is_overload and trio.current_time() < patient_until_s
+                ):
                     raise
                 await self.refresh()
                 if self.metadata.fragment_of(first) != fragment:
                     continue
                 if not error.retry_is_safe:
                     raise
-            await trio.sleep(_RETRY_WAIT_S * tries)
+            await trio.sleep(min(_RETRY_WAIT_S * tries, _RETRY_WAIT_S_MAX))
 
     async def refresh(self) -> bool:
         """Reads the metadata again. Returns False, and keeps it, if the store is unreachable."""

@@ -6,9 +6,10 @@ from collections import Counter
 
 import pytest
 import trio
+import trio.testing
 
 from ledger.client import LedgerClient
-from ledger.errors import LedgerError, NotEnoughBookies, Status
+from ledger.errors import LedgerError, NotEnoughBookies, Status, TooManyRequests
 from ledger.wire.messages import (
     AddRequest,
     AddResponse,
@@ -199,6 +200,32 @@ async def test_fewer_single_reads_are_sent_at_once_after_too_many() -> None:
             bookie.script = script
         assert await check_reads(client, ledger_id, 1000) == len(reads)
         assert len(reads) < 4000
+
+
+async def test_reads_wait_for_busy_bookies_as_long_as_a_read_may_take(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with (
+        scripted_cluster() as cluster,
+        cluster.client(wire_version=3, read_timeout_s=10) as client,
+    ):
+        ledger_id = await written(client, 20)
+        begun_s = trio.current_time()
+        busy_s = 8.0
+
+        def script(request: Request) -> ResponseBody | None:
+            body = request.body
+            if isinstance(body, ReadRequest) and trio.current_time() < begun_s + busy_s:
+                return ReadResponse(Status.TOO_MANY_REQUESTS, body.ledger_id, body.entry_id)
+            return None
+
+        for bookie in cluster.bookies.values():
+            bookie.script = script
+        assert await check_reads(client, ledger_id, 20) > 20
+        begun_s, busy_s = trio.current_time(), 1000.0
+        with pytest.raises(TooManyRequests):
+            await check_reads(client, ledger_id, 20)
+        assert 10 <= trio.current_time() - begun_s < 20
 
 
 @pytest.mark.parametrize("wire_version", [2, 3])
