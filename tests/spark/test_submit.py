@@ -78,10 +78,6 @@ def test_a_submitted_job_reads_and_writes_on_executors_and_shows_no_secret(
 def distributed_files(cluster: StandaloneCluster, directory: Path) -> list[Path]:
     """Makes the files that the job distributes: the credentials of a user, and more."""
     directory.mkdir()
-    secret = directory / "cluster.secret"
-    secret.touch(0o600)
-    secret.write_text("planted-secret-of-a-cluster-" + "0f" * 16 + "\n")
     for name in secure_job.FILES:
-        if name != secret.name:
-            shutil.copy(cluster.directory / "security" / name, directory / name)
+        shutil.copy(cluster.directory / "security" / name, directory / name)
     return [directory / name for name in secure_job.FILES]
