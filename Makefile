@@ -86,7 +86,7 @@ $(OLDEST)/.installed: constraints.txt pyproject.toml
 	@echo 'installing PySpark $(OLDEST_SPARK) into $(OLDEST), which takes a minute'
 	@grep -v '^pyspark==' constraints.txt >$(OLDEST)/constraints.txt
 	$(OLDEST_PIP) --constraint $(OLDEST)/constraints.txt \
-		--editable '.[spark,testing,zookeeper]' pytest-xdist 'pyspark[connect]==$(OLDEST_SPARK)'
+		--editable '.[spark,testing,zookeeper,security]' pytest-xdist 'pyspark[connect]==$(OLDEST_SPARK)'
 	@touch $@
 
 # The kills of CI are run by their command, which tells what was killed.
