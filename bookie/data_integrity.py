@@ -255,8 +255,8 @@ class LimboRepair:
 
     async def _check_sources(self, client: LedgerClient, metadata: LedgerMetadata) -> None:
         """Raises Unauthorized if another bookie has the ledger under another key than its metadata
-        implies: then entries must not be stored here under that one. One that does not answer is
-        not read from, either."""
+        implies: then entries must not be stored here under that one. One that does not answer
+        proves nothing: the repair does not wait for bookies that are lost."""
         if not metadata.has_derived_key:
             return
         bookies = {one for fragment in metadata.fragments for one in fragment.bookies}
