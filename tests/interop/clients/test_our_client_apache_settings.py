@@ -137,7 +137,9 @@ async def test_certificates(busy: ApacheBookies, wire: str, certificates: Certif
     await clients.is_refused(Unauthorized, "requires authentication", **own)
     for refused in (None, certificates.foreign):
         without = certificates.of_our_client(own=refused)
-        await clients.is_refused(LedgerError, "ended TLS before it authenticated", **without, **ann)
+        # What TLS says is lost if the bookie's reset arrives before the client has read it.
+        said = "ended TLS before it authenticated|Connection reset|Broken pipe"
+        await clients.is_refused(LedgerError, said, **without, **ann)
 
 
 @result("DIGEST-MD5 in clear; refused with a wrong password, or none")
