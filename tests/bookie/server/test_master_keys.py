@@ -282,7 +282,7 @@ async def test_an_internal_error_costs_one_connection(
             if where == "at once":
                 patched.setattr(Requests, "_write_lac", stumble)
             elif where == "when it is its turn":
-                patched.setattr(Requests, "_info", stumble_later)
+                patched.setattr(Requests, "_look_at_space", stumble_later)
                 message = pb.Request()
                 message.header.operation = pb.GET_BOOKIE_INFO
                 message.getBookieInfoRequest.requested = 3
