@@ -196,6 +196,11 @@ class StreamLedgers:
                         )
                     except MetadataConflict:
                         return StoreConflicted()
+                    except NoSuchLedger as error:
+                        raise MetadataConflict(
+                            f"{error}: a janitor took it for an orphan before it was a segment. "
+                            "Cure: try again; if that happens often, its orphan_age_ms is too short"
+                        ) from error
                     except MetadataUnavailable:
                         return StoreUnknown()
                     return StreamStored(version)
