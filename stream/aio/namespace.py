@@ -86,10 +86,9 @@ class Namespace(Opened):
     ) -> AsyncIterator[Namespace]:
         """Connects to a namespace of the cluster at this URI, e.g. "sqlite:///var/lib/cluster.db".
 
-        With `create` the namespace is created if it does not exist; a cluster never is.
-        `credentials`, a file ("admin.toml") or `Credentials`, are for a cluster that authenticates
-        clients (`LedgerClient.connect`). Raises NoSuchCluster, InvalidArgument for an unusable
-        address, name or file, MetadataUnavailable.
+        With `create` the namespace is created if it does not exist; a cluster never is. Who the
+        client is, `credentials` say, as in `LedgerClient.connect`. Raises NoSuchCluster,
+        InvalidArgument for an unusable address, name or file, MetadataUnavailable.
         """
         async with (
             open_bridge() as bridge,
@@ -228,8 +227,7 @@ class Namespace(Opened):
         ).open()
 
     async def forget_producer(self, stream: str, producer: str) -> StreamMetadata:
-        """Forgets an idempotent producer, so that another one fits; `StreamMetadata.producers`
-        lists them.
+        """Forgets an idempotent producer (of `StreamMetadata.producers`), so that another fits.
 
         Only for a producer that will not return: if it does, its numbers begin again at 0, and what
         it repeats is appended again. Raises NoSuchStream, MetadataUnavailable.
@@ -243,8 +241,7 @@ class Namespace(Opened):
 
         It does so once per (sink, batch), whatever the streams: committing the sink's last batch
         again has no effect. The ledgers' entries must count sequences from the begin of their
-        segment. An active writer of the stream continues behind them by itself. Raises
-        CommitOutOfOrder for an older batch.
+        segment. An active writer continues behind them. Raises CommitOutOfOrder for an older batch.
         """
         return await self._bridge.call(
             lambda: self._inner.commit_segments(stream, sink_id, batch_id, ledger_ids)
@@ -462,8 +459,7 @@ class Namespace(Opened):
         start: Start = EARLIEST,
         commit_interval_ms: int = COMMIT_INTERVAL_MS,
     ) -> AsyncIterator[Cursor]:
-        """Opens the durable position `name` in a stream or partition, created at `start` if there
-        is none.
+        """Opens the durable position `name` in a stream or partition; a new one is at `start`.
 
         What is advanced is stored at most once per `commit_interval_ms`, and at the end of the
         block. Entering raises NoSuchStream, IsPartitioned, InvalidArgument, MetadataUnavailable;
@@ -507,9 +503,8 @@ class Namespace(Opened):
     async def set_cursor(self, stream: str, name: str, to: Start) -> CursorMetadata:
         """Moves a cursor forward or back, and creates it if there is none.
 
-        Its user gets CursorMoved at the next commit; a consumer group continues from there by
-        itself. Raises NoSuchStream, IsPartitioned, NoSuchCursor, Truncated, MetadataUnavailable (it
-        may have moved).
+        Its user gets CursorMoved at the next commit; a consumer group continues from there. Raises
+        NoSuchStream, IsPartitioned, NoSuchCursor, Truncated, MetadataUnavailable (may have moved).
         """
         return await self._bridge.call(lambda: self._inner.set_cursor(stream, name, to))
 
@@ -599,15 +594,11 @@ class Namespace(Opened):
         return await self._bridge.call(lambda: self._inner.groups(stream))
 
     async def group(self, stream: str, group: str) -> GroupInfo:
-        """Returns who handles which partition, and how far behind. Raises NoSuchStream,
-        NoSuchGroup."""
+        """Returns who handles which partition, with its lag. Raises NoSuchStream, NoSuchGroup."""
         return await self._bridge.call(lambda: self._inner.group(stream, group))
 
     async def delete_group(self, stream: str, group: str) -> None:
-        """Deletes a group without members, with its positions.
-
-        Raises NoSuchStream, NoSuchGroup, GroupBusy.
-        """
+        """Deletes an empty group and its positions. Raises NoSuchStream, NoSuchGroup, GroupBusy."""
         await self._bridge.call(lambda: self._inner.delete_group(stream, group))
 
     async def verify(
@@ -618,8 +609,7 @@ class Namespace(Opened):
 
         The report distinguishes copies that are missing, wrong or unverified; `on_progress` is
         called now and then. Segments in the trash are not verified. Raises NoSuchStream,
-        MetadataUnavailable; with a receipt also Truncated, and InvalidArgument if it is for another
-        stream.
+        MetadataUnavailable; with a receipt Truncated, InvalidArgument for one of another stream.
         """
         relayed = self._bridge.relay(on_progress)
         return await self._bridge.call(
