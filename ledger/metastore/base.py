@@ -7,13 +7,16 @@ A node may have data *and* children. Missing parents are created.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
-from ledger.errors import MetadataUnavailable
+from ledger.errors import MetadataConflict, MetadataUnavailable, NodeExists, NoSuchNode
 
 ANY_VERSION = -1
+_TRIES_MAX = 100
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,3 +155,37 @@ class MetadataStore(Protocol):
     async def aclose(self) -> None:
         """Ends the session: its ephemeral nodes are removed."""
         ...
+
+
+async def update_node(
+    store: MetadataStore,
+    path: str,
+    change: Callable[[Value], Value],
+    *,
+    none: Value,
+    decode: Callable[[bytes], Value],
+    encode: Callable[[Value], bytes],
+) -> Value:
+    """Changes one node by compare-and-set, again while others change it; returns what it then has.
+
+    `none` is what a node that does not exist stands for. A change to what is there writes nothing.
+    Raises MetadataConflict after 100 tries, MetadataUnavailable, and what the functions raise.
+    """
+    for _ in range(_TRIES_MAX):
+        try:
+            node = await store.get(path)
+        except NoSuchNode:
+            node = None
+        present = none if node is None else decode(node.data)
+        wanted = change(present)
+        if wanted == present:
+            return present
+        try:
+            if node is None:
+                await store.create(path, encode(wanted))
+            else:
+                await store.put(path, encode(wanted), node.version)
+        except (MetadataConflict, NodeExists, NoSuchNode):
+            continue
+        return wanted
+    raise MetadataConflict(f"{path}: others changed it first {_TRIES_MAX} times")

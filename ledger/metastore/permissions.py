@@ -14,19 +14,16 @@ from typing import Any, Final
 from ledger.core.permissions import Grant, PermissionTable, Role
 from ledger.errors import (
     InvalidArgument,
-    MetadataConflict,
     MetadataCorrupt,
-    NodeExists,
     NoSuchNode,
 )
-from ledger.metastore.base import MetadataStore
+from ledger.metastore.base import MetadataStore, update_node
 from ledger.metastore.paths import NODE_BYTES_MAX
 
 PATH: Final = "/ledgerstream/permissions"
 FORMAT_VERSION: Final = 1
 _CLUSTER: Final = "cluster"
 """Key of a user's roles on the cluster, beside those of roles on namespaces."""
-_TRIES_MAX: Final = 100
 
 
 class Permissions:
@@ -83,28 +80,14 @@ class Permissions:
     async def _update(
         self, change: Callable[[PermissionTable], PermissionTable]
     ) -> PermissionTable:
-        for _ in range(_TRIES_MAX):
-            try:
-                node = await self._store.get(PATH)
-            except NoSuchNode:
-                wanted = change(PermissionTable())
-                if not wanted.grants:
-                    return wanted
-                try:
-                    await self._store.create(PATH, encode_permissions(wanted))
-                except NodeExists:
-                    continue
-                return wanted
-            present = decode_permissions(node.data)
-            wanted = change(present)
-            if wanted == present:
-                return present
-            try:
-                await self._store.put(PATH, encode_permissions(wanted), node.version)
-            except (MetadataConflict, NoSuchNode):
-                continue
-            return wanted
-        raise MetadataConflict(f"{PATH}: others changed it first {_TRIES_MAX} times")
+        return await update_node(
+            self._store,
+            PATH,
+            change,
+            none=PermissionTable(),
+            decode=decode_permissions,
+            encode=encode_permissions,
+        )
 
 
 def encode_permissions(table: PermissionTable) -> bytes:

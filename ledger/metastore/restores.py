@@ -13,11 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from ledger.core.bounded_json import parse_json
-from ledger.errors import MetadataConflict, MetadataCorrupt, NodeExists, NoSuchNode
-from ledger.metastore.base import MetadataStore
+from ledger.errors import MetadataCorrupt, NoSuchNode
+from ledger.metastore.base import MetadataStore, update_node
 
 PATH = "/ledgerstream/restores"
-_TRIES_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,26 +77,7 @@ class RestoreLog:
     async def _update(
         self, change: Callable[[tuple[Restore, ...]], tuple[Restore, ...]]
     ) -> tuple[Restore, ...]:
-        for _ in range(_TRIES_MAX):
-            try:
-                node = await self._store.get(PATH)
-            except NoSuchNode:
-                wanted = change(())
-                try:
-                    await self._store.create(PATH, _encode(wanted))
-                except NodeExists:
-                    continue
-                return wanted
-            present = _decode(node.data)
-            wanted = change(present)
-            if wanted == present:
-                return present
-            try:
-                await self._store.put(PATH, _encode(wanted), node.version)
-            except MetadataConflict:
-                continue
-            return wanted
-        raise MetadataConflict(f"{PATH}: others changed it first {_TRIES_MAX} times")
+        return await update_node(self._store, PATH, change, none=(), decode=_decode, encode=_encode)
 
 
 def _encode(restores: Sequence[Restore]) -> bytes:
