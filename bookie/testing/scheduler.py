@@ -292,8 +292,8 @@ def _task_lines(task: trio.lowlevel.Task, depth: int) -> Iterator[str]:
 
 
 @contextmanager
-def _seeded_trio(seed: int) -> Iterator[None]:
-    """Runs trio with a seeded order of tasks, and restores it afterwards."""
+def seeded_trio(seed: int) -> Iterator[None]:
+    """Runs tasks in an order that the seed alone decides, in or around trio; restores chance."""
     chance, was_deterministic = _trio_run._r, _trio_run._ALLOW_DETERMINISTIC_SCHEDULING
     state, was_collecting = chance.getstate(), gc.isenabled()
     # setattr: the switch is declared Final.
@@ -361,5 +361,5 @@ def run_simulated(
             raise error
         return result
 
-    with _seeded_trio(seed):
+    with seeded_trio(seed):
         return trio.run(main, clock=_VirtualClock(simulation))
