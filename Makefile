@@ -105,7 +105,7 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m pytest tests/tidy
+	$(BIN)/python -m pytest tests/tidy --numprocesses 2
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

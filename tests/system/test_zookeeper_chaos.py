@@ -17,6 +17,7 @@ import trio
 
 from ledger.client import LedgerClient
 from ledger.errors import MetadataUnavailable, SessionLost
+from tests.effort import scaled
 from tests.system.cluster import StandaloneCluster
 from tests.system.conftest import StartCluster
 from tests.system.zookeeper_load import (
@@ -31,6 +32,7 @@ from tests.zookeeper import RunningZooKeeper
 pytestmark = [pytest.mark.system, pytest.mark.zookeeper]
 
 GO_ON_S = 10.0
+PAUSE_S = scaled(ci=9, night=30)
 PATIENCE_S = 120.0
 
 
@@ -141,18 +143,18 @@ async def test_killed_and_restarted(
     assert not errors or sessions_lost, errors
 
 
-async def test_paused_for_30_seconds_with_a_takeover_meanwhile(
+async def test_paused_for_long_with_a_takeover_meanwhile(
     cluster: StandaloneCluster, zookeeper_server: RunningZooKeeper, request: pytest.FixtureRequest
 ) -> None:
     async with under_load(cluster) as load:
         first = load.streams[0]
         zookeeper_server.pause()
-        await trio.sleep(5)
+        await trio.sleep(PAUSE_S / 6)
         kill_two_bookies(cluster)
-        await trio.sleep(20)
+        await trio.sleep(PAUSE_S * 4 / 6)
         second = StreamWriting("second-writer", stream=first.stream)
         load.begin(second)
-        await trio.sleep(5)
+        await trio.sleep(PAUSE_S / 6)
         zookeeper_server.resume()
         await check_writers_continue(load, request, without=first)
         await wait_registered(cluster)

@@ -19,6 +19,7 @@ import trio
 
 from ledger.metastore import open_store
 from ledger.metastore.base import MetadataStore
+from tests.effort import scaled
 from tests.interop.conftest import GetVm
 from tests.interop.mixed_bookies import (
     BookieProcess,
@@ -44,7 +45,7 @@ from tests.interop.versions import VERSIONS
 
 OURS = tuple(map(name_of_ours, range(5)))
 APACHES = tuple(map(name_of_apache, range(5)))
-TAKEOVERS = 200
+TAKEOVERS = scaled(ci=60, night=200)
 
 
 @pytest.fixture(scope="module")

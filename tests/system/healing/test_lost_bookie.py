@@ -21,12 +21,12 @@ _SLOW_BYTES_PER_S = 200_000
 
 
 def _worlds() -> Iterator[ParameterSet]:
-    """Yields each case with each store of the metadata; a change tries two of them in ZooKeeper."""
+    """Yields each case with each store of the metadata; a change tries each with one of them."""
     for case in CASES:
-        yield pytest.param(case, "sqlite")
-        marks = [pytest.mark.zookeeper]
-        if case not in ("disk", "auditor"):
-            marks.append(pytest.mark.slow)
+        is_zookeeper_tried = case in ("disk", "auditor")
+        slow = [pytest.mark.slow]
+        yield pytest.param(case, "sqlite", marks=slow if is_zookeeper_tried else [])
+        marks = [pytest.mark.zookeeper, *([] if is_zookeeper_tried else slow)]
         yield pytest.param(case, "zookeeper", marks=marks)
 
 
