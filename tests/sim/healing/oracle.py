@@ -199,11 +199,12 @@ class Oracle:
             bookie = replica.decode()
             if next(expected_ranges(metadata, bookie), None) is None:
                 continue
-            lost_s = self._lost_s.get(bookie, self.cluster.simulation.now_s)
-            if lost_s < max(self.cluster.simulation.now_s - _NOTICED_S, self._disturbed_until_s()):
+            now_s = self.cluster.simulation.now_s
+            lost_s = self._lost_s.get(bookie, now_s)
+            if max(lost_s, self._disturbed_until_s()) < now_s - _NOTICED_S:
                 self.violated(
                     f"the mark of ledger {ledger_id} was deleted although it names {bookie}, "
-                    f"whose disk was lost {self.cluster.simulation.now_s - lost_s:.0f} s before"
+                    f"whose disk was lost {now_s - lost_s:.0f} s before"
                 )
             self._promise(ledger_id, bookie, f"its mark, which named {bookie}, was deleted")
 
