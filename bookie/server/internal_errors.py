@@ -21,6 +21,7 @@ PROGRAMMING_ERRORS = (
     AttributeError,
     ArithmeticError,
     LookupError,
+    RecursionError,
     TypeError,
     ValueError,
     struct.error,

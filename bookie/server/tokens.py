@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from bookie.authentication_settings import AuthenticationSettings
 from bookie.server.authentication import VerifiedToken
+from bookie.server.internal_errors import PROGRAMMING_ERRORS
 from ledger.core.authentication.names import TOKEN, check_user_name
 from ledger.errors import InvalidArgument, Unauthorized
 
@@ -26,6 +27,9 @@ _log = logging.getLogger(__name__)
 LEEWAY_S: Final = 30
 """Clocks of other machines may differ by this much."""
 KEYS_MAX: Final = 100
+_EXPIRES_S_MAX: Final = 1 << 40
+"""A later expiry is never; claims may be numbers beyond what a clock can count."""
+_NO_JWT: Final = "it is no JWT"
 FILE_BYTES_MAX: Final = 1 << 20
 _RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _RSA_BITS_MIN: Final = 2048
@@ -75,8 +79,12 @@ class JwtVerifier:
         try:
             header = self._jwt.get_unverified_header(token)
             claims = self._claims(token, header)
+            expires_at_s = min(int(claims["exp"]), _EXPIRES_S_MAX) + LEEWAY_S
         except self._jwt.PyJWTError as error:
             raise Unauthorized(_reason(self._jwt, error)) from None
+        except PROGRAMMING_ERRORS:
+            # PyJWT 2.8 raises them for nested arrays and odd numbers. It is no bug of ours.
+            raise Unauthorized(_NO_JWT) from None
         user = claims.get(self._user_claim)
         try:
             found = check_user_name(user if isinstance(user, str) else "")
@@ -84,9 +92,11 @@ class JwtVerifier:
             raise Unauthorized(
                 f"the token's claim {self._user_claim!r} is no name that a user can have"
             ) from None
-        return VerifiedToken(found, int(claims["exp"]) + LEEWAY_S)
+        return VerifiedToken(found, expires_at_s)
 
     def _claims(self, token: str, header: dict[str, Any]) -> dict[str, Any]:
+        if "crit" in header:  # PyJWT 2.8 does not look at it
+            raise Unauthorized("the token has an extension that must be understood, and is not")
         algorithm, key_id = header.get("alg"), header.get("kid")
         keys = [one for one in self._keys if algorithm in one.algorithms]
         if not keys:
@@ -151,7 +161,7 @@ def _reason(library: Any, error: jwt.PyJWTError) -> str:
         library.InvalidSignatureError: "the token is signed by another key",
         library.MissingRequiredClaimError: "the token lacks a claim that is required",
     }
-    return next((text for kind, text in reasons.items() if isinstance(error, kind)), "it is no JWT")
+    return next((text for kind, text in reasons.items() if isinstance(error, kind)), _NO_JWT)
 
 
 def _version_of(file: str) -> tuple[int, int, int] | None:

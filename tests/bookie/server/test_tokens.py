@@ -123,6 +123,42 @@ def test_all_others_are_refused_with_the_reason(keys: Path, kind: str) -> None:
     assert all(part not in str(caught.value) for part in given.split(".") if len(part) > 10)
 
 
+def test_an_extension_that_must_be_understood_is_refused(
+    keys: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jwt, "get_unverified_header", lambda _: {"alg": "EdDSA", "crit": ["x"]})
+    with pytest.raises(Unauthorized, match="an extension that must be understood"):
+        verifier(keys).verify(token())
+
+
+NESTED = base64.urlsafe_b64encode(b"[" * 9000).decode().rstrip("=") + ".e30.AA"
+
+
+@pytest.mark.parametrize("raised", [None, RecursionError, OverflowError, TypeError, KeyError])
+def test_no_token_raises_anything_else(
+    keys: Path, monkeypatch: pytest.MonkeyPatch, raised: type[Exception] | None
+) -> None:
+    """PyJWT 2.8 raises RecursionError for nested arrays, and others for odd claims."""
+    tokens = verifier(keys)
+    if raised is not None:
+
+        def fail(_: str) -> None:
+            raise raised("as it was")
+
+        monkeypatch.setattr(jwt, "get_unverified_header", fail)
+    with pytest.raises(Unauthorized, match=r"^it is no JWT$"):
+        tokens.verify(NESTED)
+
+
+@pytest.mark.parametrize("expires_at_s", [1e308, 10**400, 1 << 63])
+def test_an_expiry_beyond_all_clocks_is_a_number_that_clocks_can_be_compared_with(
+    keys: Path, expires_at_s: float
+) -> None:
+    found = verifier(keys).verify(token(exp=expires_at_s))
+    assert found.user == "ann"
+    assert 1e12 < found.expires_at_s - time.time() < 2e12
+
+
 def jwks(**keys: Any) -> bytes:
     documents = []
     for name, key in keys.items():
