@@ -8,6 +8,7 @@ can read.
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
 import ssl
@@ -127,6 +128,7 @@ def client_context(*, checks_host_names: bool) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _harden(context)
     context.check_hostname = checks_host_names
+    context.hostname_checks_common_name = False  # it may be the name of a user
     return context
 
 
@@ -234,9 +236,14 @@ def is_for_host(names: PeerCertificate, host: str) -> bool:
     """Returns whether a certificate with these names is for `host`, as clients check it: by an
     address, a name, or a name with one wildcard in front."""
     host = host.lower()
-    _, dot, parent = host.partition(".")
-    wanted = (host, f"*.{parent}") if dot else (host,)
-    return host in names.ip_addresses or any(name.lower() in wanted for name in names.dns_names)
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        _, dot, parent = host.partition(".")
+        wanted = (host, f"*.{parent}") if dot else (host,)
+        return any(name.lower() in wanted for name in names.dns_names)
+    # `ssl` writes an address of IPv6 in full, and with a line feed in some releases.
+    return any(ipaddress.ip_address(one.strip()) == address for one in names.ip_addresses)
 
 
 def _seen(files: TlsFiles) -> tuple[tuple[int, ...], ...]:

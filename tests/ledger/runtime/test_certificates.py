@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import ssl
 from functools import partial
 from pathlib import Path
 
@@ -37,6 +38,28 @@ def test_an_expired_certificate_can_be_loaded_and_says_so(tmp_path: Path) -> Non
     own = context_of(*Authority(tmp_path).issue("own", begins_days=-9, ends_days=-2)).own
     assert own is not None
     assert 0 < own.expires_at_s < 4e9
+
+
+@pytest.mark.parametrize("hosts", [(), ("b1.example",)])
+def test_a_host_is_in_the_alternative_names_or_nowhere(
+    tmp_path: Path, hosts: tuple[str, ...]
+) -> None:
+    """A common name is that of a user: one called like a bookie must not pass for it."""
+    authority = Authority(tmp_path)
+    server = context_of(*authority.issue("b1.example", *hosts)).current()
+    client = client_context(checks_host_names=True)
+    client.load_verify_locations(authority.file)
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asking = client.wrap_bio(to_client, to_server, server_hostname="b1.example")
+    answering = server.wrap_bio(to_server, to_client, server_side=True)
+    for side in (asking, answering):
+        with pytest.raises(ssl.SSLWantReadError):
+            side.do_handshake()
+    if hosts:
+        asking.do_handshake()
+    else:
+        with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
+            asking.do_handshake()
 
 
 def test_a_key_that_does_not_fit_is_refused(tmp_path: Path) -> None:
@@ -139,11 +162,17 @@ def test_files_are_loaded_again_when_they_changed_and_not_before(
         ("racks.example", False),
         ("10.0.0.1", True),
         ("10.0.0.2", False),
+        ("2001:db8::1", True),
+        ("2001:DB8::0:1", True),
+        ("2001:db8::2", False),
+        ("10.0.0.3", False),
         ("b1", False),
     ],
 )
 def test_the_hosts_of_a_certificate(host: str, is_for: bool) -> None:
     names = PeerCertificate(
-        common_name="b1", dns_names=("b1.example", "*.racks.example"), ip_addresses=("10.0.0.1",)
+        common_name="b1",
+        dns_names=("b1.example", "*.racks.example", "10.0.0.3"),
+        ip_addresses=("10.0.0.1", "2001:DB8:0:0:0:0:0:1\n"),
     )
     assert is_for_host(names, host) is is_for
