@@ -96,7 +96,9 @@ class HttpServer:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_close_in_time, stream, nursery.cancel_scope)
                 serve = await self._loaded()
-                await serve(self._encrypted(stream), lambda: self._peers.prove(peer))
+                over = await self._encrypted(stream)
+                if over is not None:
+                    await serve(over, lambda: self._peers.prove(peer))
                 nursery.cancel_scope.cancel()
         except Exception as error:  # noqa: BLE001 - a request must never end the bookie
             if stream.socket.fileno() >= 0:  # else it took too long, or was replaced
@@ -119,10 +121,27 @@ class HttpServer:
             self._streams[admission.peer] = stream
         return admission.peer
 
-    def _encrypted(self, stream: trio.SocketStream) -> HttpStream:
+    async def _encrypted(self, stream: trio.SocketStream) -> HttpStream | None:
+        """Returns what carries HTTP over `stream`, None if the handshake of TLS failed."""
         if self._tls is None:
             return _Unending(stream)
-        return trio.SSLStream(stream, self._tls.current(), server_side=True, https_compatible=True)
+        host, port = stream.socket.getpeername()[:2]
+        over = trio.SSLStream(stream, self._tls.current(), server_side=True, https_compatible=True)
+        try:
+            with trio.fail_after(SILENCE_S_MAX):
+                await over.do_handshake()
+        except trio.TooSlowError:
+            cause = f"it took longer than {SILENCE_S_MAX} s"
+        except trio.BrokenResourceError as error:
+            cause = _cause_of(error)
+        else:
+            return over
+        peer = f"{host}:{port}"
+        _log.warning("tls handshake failed peer=%s cause=%s", peer, cause, extra=OF_PEER)
+        audit = self._observer.bookie.audit
+        if audit is not None:
+            audit.refused("authenticate", "refused", peer=peer, mechanism="TLS", cause=cause)
+        return None
 
     async def _loaded(self) -> Serve:
         async with self._loading:
@@ -131,6 +150,13 @@ class HttpServer:
                     load, self._observer, self._listeners[0].socket.getsockname()[0]
                 )
             return self._serve
+
+
+def _cause_of(error: trio.BrokenResourceError) -> str:
+    from ledger.runtime.tls import cause_of
+
+    below = error.__cause__
+    return cause_of(below if isinstance(below, Exception) else error)
 
 
 async def _close_in_time(stream: trio.SocketStream, serving: trio.CancelScope) -> None:

@@ -92,7 +92,11 @@ class Authenticated:
             return await _user_of_token(authenticator, authenticator.tokens, value.strip(), peer)
         if len(given) == 1 and mechanism == BASIC and self._scram is not None:
             return await _user_of_password(authenticator, self._scram, value.strip(), peer)
-        raise Unauthorized("a scheme that is not on")
+        # The header is not quoted: without a scheme it may be a token.
+        on = ", ".join(one.partition(" ")[0] for one in self._schemes) or "none"
+        error = Unauthorized(f"the Authorization is not one of a scheme that is on; on are {on}")
+        authenticator.unseen(peer, mechanism, "", error)
+        raise error
 
 
 async def _user_of_token(

@@ -85,6 +85,22 @@ WRONG = [
 ]
 
 
+async def test_a_scheme_that_is_not_on_is_named_in_the_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = {"authentication_mechanisms": (SCRAM_SHA_256,), "token_keys_file": "",
+                "token_audience": ""}  # fmt: skip
+    given = token()
+    async with guarded(tmp_path, **settings) as (_, client):
+        for wrong in (f"Bearer {given}", given, "Digest x"):
+            caplog.clear()
+            assert (await ask(client, INFO, wrong)).status == 401
+            assert "authentication refused peer=127.0.0.1" in caplog.text
+            why = "cause=the Authorization is not one of a scheme that is on; on are Basic"
+            assert why in caplog.text
+            assert given not in caplog.text
+
+
 async def test_all_others_see_the_health_alone(tmp_path: Path) -> None:
     async with guarded(tmp_path) as (_, client):
         for given in WRONG:
