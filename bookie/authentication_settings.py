@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from ledger.core.authentication.names import MECHANISMS, TOKEN
+from ledger.core.authentication.names import CERTIFICATE, MECHANISMS, TOKEN
 from ledger.errors import InvalidArgument
 from ledger.options import ClientOptions
 from ledger.runtime.config import setting
@@ -65,13 +65,19 @@ class AuthenticationSettings:
         " that of `--credentials`, which only its owner can read.",
     )
 
-    def check(self) -> None:
-        """Raises InvalidArgument if these settings contradict each other."""
+    def check_mechanisms(self, tls_client_certificate: str) -> None:
+        """Raises InvalidArgument if these settings contradict each other, or the setting of that
+        name."""
         for name in self.authentication_mechanisms:
             if name not in MECHANISMS:
                 raise InvalidArgument(
                     f"authentication_mechanisms has {name!r}, known are {', '.join(MECHANISMS)}"
                 )
+        if CERTIFICATE in self.authentication_mechanisms and tls_client_certificate == "none":
+            raise InvalidArgument(
+                "authentication_mechanisms has CERTIFICATE, but no client is asked for one. Cure:"
+                " tls_client_certificate = optional or required, and tls_ca_file"
+            )
         if self.anonymous_allowed and not self.authentication_mechanisms:
             raise InvalidArgument(
                 "anonymous_allowed is set without authentication_mechanisms: every client is"

@@ -287,7 +287,7 @@ class BookieConfig(
         ReadSettings.check(self)
         ConnectionSettings.check(self)
         TlsSettings.check(self)
-        AuthenticationSettings.check(self)
+        AuthenticationSettings.check_mechanisms(self, self.tls_client_certificate)
         AuditSettings.check(self)
         AutoRecoverySettings.check(self)
         KeySettings.check_keys(self, has_permissions=self.permissions)

@@ -50,6 +50,7 @@ class AuthSession:
         self._peer = peer
         self._begun_at = trio.current_time()
         self._messages = 0
+        self._is_certificate_tried = False
         self._exchange: _Exchange | None = None
 
     def admitted_user(self, transport: Transport) -> str | None:
@@ -68,8 +69,10 @@ class AuthSession:
     def _proof_of_certificate(self, transport: Transport) -> Proof | None:
         certificate = getattr(transport, "peer_certificate", None)
         authenticator = self._authenticator
-        if certificate is None or CERTIFICATE not in authenticator.mechanisms:
+        is_on = CERTIFICATE in authenticator.mechanisms
+        if certificate is None or not is_on or self._is_certificate_tried:
             return None
+        self._is_certificate_tried = True
         expires_at_s = certificate.expires_at_s or math.inf
         try:
             user = check_user_name(certificate.common_name)
@@ -107,7 +110,7 @@ class AuthSession:
             authenticator.counts.put_off += 1
             raise
         if exchange.proof is not None:
-            self.user, self.proof = exchange.user, exchange.proof
+            self.user, self.proof, self._exchange = exchange.user, exchange.proof, None
             authenticator.succeeded(peer, exchange.user)
         return reply
 

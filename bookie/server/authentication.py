@@ -30,6 +30,7 @@ from ledger.runtime.logs import OF_PEER
 _log = logging.getLogger(__name__)
 
 _NONCE_BITS: Final = 144
+_DIGEST_MD5_SECRET_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,10 +184,10 @@ class Authenticator:
         )
 
     async def digest_md5_secret(self, name: str) -> tuple[bytes, int]:
-        """Returns the secret of a user for DIGEST-MD5, another one if there is none; and the
-        generation of users when it was read."""
+        """Returns the secret of a user for DIGEST-MD5, a random one if there is none, which nobody
+        can know; and the generation of users when it was read."""
         found = await self._read(name)
-        nobody, user = self._cluster_secret[:16], found.user
+        nobody, user = self._rng.randbytes(_DIGEST_MD5_SECRET_BYTES), found.user
         secret = nobody if user is None or user.digest_md5 is None else user.digest_md5
         return secret, found.generation
 

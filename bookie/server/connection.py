@@ -394,7 +394,8 @@ class Connection:
             self._replies.append(codec.encode_response(refused.response))
             return True
         body = request.body
-        if not (is_replay or self._identity.is_settled) and not self._identity.admit(
+        is_settled = self._identity.is_settled and not isinstance(body, AuthRequest)
+        if not (is_replay or is_settled) and not self._identity.admit(
             request, self._transport, self._reply
         ):
             self._has_unread = self._has_unread or self._identity.is_pending

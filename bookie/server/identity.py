@@ -80,14 +80,16 @@ class Identity:
         self._update()
 
     def _update(self) -> None:
-        self.is_settled = self._tls is None and self._session is None
-        """Whether all requests may be carried out, as far as it depends on who sends them."""
+        is_known = self._session is None or self.proof is not None
+        self.is_settled = self._tls is None and is_known
+        """Whether all requests but AUTH may be carried out, as far as it depends on who sends
+        them."""
         self.is_pending = self.starts_tls or self.auth_request is not None
 
     def admit(self, request: Request, transport: Transport, reply: Reply) -> bool:
-        """Returns whether a request is carried out, while the peer is not settled. If not, it was
-        refused, or is to be answered by `start_tls` or `authenticate`. Raises Unauthorized: the
-        operation has no refusal that the peer would understand."""
+        """Returns whether an AUTH is carried out, or any request while the peer is not settled. If
+        not, it was refused, or is to be answered by `start_tls` or `authenticate`. Raises
+        Unauthorized: the operation has no refusal that the peer would understand."""
         try:
             return self._is_encrypted(request, transport, reply) and (
                 self._session is None or self._is_known(self._session, request, transport, reply)
@@ -141,6 +143,8 @@ class Identity:
     ) -> bool:
         body = request.body
         if isinstance(body, AuthRequest):
+            if self.proof is not None and not body.payload:
+                return True  # Java's client of DIGEST-MD5 sends such a message behind the end
             self.auth_request = request
             return False
         if isinstance(body, StartTlsRequest):
@@ -162,7 +166,7 @@ class Identity:
         return False
 
     def _authenticated(self, proof: Proof) -> None:
-        self.user, self.proof, self._session = proof.user, proof, None
+        self.user, self.proof = proof.user, proof
         if self._audit is not None:
             self._audit.authenticated(self.user, proof.mechanism)
         if self._begun is not None:

@@ -10,8 +10,27 @@ import pytest
 from ledger.core.authentication.names import SCRAM_SHA_256
 from ledger.errors import Status, Unauthorized
 from ledger.runtime.network import PeerCertificate
-from tests.bookie.server.test_authentication import PASSWORD, guarded, raw, server_side
+from tests.bookie.server.test_authentication import (
+    PASSWORD,
+    guarded,
+    log_in,
+    raw,
+    scram_client,
+    server_side,
+)
 from tests.bookie.server.test_server import add
+from tests.certificates import Authority
+
+
+def asks_for_certificates(directory: Path) -> dict[str, str]:
+    authority = Authority(directory)
+    certificate, key = authority.issue("bookie", "127.0.0.1")
+    return {
+        "tls_certificate_file": str(certificate),
+        "tls_key_file": str(key),
+        "tls_ca_file": str(authority.file),
+        "tls_client_certificate": "optional",
+    }
 
 
 async def test_a_certificate_is_an_identity(tmp_path: Path, monkeypatch: Any) -> None:
@@ -26,7 +45,8 @@ async def test_a_certificate_is_an_identity(tmp_path: Path, monkeypatch: Any) ->
             return answer
 
     who: list[str] = []
-    async with guarded(tmp_path, "CERTIFICATE", SCRAM_SHA_256) as cluster:
+    settings = asks_for_certificates(tmp_path)
+    async with guarded(tmp_path, "CERTIFICATE", SCRAM_SHA_256, **settings) as cluster:
         for name, status in (
             ("bookie-1.example.com", Status.OK),
             (None, Status.UNAUTHORIZED),
@@ -37,6 +57,29 @@ async def test_a_certificate_is_an_identity(tmp_path: Path, monkeypatch: Any) ->
             assert answer is not None
             assert answer.status is status
     assert who == ["bookie-1.example.com", "anonymous", "anonymous", "anonymous"]
+
+
+async def test_a_certificate_without_the_name_of_a_user_counts_once_per_connection(
+    tmp_path: Path, monkeypatch: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not for each request of a flood: failures make all of its address wait."""
+    monkeypatch.setattr(
+        "ledger.runtime.network.TcpTransport.peer_certificate",
+        PeerCertificate(common_name="odd name"),
+        raising=False,
+    )
+    settings = asks_for_certificates(tmp_path)
+    async with (
+        guarded(tmp_path, "CERTIFICATE", SCRAM_SHA_256, **settings) as cluster,
+        raw(cluster, 3) as peer,
+    ):
+        for entry_id in range(5):
+            assert (await peer.ask(add(7, entry_id))).status is Status.UNAUTHORIZED
+        server = cluster.bookies[0].server
+        assert server is not None
+        assert server.statistics().authentications_failed == 1
+        await log_in(peer, scram_client())
+    assert "mechanism=CERTIFICATE user=? cause=user name 'odd name'" in caplog.text
 
 
 @pytest.mark.parametrize("wire_version", [2, 3])

@@ -16,7 +16,9 @@ import pytest
 import trio
 
 from bookie.server import tokens
-from ledger.core.authentication.names import SCRAM_SHA_256, TOKEN
+from bookie.server.auth_session import MESSAGES_MAX
+from ledger.core.authentication.digest_md5 import DigestMd5Client
+from ledger.core.authentication.names import DIGEST_MD5, SCRAM_SHA_256, TOKEN
 from ledger.credentials import Credentials, Secret
 from ledger.errors import BookieUnavailable, LedgerError, Status, Unauthorized
 from ledger.metastore.memory import MemoryStore
@@ -27,11 +29,20 @@ from ledger.wire.messages import (
     AuthRequest,
     ErrorResponse,
     GetBookieInfoRequest,
+    ReadRequest,
     Response,
 )
 from tests.bookie.server.permitted_cluster import until
 from tests.bookie.server.test_audit import lines_of
-from tests.bookie.server.test_authentication import ANN, log_in, raw, scram_client
+from tests.bookie.server.test_authentication import (
+    ANN,
+    VERSIONS,
+    guarded,
+    log_in,
+    raw,
+    scram_client,
+)
+from tests.bookie.server.test_server import add
 from tests.bookie.server.test_tls import encrypted_cluster, options
 from tests.bookie.server.test_tokens import AUDIENCE, ED, OTHER, public, token, unsigned
 from tests.certificates import Authority
@@ -263,3 +274,35 @@ async def test_secrets_in_clear(tmp_path: Path, caplog: pytest.LogCaptureFixture
         await here.shows(f"cause={why}", mechanism="DIGEST-MD5", outcome="refused")
         # SCRAM shows a listener nothing that it could use at once.
         await log_in(peer, scram_client())
+
+
+@VERSIONS
+async def test_an_exchange_behind_the_end_is_refused(
+    tmp_path: Path, version: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with guarded(tmp_path) as cluster, raw(cluster, version) as peer:
+        sent = await log_in(peer, scram_client())
+        assert (await peer.ask(add(7, 0))).status is Status.OK
+        for message in sent if version == 3 else sent[:1]:
+            again = await peer.ask(AuthRequest(SCRAM_SHA_256, message))
+            assert again is None if version == 2 else again.status is Status.UNAUTHORIZED
+        if version == 3:
+            assert (await peer.ask(ReadRequest(7, 0))).status is Status.OK
+            for _ in range(MESSAGES_MAX - len(sent) - 2):
+                assert await peer.ask(AuthRequest(SCRAM_SHA_256, sent[0])) is not None
+            assert await peer.ask(AuthRequest(SCRAM_SHA_256, sent[0])) is None
+    assert "cause=the connection is that of ann already" in caplog.text
+
+
+async def test_the_secret_of_the_cluster_is_no_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody logs in as a user that does not exist, but may have had grants."""
+    async with guarded(tmp_path, DIGEST_MD5) as cluster, raw(cluster, 3) as peer:
+        async with MemoryStore(cluster.tree, lambda: 0) as store:
+            secret = (await UserStore(store).cluster_secret(b"unused"))[:16]
+        monkeypatch.setattr("ledger.core.authentication.digest_md5.user_secret", lambda *_: secret)
+        client = DigestMd5Client("bob", "any", "cnonce")
+        challenge = await peer.ask(AuthRequest("sasl", b""))
+        answer = await peer.ask(AuthRequest("sasl", client.respond(challenge.payload)))
+        assert answer.status is Status.UNAUTHORIZED
