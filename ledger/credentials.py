@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hmac
 import os
+import re
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ _KEYS: Final[dict[str, type]] = {
 }
 SETTINGS: Final = ("credentials", "credentials_file", *(set(_KEYS) - set(_WHO)))
 """Names of a client's options that say who it is or how its connections are encrypted."""
+_VISIBLE = re.compile(r"[!-~]+")
 _WITH_PASSWORD: Final = (SCRAM, "SCRAM-SHA-512", "DIGEST-MD5")
 
 CREDENTIALS_VARIABLE: Final = "LEDGERSTREAM_CREDENTIALS"
@@ -44,12 +46,16 @@ METADATA_TLS_VARIABLE: Final = "LEDGERSTREAM_CLIENT_METADATA_TLS"
 
 
 class Secret:
-    """A text that is shown as `***`; `reveal` returns it."""
+    """A text that is shown as `***`; `reveal` returns it. Raises InvalidArgument for what is no
+    str."""
 
     __slots__ = ("_text",)
 
     def __init__(self, text: str) -> None:
-        self._text = text
+        given: object = text
+        if not isinstance(given, str):
+            raise InvalidArgument(f"a Secret is made of a str, not of {type(given).__name__}")
+        self._text = given
 
     def reveal(self) -> str:
         """Returns the text."""
@@ -82,6 +88,8 @@ class Credentials:
     bookies of Apache's."""
 
     def __post_init__(self) -> None:
+        for name in ("password", "token"):
+            _check_secret(name, getattr(self, name))
         if (self.password is None) == (self.token is None):
             raise InvalidArgument("credentials are a user with a password, or a token: give one")
         if self.token is not None:
@@ -90,6 +98,8 @@ class Credentials:
             return
         if not self.user:
             raise InvalidArgument("a password needs the user that it belongs to")
+        if not _is_utf8(self.user):
+            raise InvalidArgument("the user is not text in UTF-8")
         if self.mechanism not in ("", *_WITH_PASSWORD):
             raise InvalidArgument(
                 f"mechanism is {self.mechanism!r}, must be one of {', '.join(_WITH_PASSWORD)}"
@@ -99,6 +109,37 @@ class Credentials:
     def in_use(self) -> str:
         """The mechanism by which bookies are to believe them."""
         return TOKEN if self.token is not None else self.mechanism or SCRAM
+
+
+def _check_secret(name: str, given: object) -> None:
+    """Raises InvalidArgument, which does not quote it, for what no password or token can be.
+
+    It is said here, before anything is sent: libraries quote what they cannot send.
+    """
+    if given is None:
+        return
+    if not isinstance(given, Secret):
+        raise InvalidArgument(
+            f"{name} is a {type(given).__name__}, which a repr shows: give {name}=Secret(...)"
+        )
+    text = given.reveal()
+    if not text:
+        raise InvalidArgument(f"the {name} is empty")
+    if not _is_utf8(text):
+        raise InvalidArgument(f"the {name} is not text in UTF-8")
+    if name == "token" and not _VISIBLE.fullmatch(text):
+        raise InvalidArgument(
+            "the token has characters that no token has, like a space or a line feed"
+        )
+
+
+def _is_utf8(text: str) -> bool:
+    """Returns whether a text, perhaps from the environment, has no bytes but those of UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def read_credentials(file: str | Path) -> Credentials:

@@ -8,7 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from ledger.credentials import Credentials, Secret, read_credentials, read_secret
+from ledger.credentials import (
+    Credentials,
+    Secret,
+    environment_settings,
+    read_credentials,
+    read_secret,
+)
 from ledger.errors import InvalidArgument
 
 PLANTED = "tops3cret"
@@ -42,14 +48,14 @@ def test_a_secret_is_not_shown() -> None:
         ),
         (
             'user = "ann"\npassword_file = "other"\nmechanism = "scram-sha-512"\n',
-            Credentials(user="ann", password=Secret("of the file"), mechanism="SCRAM-SHA-512"),
+            Credentials(user="ann", password=Secret("of.the.file"), mechanism="SCRAM-SHA-512"),
         ),
         ('token = "a.b.c"', Credentials(token=Secret("a.b.c"))),
-        ('token_file = "other"', Credentials(token=Secret("of the file"))),
+        ('token_file = "other"', Credentials(token=Secret("of.the.file"))),
     ],
 )
 def test_credentials_are_read(tmp_path: Path, text: str, expected: Credentials) -> None:
-    private(tmp_path / "other", "of the file\n")
+    private(tmp_path / "other", "of.the.file\n")
     assert read_credentials(private(tmp_path / "c.toml", text)) == expected
 
 
@@ -68,6 +74,10 @@ def test_credentials_are_read(tmp_path: Path, text: str, expected: Credentials) 
         ('user = "a"\npassword_file = "no"', "secret in .*no cannot be read: No such file"),
         ('user = "a"\npassword_file = "no"\npassword="tops3cret"', "not both"),
         ('user = "\xff"', "give one"),
+        ('user = "ann"\npassword = ""', "the password is empty"),
+        ('token = "tops3cret\\n"', "characters that no token has"),
+        ('token = "tops3cret two"', "characters that no token has"),
+        ('token = "tops3cret\u20ac"', "characters that no token has"),
         ('token = "a.b.c"\ntls = true', "'tls' is unknown or no text"),
         ('token = "a.b.c"\nmetadata_tls = "yes"', "'metadata_tls' is unknown or no true or false"),
     ],
@@ -78,6 +88,30 @@ def test_a_wrong_file_is_explained_without_its_secrets(tmp_path: Path, text: str
         read_credentials(path)
     assert str(tmp_path) in str(caught.value)
     assert PLANTED not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["password", "token"])
+def test_a_secret_that_a_repr_would_show_is_refused(name: str) -> None:
+    user = {"user": "ann"} if name == "password" else {}
+    for given in (PLANTED, PLANTED.encode()):
+        with pytest.raises(InvalidArgument, match=rf"give {name}=Secret\(") as caught:
+            Credentials(**user, **{name: given})  # type: ignore[arg-type]
+        assert PLANTED not in str(caught.value)
+    with pytest.raises(InvalidArgument, match="made of a str, not of bytes"):
+        Secret(PLANTED.encode())  # type: ignore[arg-type]
+
+
+def test_bytes_in_the_environment_that_are_no_text_are_explained() -> None:
+    """They are surrogates in Python's strings, which no encoder accepts."""
+    environment = {"LEDGERSTREAM_USER": "ann", "LEDGERSTREAM_PASSWORD": f"{PLANTED}\udcff"}
+    with pytest.raises(InvalidArgument, match="the password is not text in UTF-8"):
+        environment_settings(environment)
+    with pytest.raises(InvalidArgument, match="the user is not text in UTF-8"):
+        environment_settings(
+            environment | {"LEDGERSTREAM_USER": "\udcff"} | {"LEDGERSTREAM_PASSWORD": "x"}
+        )
+    with pytest.raises(InvalidArgument, match="the token is not text in UTF-8"):
+        environment_settings({"LEDGERSTREAM_TOKEN": f"{PLANTED}\udcff"})
 
 
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644, 0o602])
