@@ -30,6 +30,7 @@ class LedgerClaim:
         self._left = ensemble_size
         # With these, an ack quorum of any write quorum has the key.
         self._needed = ensemble_size - (write_quorum - ack_quorum)
+        self._may_be_missing = ensemble_size - self._needed
         self.is_taken = False
         """A bookie has the id under another key."""
 
@@ -40,6 +41,11 @@ class LedgerClaim:
             self.is_taken = True
         elif status is not None:
             self._needed -= 1
+
+    def is_refused(self, refusing: int) -> bool:
+        """Returns whether no ledger can be made here by a client that this many bookies of the
+        ensemble do not let in: the others are too few for a writer."""
+        return refusing > self._may_be_missing
 
     @property
     def is_decided(self) -> bool:

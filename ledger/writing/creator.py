@@ -33,6 +33,7 @@ from ledger.errors import (
     NotEnoughBookies,
     RetryableError,
     Status,
+    Unauthorized,
 )
 from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.ledgers import LedgerStore
@@ -175,8 +176,13 @@ class LedgerCreator:
             )
 
     async def _claim(self, metadata: LedgerMetadata) -> str | None:
-        """Makes the ledger's key known to its bookies; returns one that refuses it, if any."""
+        """Makes the ledger's key known to its bookies; returns one that refuses it, if any.
+
+        Raises Unauthorized, without the ledger, if too many of them do not let this client in: the
+        ledger would have a key that they do not know, and nobody else could continue behind it.
+        """
         refused_by: str | None = None
+        refusals: dict[str, Unauthorized] = {}
         claim = LedgerClaim(metadata.ensemble_size, metadata.write_quorum, metadata.ack_quorum)
         request = claim_request(metadata)
         begun_s = trio.current_time()
@@ -186,8 +192,10 @@ class LedgerCreator:
                 nonlocal refused_by
                 try:
                     answer = await self._pool.call(bookie, request, timeout_s=CLAIM_S_MAX)
-                except LedgerError:
+                except LedgerError as error:
                     claim.answered(None)
+                    if isinstance(error, Unauthorized):
+                        refusals[bookie] = error
                 else:
                     claim.answered(answer.status)
                     if claim.is_taken:
@@ -202,6 +210,9 @@ class LedgerCreator:
             async with trio.open_nursery() as nursery:
                 for bookie in metadata.last_fragment.bookies:
                     nursery.start_soon(ask, bookie)
+        if refused_by is None and claim.is_refused(len(refusals)):
+            await self._discard(metadata.ledger_id)
+            raise next(iter(refusals.values()))
         return refused_by
 
     async def _discard(self, ledger_id: int) -> None:

@@ -56,6 +56,18 @@ def test_enough_answers_are_an_ack_quorum_of_every_write_quorum(
                 assert len(set(members) & set(known)) >= ack_quorum
 
 
+@given(claims())
+def test_a_client_is_refused_if_the_bookies_that_let_it_in_are_too_few(
+    case: tuple[int, int, int, list[Status | None]],
+) -> None:
+    *sizes, _ = case
+    for refusing in range(sizes[0] + 1):
+        claim = LedgerClaim(*sizes)
+        for _ in range(sizes[0] - refusing):
+            claim.answered(Status.OK)
+        assert claim.is_refused(refusing) is not claim.is_enough
+
+
 def test_jumps_double_up_to_a_limit() -> None:
     beyond, skipped = 10, []
     for tries in range(1, CLAIM_TRIES_MAX + 1):

@@ -14,6 +14,7 @@ from bookie.core.ledger_state import LedgerState
 from bookie.startup.restored_metadata import UnbornIds
 from ledger.core.entry import DigestType, master_key
 from ledger.core.ledger_keys import ClusterSecret, LedgerKeys
+from ledger.credentials import Credentials, Secret
 from ledger.errors import LedgerExists, NoSuchLedger, RetryableError, Status, Unauthorized
 from ledger.wire import v3
 from ledger.writing import creator
@@ -104,6 +105,20 @@ async def test_another_secret_than_the_bookies_is_a_clear_error_and_wastes_few_i
                 )
             assert await client.list_ledgers() == []
             assert await client.ledgers.next_ledger_id() < first + 300
+
+
+async def test_a_client_that_bookies_do_not_let_in_leaves_no_ledger(tmp_path: Path) -> None:
+    """Its ledger would have a key that no bookie has heard of: behind it, as the last segment of a
+    stream, nobody without the right to fence it could continue."""
+    who = Credentials(user="ann", password=Secret("a wrong one"))
+    settings = UNCOLLECTED | {"authentication_mechanisms": ("SCRAM-SHA-256",)}
+    async with (
+        real_cluster(tmp_path, **settings) as cluster,
+        cluster.client(credentials=who) as client,
+    ):
+        with pytest.raises(Unauthorized, match=r"refused to authenticate user 'ann'.*Cure"):
+            await client.create_ledger(password=None)
+        assert await client.list_ledgers() == []
 
 
 async def test_a_claim_makes_the_key_of_a_prepared_ledger_known(tmp_path: Path) -> None:
