@@ -140,6 +140,16 @@ def storage_of(
     )
 
 
+def check_files(config: BookieConfig) -> None:
+    """Raises InvalidArgument if a file of credentials, authorities or keys of tokens cannot be
+    used. Called before a cluster or a directory is made; the server's own certificate is loaded by
+    `BookieConfig.server_context`."""
+    ClientTls.of(config.client_options())
+    if config.credentials_file:
+        read_credentials(config.credentials_file)
+    tokens_of(config)
+
+
 def check_own_credentials(config: BookieConfig) -> None:
     """Raises InvalidArgument if the bookie's own credentials cannot be read; logs if it has none,
     and most likely needs them."""

@@ -26,7 +26,7 @@ from pathlib import Path
 import trio
 
 from bookie.autorecovery import heal_ledgers
-from bookie.bookie import Bookie
+from bookie.bookie import Bookie, check_files
 from bookie.config import BookieConfig, load_bookie_config
 from bookie.core.descriptors import ALL_DESCRIPTORS, DescriptorPlan
 from bookie.monitoring.http import http_address, open_http, serve_http
@@ -171,7 +171,9 @@ async def _serve(
             stopped: list[Callable[[], None]] = [nursery.cancel_scope.cancel]
             nursery.start_soon(_heed_signals, signals, stopped, reopen_log)
             # Before anything starts: it raises InvalidArgument for unusable files.
-            http_tls = config.server_context() if config.http_tls else None
+            check_files(config)
+            own_tls = config.server_context()
+            http_tls = own_tls if config.http_tls else None
             audit = await open_audit(config, nursery)
             keys = load_keys(config.cluster_secret_file, {})
             config.check_secret(keys.has_secret)

@@ -4,6 +4,7 @@ import errno
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -70,6 +71,29 @@ async def test_an_audit_file_that_cannot_be_used_is_an_error_before_anything_sta
     config = load_bookie_config(layout.bookie_config(1), {}, {"audit_file": path})
     with pytest.raises(InvalidArgument, match=r"audit file .* No such file or directory. Cure"):
         await process.open_audit(config, nursery)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"credentials_file": "missing", "authentication_mechanisms": ("SCRAM-SHA-256",)},
+        {"tls_ca_file": "missing", "tls_to_bookies": "start_tls"},
+        {"tls_certificate_file": "missing", "tls_key_file": "missing"},
+    ],
+    ids=["credentials", "authorities", "certificate"],
+)
+async def test_a_file_that_cannot_be_used_ends_the_start_before_a_cluster_is_made(
+    tmp_path: Path, settings: dict[str, Any]
+) -> None:
+    layout = StandaloneLayout.open(tmp_path / "cluster", 1)
+    given = {name: str(tmp_path / "x") if value == "missing" else value
+             for name, value in settings.items()}  # fmt: skip
+    config = load_bookie_config(layout.bookie_config(1), {}, given)
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(InvalidArgument, match="cannot be read: No such file or directory. Cure")
+    ):
+        await process._serve(config, is_child=False)
+    assert not (layout.directory / "cluster.db").exists()
 
 
 async def test_a_full_disk_lets_a_bookie_start_without_its_audit_file(
