@@ -135,9 +135,12 @@ def _change(app: App, arguments: Sequence[str]) -> tuple[str, dict[str, Field]] 
     if given.get("dry_run") or (action == "autorecovery delay" and given.get("seconds") is None):
         return None
     fields: dict[str, Field] = {"user": _system_user()}
-    cluster = given.get("cluster", ClusterOption())
-    if "config" not in CHANGES[action]:
-        fields |= _where(cluster)
+    if action == "security init":
+        # It changes the cluster that it is given, and no other.
+        if running := given.get("running"):
+            fields |= _where(ClusterOption(cluster=running))
+    elif "config" not in CHANGES[action]:
+        fields |= _where(given.get("cluster", ClusterOption()))
     asked = {name.strip("_"): _field(given[name]) for name in CHANGES[action] if name in given}
     if asked:
         fields["arguments"] = asked

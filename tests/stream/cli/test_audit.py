@@ -161,6 +161,16 @@ def test_a_line_that_cannot_be_written_is_said_and_the_command_succeeds(
     assert "no line in the audit file" in capsys.readouterr().err
 
 
+def test_the_first_users_are_recorded_of_the_cluster_that_they_are_in(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LEDGERSTREAM_CLUSTER", "sqlite:///of/another.db")
+    path, made = tmp_path / "audit", str(tmp_path / "made")
+    run(path, "security", "init", "--dir", made)
+    run(path, "security", "init", "--dir", made, "--cluster", cluster)
+    assert [one.get("cluster") for one in lines(path)] == [None, cluster]
+
+
 def test_an_interrupted_command_says_so(
     cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
