@@ -144,7 +144,7 @@ def make_security_directory(
         if name in reserved:
             raise InvalidArgument(f"{name} is a file of this directory already, and no host")
         for host in (name, *hosts):
-            if not _HOST.fullmatch(host):
+            if not _HOST.fullmatch(host) or (":" in host and not _is_address(host)):
                 raise InvalidArgument(
                     f"{host!r} is no host: give a name or an address, without port and scheme"
                 )
@@ -373,6 +373,14 @@ def _name(common_name: str) -> x509.Name:
     from cryptography.x509.oid import NameOID
 
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _alternative(host: str) -> x509.GeneralName:

@@ -105,6 +105,7 @@ def test_certificates_hold_for_their_host_in_both_directions(tmp_path: Path, hos
     [
         (["http://b1"], "is no host"),
         (["../b1"], "is no host"),
+        (["b1:3181"], "'b1:3181' is no host.*without port"),
         ([""], "is no host"),
         (["ca"], "is a file of this directory already"),
         (["admin"], "is a file of this directory already"),
