@@ -22,7 +22,7 @@ from connectors.spark.options.options import (
 from connectors.spark.options.security import CLUSTER_VARIABLE
 from connectors.spark.options.values import time_zone
 from connectors.spark.version import check_pyarrow, check_pyspark, check_version, is_remote
-from ledger.credentials import CREDENTIALS_VARIABLE, TLS_VARIABLES
+from ledger.credentials import CREDENTIALS_VARIABLE, METADATA_TLS_VARIABLE, TLS_VARIABLES
 from ledger.errors import InvalidArgument
 from ledger.metastore.cluster_secret import SECRET_FILE_VARIABLE
 from ledger.metastore.zookeeper_access import ACL_VARIABLE
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 _FILE_VARIABLES = (
-    CREDENTIALS_VARIABLE, *TLS_VARIABLES, SECRET_FILE_VARIABLE, ZOOKEEPER_CREDENTIALS_VARIABLE,
-    ACL_VARIABLE,
+    CREDENTIALS_VARIABLE, *TLS_VARIABLES, METADATA_TLS_VARIABLE, SECRET_FILE_VARIABLE,
+    ZOOKEEPER_CREDENTIALS_VARIABLE, ACL_VARIABLE,
 )  # fmt: skip
 """Variables that name files, which must be on every machine, or say how they are used. Those with
 secrets are not passed on: Spark would keep them in its plans."""

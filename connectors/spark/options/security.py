@@ -18,7 +18,7 @@ from ledger.options import TLS_MODES
 CLUSTER_VARIABLE = "LEDGERSTREAM_CLUSTER"
 _SECRET = re.compile(r"secret|password|passwd|token|credential|access.?key|user", re.IGNORECASE)
 _FLAGS = ("tlsChecksHostNames", "metadataTls")
-_WORDS = {"tls": TLS_MODES, "zookeeperAcl": ("open", "creator")}
+_ACLS = ("open", "creator")
 
 T = TypeVar("T")
 
@@ -68,6 +68,11 @@ def check_no_secret(unknown: Iterable[str]) -> None:
 def _parser(name: str) -> Callable[[str], str | bool]:
     if name in _FLAGS:
         return values.flag
-    if name in _WORDS:
-        return lambda text: values.one_of(text, _WORDS[name])
-    return values.file_name
+    if name == "tls":
+        return lambda text: values.one_of(text, TLS_MODES)
+    return _acl if name == "zookeeperAcl" else values.file_name
+
+
+def _acl(text: str) -> str:
+    """Parses a word, or the ids of two users, whose hashes are checked by the client."""
+    return text.strip() if "," in text else values.one_of(text, _ACLS)

@@ -168,7 +168,8 @@ SECURITY_OPTIONS = (
     Option("zookeeperCredentialsFile",
            "`LEDGERSTREAM_ZOOKEEPER_CREDENTIALS_FILE` of each process", _FILE,
            "user and password for ZooKeeper"),
-    Option("zookeeperAcl", "open", "open or creator", "who may use the nodes that are made there"),
+    Option("zookeeperAcl", "`LEDGERSTREAM_ZOOKEEPER_ACL` of each process, else open",
+           "open, creator or OWNERS-ID,CLIENTS-ID", "who may use the nodes that are made there"),
 )  # fmt: skip
 """Of reading and writing. None of them holds a secret, because Spark keeps options in its plans."""
 

@@ -375,6 +375,8 @@ def test_security_is_kept_by_the_names_that_options_of_a_client_have() -> None:
     assert access == write({name.upper(): given[name] for name in given}).cluster
     assert str(access) == CLUSTER
     assert read({}).cluster.settings == ()
+    both = "bookies:KRaEyaGTYz1grebzPq++B5LatGg=,clients:wgLgA6VSDjK73oWBTmOzOSRQiO4="
+    assert read({"zookeeperAcl": both}).cluster.settings == (("zookeeper_acl", both),)
 
 
 def test_each_option_of_security_is_one_of_a_client() -> None:
