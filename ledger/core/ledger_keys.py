@@ -222,7 +222,7 @@ def parse_secrets(data: bytes, source: str) -> LedgerKeys:
     Raises InvalidArgument.
     """
     if len(data) > _FILE_BYTES_MAX:
-        raise InvalidArgument(f"{source} has more than {_FILE_BYTES_MAX} bytes: {_CURE}")
+        raise InvalidArgument(f"{source} has more than {_FILE_BYTES_MAX} bytes. {_CURE}")
     secrets: dict[bytes, ClusterSecret] = {}
     keys: dict[bytes, NamespaceKey] = {}
     for number, line in enumerate(data.splitlines(), 1):
@@ -234,14 +234,14 @@ def parse_secrets(data: bytes, source: str) -> LedgerKeys:
         elif len(text) < SECRET_BYTES_MIN or not _PRINTABLE.fullmatch(text):
             raise InvalidArgument(
                 f"{source}, line {number}: {len(text)} bytes; a secret is at least "
-                f"{SECRET_BYTES_MIN} printable ASCII characters without spaces: {_CURE}"
+                f"{SECRET_BYTES_MIN} printable ASCII characters without spaces. {_CURE}"
             )
         else:
             secrets[text] = ClusterSecret(text)
     if len(secrets) > SECRETS_MAX or len(keys) > NAMESPACE_KEYS_MAX or not (secrets or keys):
         raise InvalidArgument(
             f"{source} has {len(secrets)} secrets and {len(keys)} keys of namespaces, must have at "
-            f"least one, and at most {SECRETS_MAX} and {NAMESPACE_KEYS_MAX}: {_CURE}"
+            f"least one, and at most {SECRETS_MAX} and {NAMESPACE_KEYS_MAX}. {_CURE}"
         )
     return LedgerKeys(tuple(secrets.values()), tuple(keys.values()))
 
@@ -259,7 +259,7 @@ def _parse_key(text: bytes, where: str) -> NamespaceKey:
             if _KEY_HEX.fullmatch(words[3]):
                 return NamespaceKey(namespace, words[2], bytes.fromhex(words[3]))
     raise InvalidArgument(
-        f"{where}: neither a secret, which has no spaces, nor the key of a namespace: {_CURE}"
+        f"{where}: neither a secret, which has no spaces, nor the key of a namespace. {_CURE}"
     )
 
 
