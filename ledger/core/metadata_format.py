@@ -15,7 +15,13 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from ledger.core.entry import DigestType
-from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
+from ledger.core.metadata import (
+    DERIVED_KEY_PREFIX,
+    OWN_KEY_TAG,
+    Fragment,
+    LedgerMetadata,
+    LedgerState,
+)
 from ledger.errors import InvalidArgument, MetadataCorrupt
 from ledger.proto.data_formats_pb2 import LedgerMetadataFormat
 
@@ -165,6 +171,9 @@ def _from_message(
         digest_type = DigestType(message.digestType)  # the default is the one Apache assumes
     state = LedgerState(message.state)
     is_closed = state is LedgerState.CLOSED
+    custom = {_text(pair.key): pair.value for pair in message.customMetadata}
+    # A password beside a derived key is not the one that is derived: another one put it there.
+    is_derived = custom.get(OWN_KEY_TAG, b"").startswith(DERIVED_KEY_PREFIX)
     if is_closed and not message.HasField("lastEntryId"):
         raise _Malformed("closed, but without a last entry")
     return LedgerMetadata(
@@ -180,13 +189,13 @@ def _from_message(
             for segment in message.segment
         ),
         digest_type=digest_type,
-        password=message.password,
+        password=b"" if is_derived else message.password,
         # Without meaning before the ledger is closed, whatever a writer stored.
         last_entry_id=message.lastEntryId if is_closed else -1,
         length=message.length if is_closed else 0,
         created_ms=message.ctime if message.HasField("ctime") else node_created_ms,
         stores_created_ms=message.HasField("ctime"),
-        custom={_text(pair.key): pair.value for pair in message.customMetadata},
+        custom=custom,
         c_token=message.cToken,
         unknown_fields=_without_known_fields(message) if unknown else b"",
         format_version=version,

@@ -124,6 +124,15 @@ def test_the_bytes_with_a_key_stay_as_they_are(metadata: LedgerMetadata, data: b
     assert decode(1, _HEAD + data) == storable(metadata)
 
 
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_password_beside_a_derived_key_is_not_that_of_the_ledger(version: int) -> None:
+    """Otherwise a client could store one for which its key counts as derived."""
+    stored = replace(OWN_KEY, custom={"ledgerstream-key": b"Derived:0"}, format_version=version)
+    assert decode(1, encode(stored)).password == OWN_KEY.password
+    found = decode(1, encode(stored).replace(b"Derived:", b"derived:"))
+    assert (found.password, found.has_derived_key, found.is_key_missing) == (b"", True, True)
+
+
 def test_a_derived_password_is_never_stored() -> None:
     known = replace(DERIVED, password=b"a derived password")
     assert encode(known) == encode(DERIVED)
