@@ -297,7 +297,10 @@ class ConnectionAccess:
             until, why = self._unknown.get(ledger_id, (0.0, Access.UNRESOLVED))
             if trio.current_time() >= until:
                 return Access.UNRESOLVED
-            return Access.UNAVAILABLE if fit is Fit.DOUBTFUL else why
+            if owner is None or fit is Fit.DIFFERS:
+                return why
+            is_allowed_if_right = rights.allows_ledger(role, owner.namespace)
+            return Access.UNAVAILABLE if is_allowed_if_right else why
         if not rights.allows_ledger(role, owner.namespace):
             return Access.REFUSED
         if state is None:

@@ -24,6 +24,8 @@ STREAM_TAG: Final = "ledgerstream.stream"
 the namespace of a ledger, and janitors find orphans."""
 GRANTS_MAX: Final = 10_000
 PATTERN_CHARS_MAX: Final = 200
+_UNREADABLE: Final = "\ufffd"
+"""The namespace of a ledger whose tag names none. Keys must not confuse it with no namespace."""
 _PATTERN: Final = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9._*-]*", re.ASCII)
 
 
@@ -152,7 +154,7 @@ def namespace_of_ledger(custom: Mapping[str, bytes]) -> str | None:
     tag = custom.get(STREAM_TAG)
     if tag is None:
         return None
-    return tag.partition(b"/")[0].decode("ascii", "replace")
+    return tag.partition(b"/")[0].decode("ascii", "replace") or _UNREADABLE
 
 
 class Rights:

@@ -169,7 +169,8 @@ def test_many_stars_are_matched_in_time() -> None:
         ({"application": b"pulsar"}, None),
         ({"ledgerstream.stream": b"team-a/clicks"}, "team-a"),
         ({"ledgerstream.stream": b"team-a/clicks#2"}, "team-a"),
-        ({"ledgerstream.stream": b""}, ""),
+        ({"ledgerstream.stream": b""}, "\ufffd"),
+        ({"ledgerstream.stream": b"/clicks"}, "\ufffd"),
         ({"ledgerstream.stream": b"\xff/clicks"}, "\ufffd"),
     ],
 )
