@@ -25,7 +25,7 @@ from bookie.named_ledgers import in_steps, may_hold, read_metadata
 from bookie.server.requests import Requests
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.ledger_storage import LedgerStorage
-from ledger.connection.claims import check_key_at
+from ledger.connection.claims import check_key_at, must_show_key
 from ledger.core.availability import Range, expected_ranges, fixed_part
 from ledger.core.entry import Digest, DigestType
 from ledger.core.ledger_keys import check_key_known, master_key_of
@@ -257,7 +257,7 @@ class LimboRepair:
         """Raises Unauthorized if another bookie has the ledger under another key than its metadata
         implies: then entries must not be stored here under that one. One that does not answer
         proves nothing: the repair does not wait for bookies that are lost."""
-        if not metadata.has_derived_key:
+        if not must_show_key(metadata, client.ledgers.keys):
             return
         bookies = {one for fragment in metadata.fragments for one in fragment.bookies}
         timeout_s = client.options.read_timeout_s

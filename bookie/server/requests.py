@@ -396,11 +396,15 @@ class Requests:
             return Status.BAD_REQUEST
         if _LAC_PACKET.unpack_from(body.body) != (body.ledger_id, body.lac):
             return Status.BAD_REQUEST
+        state = self._storage.state(body.ledger_id)
+        if state is not None:  # first: with a full disk, too, it is said that a key is another one
+            status = state.check_write_lac(body.master_key)
+            if status is not Status.OK:
+                return status
         # A read-only bookie accepts it, where one of Apache BookKeeper does not: otherwise readers
         # of entries that were written before would not learn that those are confirmed.
         if self._storage.gate.refuses(is_urgent=True):
             return Status.READ_ONLY
-        state = self._storage.state(body.ledger_id)
         if state is None:
             if len(body.master_key) != MASTER_KEY_BYTES:
                 return Status.BAD_REQUEST
@@ -409,8 +413,8 @@ class Requests:
             status = self.key_check.may_begin(body.ledger_id, body.master_key)
             if status is not Status.OK:
                 return status
-            state = self._storage.create(body.ledger_id, body.master_key)
-        return state.check_write_lac(body.master_key)
+            self._storage.create(body.ledger_id, body.master_key)
+        return Status.OK
 
     async def _look_at_space(self, body: GetBookieInfoRequest) -> ResponseBody:
         try:

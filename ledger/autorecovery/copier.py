@@ -109,6 +109,7 @@ class Copier:
     def __init__(self, client: LedgerClient, options: CopierOptions | None = None) -> None:
         self.copier_options = options or CopierOptions()
         self.options = client.options
+        self.keys = client.ledgers.keys
         self.pool = client.pool.separate()
         self.bucket = TokenBucket(self.copier_options.bytes_per_s)
         self.silent = SilentBookies()

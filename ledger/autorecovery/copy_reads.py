@@ -21,6 +21,7 @@ from ledger.copy_reader import SilentBookies, bad_copy
 from ledger.core.autorecovery.copy_plan import CopyPlan, Read
 from ledger.core.autorecovery.copy_rate import DelayWindow, TokenBucket
 from ledger.core.copies import BadCopy, CopyState
+from ledger.core.ledger_keys import LedgerKeys
 from ledger.errors import LedgerError, OperationTimeout, RemoteProtocolError, Status
 from ledger.options import ClientOptions
 from ledger.wire.messages import (
@@ -60,6 +61,7 @@ class Limits(Protocol):
 
     pool: BookiePool
     options: ClientOptions
+    keys: LedgerKeys
     bucket: TokenBucket
     silent: SilentBookies
     held_bytes: int

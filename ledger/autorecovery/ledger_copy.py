@@ -16,7 +16,7 @@ from itertools import chain
 import trio
 
 from ledger.autorecovery.copy_reads import CopyReads, Limits, ReadBodies
-from ledger.connection.claims import is_key_of, other_key
+from ledger.connection.claims import is_key_of, must_show_key, other_key
 from ledger.connection.connection import BookieConnection
 from ledger.connection.pending_calls import WRITER_TXN_ID
 from ledger.core.autorecovery.adds_in_flight import AddsInFlight
@@ -219,7 +219,7 @@ class LedgerCopy:
         """Drops what came from bookies that have the ledger under another key than its metadata
         implies. Otherwise the metadata of another's ledger could be changed, and a copy of its
         entries made under the key of the client that did so: digests need not depend on the key."""
-        if not self._metadata.has_derived_key:
+        if not must_show_key(self._metadata, self._limits.keys):
             return
         for source in {read.source for read in self.reads.ready} - self._proven:
             timeout_s = self._limits.options.read_timeout_s

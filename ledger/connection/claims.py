@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from ledger.connection.pool import BookiePool
 from ledger.core.entry import Digest, DigestType, master_key
+from ledger.core.ledger_keys import LedgerKeys
 from ledger.core.metadata import LedgerMetadata
-from ledger.errors import INVALID_ENTRY_ID, Status, Unauthorized
+from ledger.errors import INVALID_ENTRY_ID, Status, Unauthorized, error_of_status
 from ledger.wire.messages import ReadLacRequest, WriteLacRequest
 
 
@@ -22,28 +23,37 @@ def claim_request(metadata: LedgerMetadata) -> WriteLacRequest:
     return WriteLacRequest(metadata.ledger_id, INVALID_ENTRY_ID, key, packet)
 
 
+def must_show_key(metadata: LedgerMetadata, keys: LedgerKeys) -> bool:
+    """Returns whether a copy of a ledger's entries may be made only under a key that their bookie
+    was shown: in each cluster with a secret, whatever the metadata says, since clients can write
+    that. `keys` are those of this process."""
+    return keys.has_secret or metadata.has_derived_key
+
+
 async def is_key_of(
     pool: BookiePool, bookie: str, metadata: LedgerMetadata, *, timeout_s: float
 ) -> bool:
     """Returns whether a bookie that has the ledger has it under the key that the metadata implies.
 
-    A bookie whose disks are full cannot answer, and counts as one that has. Raises RetryableError
-    if it does not say.
+    A bookie whose disks are full refuses another key, and cannot store this one. One of Apache's
+    does not look at the key then, and counts as one that has it. Raises LedgerError if the bookie
+    does not say.
     """
     answer = await pool.call(bookie, claim_request(metadata), timeout_s=timeout_s)
-    return answer.status in (Status.OK, Status.READ_ONLY)
+    if answer.status not in (Status.OK, Status.READ_ONLY, Status.UNAUTHORIZED):
+        what = f"key of ledger {metadata.ledger_id} at {bookie}"
+        raise error_of_status(answer.status, what)
+    return answer.status is not Status.UNAUTHORIZED
 
 
 async def check_key_at(
     pool: BookiePool, bookie: str, metadata: LedgerMetadata, *, timeout_s: float
 ) -> None:
-    """Raises Unauthorized if a bookie has a ledger, whose key is derived, under another key than
-    its metadata implies: then a client has changed that. Raises RetryableError if it does not say.
+    """Raises Unauthorized if a bookie has a ledger under another key than its metadata implies:
+    then a client has changed that. Raises another LedgerError if it does not say.
 
     A bookie that has nothing of the ledger is not told the key.
     """
-    if not metadata.has_derived_key:
-        return
     known = await pool.call(bookie, ReadLacRequest(metadata.ledger_id), timeout_s=timeout_s)
     if known.status in (Status.NO_SUCH_LEDGER, Status.NO_SUCH_ENTRY):
         return

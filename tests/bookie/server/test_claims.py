@@ -40,3 +40,8 @@ async def test_a_claim_outlives_the_bookie_and_is_no_lac(tmp_path: Path) -> None
             read = await peer.ask(ReadResponse, ReadRequest(7, -1))
             assert read.status is Status.NO_SUCH_ENTRY
             assert (await peer.ask(AddResponse, add(7, 0), 2)).status is Status.OK
+            storage = cluster.bookies[0].storage
+            assert storage is not None
+            storage.gate.set(is_read_only=True, takes_recovery=False)
+            assert (await peer.ask(WriteLacResponse, foreign)).status is Status.UNAUTHORIZED
+            assert (await peer.ask(WriteLacResponse, claim)).status is Status.READ_ONLY

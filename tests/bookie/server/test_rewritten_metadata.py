@@ -17,6 +17,7 @@ from ledger.connection.claims import check_key_at
 from ledger.core.entry import Digest, DigestType, master_key
 from ledger.core.ledger_keys import NO_KEYS, ClusterSecret, LedgerKeys
 from ledger.core.metadata import Fragment, LedgerMetadata
+from ledger.core.metadata_format import encode
 from ledger.core.permissions import STREAM_TAG, Grant, Role
 from ledger.errors import LedgerError, Status, Unauthorized
 from ledger.metastore.ledgers import LedgerStore
@@ -235,6 +236,15 @@ async def test_entries_that_were_put_under_anothers_ledger_are_shown_to_nobody(
         await is_refused(scene, password, [scene.spare])
 
 
+COPIED = (
+    "derived in her namespace",
+    "a password of her own",
+    "no password",
+    "nothing said of passwords",
+    "no namespace, and a password",
+)
+
+
 async def test_no_copy_is_made_under_a_key_that_is_not_that_of_the_entries(tmp_path: Path) -> None:
     """Replication workers may read everything, so that alice could have them copy bob's entries to
     a bookie that has nothing of the ledger, under a key of her own."""
@@ -246,23 +256,44 @@ async def test_no_copy_is_made_under_a_key_that_is_not_that_of_the_entries(tmp_p
         before = await client.ledger_metadata(scene.ledger_id)
         spare = scene.cluster.bookies[scene.spare].bookie_id
         holder, *_ = before.last_fragment.bookies
-        await scene.rewrite(retagged("a", b"kept", b""))
-        changed = await client.ledger_metadata(scene.ledger_id)
-        with pytest.raises(Unauthorized, match="another key"):
-            await check_key_at(client.pool, holder, changed, timeout_s=2.0)
-        for metadata in (before, changed):
-            await check_key_at(client.pool, spare, metadata, timeout_s=2.0)
         wanted = [(0, before.last_entry_id)]
-        async with Copier(client) as copier:
-            report = await copier.copy(changed, spare, wanted)
-            assert report.entries == 0
-            assert "another key" in repr(report.failures)
+        for how in COPIED:
+            await scene.rewrite(REWRITES[how][0])
+            changed = await client.ledger_metadata(scene.ledger_id)
+            with pytest.raises(Unauthorized, match="another key"):
+                await check_key_at(client.pool, holder, changed, timeout_s=2.0)
+            for metadata in (before, changed):
+                await check_key_at(client.pool, spare, metadata, timeout_s=2.0)
+            async with Copier(client) as copier:
+                report = await copier.copy(changed, spare, wanted)
+                assert report.entries == 0, how
+                assert "another key" in repr(report.failures)
             async with connection_of(scene.cluster, "alice", 2, scene.spare) as connection:
                 answer = await connection.call(ReadRequest(scene.ledger_id, 0), 5.0)
                 assert answer.status is Status.NO_SUCH_LEDGER
             await scene.rewrite(lambda _: before)
+        async with Copier(client) as copier:
             await check_key_at(client.pool, holder, before, timeout_s=2.0)
             assert (await copier.copy(before, spare, wanted)).is_complete
+
+
+async def test_a_password_beside_an_unknown_secret_counts_for_nothing(tmp_path: Path) -> None:
+    """A ledger with such metadata looks as if its key were derived, and its key is alice's."""
+    settings = {"derived_keys_required": True, "cluster_secret_file": "given above"}
+    async with scene_of(tmp_path, LedgerKeys([SECRET]), **settings) as scene:
+        stored, _ = await scene.ledgers.read(scene.ledger_id)
+        own = replace(stored, ledger_id=scene.ledger_id + 1000)
+        data = encode(retagged("b", b"Derived:0123456789abcdef", PASSWORD)(own))
+        assert PASSWORD in data
+        path = await scene.ledgers.path(own.ledger_id)
+        await scene.ledgers._store.create(path, data.replace(b"Derived:", b"derived:"))
+        forged = requests(own.ledger_id, master_key(PASSWORD), PASSWORD)[-3]
+        expected = {"alice": Status.UNAUTHORIZED, "bob": Status.TOO_MANY_REQUESTS}
+        for user, status in expected.items():
+            async with connection_of(scene.cluster, user, 2) as connection:
+                assert (await connection.call(forged, 5.0)).status is status, user
+        read, _ = await scene.ledgers.read(own.ledger_id)
+        assert (read.password, read.is_key_missing) == (b"", True)
 
 
 async def test_an_id_that_belonged_to_one_before_it_was_generated_shows_nothing_of_the_next(
