@@ -6,6 +6,7 @@ from __future__ import annotations
 import getpass
 import secrets
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
@@ -117,7 +118,8 @@ async def list_users(*, cluster: ClusterOption = _CLUSTER, output: OutputOption 
 async def delete(
     name: str, /, *, cluster: ClusterOption = _CLUSTER, output: OutputOption = _OUTPUT
 ) -> None:
-    """Delete a user. Connections that rest on its password end within seconds.
+    """Delete a user, and what was granted to it. Connections that rest on its password end within
+    seconds. Tokens and certificates of this name have no rights any more, either.
 
     Parameters
     ----------
@@ -125,14 +127,26 @@ async def delete(
         A user.
     """
     from ledger.core.authentication.names import check_user_name
+    from ledger.errors import MetadataCorrupt
     from ledger.metastore import open_metadata
-    from ledger.metastore.users import UserStore
+    from ledger.metastore.permissions import Permissions
+    from ledger.metastore.users import UserStore, no_such_user
 
+    revoked: list[str] = []
     with usage():
         check_user_name(name)
     async with open_metadata(cluster.uri, cluster.options) as store:
-        await UserStore(store).delete(name)
-    output.report({"user": name, "deleted": True}, f"user {name} is deleted")
+        users = UserStore(store)
+        with suppress(MetadataCorrupt):  # a damaged user can be deleted
+            if await users.read(name) is None:
+                raise no_such_user(name)
+        with suppress(MetadataCorrupt):  # a damaged table grants nothing to a later user
+            revoked = [str(one) for one in await Permissions(store).forget_user(name)]
+        await users.delete(name)
+    output.report(
+        {"user": name, "deleted": True, "revoked": revoked},
+        f"user {name} is deleted; revoked: {', '.join(revoked) or 'nothing'}",
+    )
 
 
 def _with_password(name: str, password_file: str | None, *, digest_md5: bool) -> User:

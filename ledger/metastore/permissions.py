@@ -63,8 +63,15 @@ class Permissions:
         """Removes the grants on exactly this namespace, which was deleted: otherwise one that is
         created by this name later would begin with them. Returns them. Raises what `revoke`
         raises."""
-        table = await self.read()
-        of_it = [one for one in table if one.namespace == namespace]
+        return await self._revoke_all(lambda one: one.namespace == namespace)
+
+    async def forget_user(self, user: str) -> tuple[Grant, ...]:
+        """Removes the grants to a user that is being deleted: otherwise one that is created by this
+        name later would begin with them. Returns them. Raises what `revoke` raises."""
+        return await self._revoke_all(lambda one: one.user == user)
+
+    async def _revoke_all(self, is_unwanted: Callable[[Grant], bool]) -> tuple[Grant, ...]:
+        of_it = [one for one in await self.read() if is_unwanted(one)]
         return await self.revoke(of_it) if of_it else ()
 
     async def watch(self) -> AsyncGenerator[PermissionTable | MetadataCorrupt, None]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
-from typing import Any, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, MetadataConflict, MetadataCorrupt
@@ -24,11 +24,14 @@ from stream.core.retention import (
     Verdict,
     explain_deleted,
 )
-from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
+from stream.errors import IsPartitioned, NoSuchNamespace, NoSuchStream, NotInTrash
 from stream.retention.partition_sizes import PartitionSizes
 from stream.retention.reclaim import plan_retention
 from stream.retention.trash import Trash
 from stream.store.streams import UPDATE_TRIES_MAX, StreamStore, too_many_conflicts
+
+if TYPE_CHECKING:
+    from ledger.metastore.permissions import Permissions
 
 
 class NamespaceSettings(TypedDict, total=False):
@@ -101,7 +104,15 @@ async def delete_namespace(client: LedgerClient, name: str, *, purge: bool = Fal
                 await trash.purge(stream, deleted_ms)
             except NotInTrash:
                 continue
-    await store.delete_namespace(name)
+    try:
+        await store.delete_namespace(name)
+    except NoSuchNamespace:
+        await _forget_grants(permissions, name)  # of a deletion that was interrupted
+        raise
+    await _forget_grants(permissions, name)
+
+
+async def _forget_grants(permissions: Permissions, name: str) -> None:
     with suppress(MetadataCorrupt):  # a damaged table grants nothing to a later namespace
         await permissions.forget_namespace(name)
 

@@ -15,9 +15,11 @@ from ledger.cli import users
 from ledger.cli.output import ClusterOption, OutputOption, UsageError
 from ledger.core.authentication.names import SCRAM_SHA_256
 from ledger.core.authentication.scram import matches
+from ledger.core.permissions import Grant, PermissionTable, Role
 from ledger.errors import NodeExists, NoSuchNode
 from ledger.metastore import open_store
-from ledger.metastore.users import UserStore
+from ledger.metastore.permissions import PATH, Permissions
+from ledger.metastore.users import UserStore, path_of
 from tests.clusters import make_cluster
 
 JSON = OutputOption(json=True)
@@ -70,6 +72,28 @@ async def test_users_are_created_listed_changed_and_deleted(
     with pytest.raises(NoSuchNode, match="there is no user ann"):
         await users.passwd("ann", password_file=other, cluster=cluster, output=JSON)
     assert "sw0rdfish" not in printed.out + printed.err + str(listed)
+
+
+async def test_a_deleted_user_leaves_no_rights_to_the_next_one_of_its_name(
+    cluster: ClusterOption, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = password_file(tmp_path, "sw0rdfish")
+    bob = Grant("bob", Role.READ, "demo")
+    async with open_store(cluster.uri) as store:
+        await Permissions(store).grant([Grant("ann", Role.WRITE, "demo"), bob])
+        with pytest.raises(NoSuchNode, match="there is no user bob"):
+            await users.delete("bob", cluster=cluster, output=JSON)
+        await users.create("ann", password_file=file, cluster=cluster, output=JSON)
+        capsys.readouterr()
+        await users.delete("ann", cluster=cluster, output=JSON)
+        printed = json.loads(capsys.readouterr().out)
+        assert printed == {"user": "ann", "deleted": True, "revoked": ["write on demo"]}
+        assert await Permissions(store).read() == PermissionTable(frozenset([bob]))
+        await users.create("ann", password_file=file, cluster=cluster, output=JSON)
+        await store.put(path_of("ann"), b"damage")
+        await store.put(PATH, b"damage")
+        await users.delete("ann", cluster=cluster, output=JSON)
+        assert await store.children("/ledgerstream/users") == []
 
 
 async def test_a_password_comes_from_standard_input(
