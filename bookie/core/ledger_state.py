@@ -7,7 +7,11 @@ process, so that every connection sees a fence.
 from __future__ import annotations
 
 import struct
+from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
+from itertools import count
+from operator import itemgetter
+from typing import Final
 
 from bookie.core.journal_frames import MASTER_KEY_BYTES
 from ledger.errors import Status
@@ -25,6 +29,10 @@ GAP_ENTRIES_MIN = 32
 _GAPS_MAX = 8
 EXPLICIT_LAC_BYTES_MAX = 64
 """A LAC packet has 16 bytes and a digest."""
+_numbers: Final = count()
+Watch = tuple[int, int, Callable[[], None]]
+"""A watcher: the LAC that it waits to see passed, a number that no other has, and what is called.
+"""
 _FLAG_FENCED = 1
 _FLAG_LIMBO = 2
 _FLAG_REMOVED = 4
@@ -86,8 +94,9 @@ class LedgerState:
         self.explicit_lac_id = -1
         """The LAC in that packet."""
         # No list until there is a watcher: with a million ledgers the garbage collector would have
-        # to traverse a million empty lists.
-        self._watchers: list[Callable[[], None]] | None = None
+        # to traverse a million empty lists. In order: thousands may wait for LACs that never come,
+        # and end in any order.
+        self._watchers: list[Watch] | None = None
 
     @property
     def is_absence_unknown(self) -> bool:
@@ -172,14 +181,20 @@ class LedgerState:
         return Status.NO_SUCH_LEDGER if self.is_deleted else Status.OK
 
     def advance_lac(self, lac: int) -> None:
-        """Records a LAC that arrived with an entry or by itself; wakes watchers if it grew.
+        """Records a LAC that arrived with an entry or by itself; wakes the watchers of lesser ones.
 
         The add path compares `lac > state.lac` itself, once per run, before calling this.
         """
         if lac > self.lac:
             self.lac = lac
-            if self._watchers:
-                self.wake()
+            watchers = self._watchers
+            if watchers and watchers[0][0] < lac:
+                end = bisect_left(watchers, lac, key=itemgetter(0))
+                passed = watchers[:end]
+                del watchers[:end]
+                if not watchers:
+                    self._watchers = None
+                _call(passed)
 
     def set_explicit_lac(self, lac: int, packet: bytes | bytearray | memoryview) -> None:
         """Stores the writer's LAC packet, unless one with a higher LAC is stored already.
@@ -211,22 +226,31 @@ class LedgerState:
         """Whether there is a watcher."""
         return bool(self._watchers)
 
-    def watch(self, watcher: Callable[[], None]) -> None:
-        """Has `watcher` called once, when the LAC grows or the ledger is fenced or deleted."""
+    def watch(self, lac: int, watcher: Callable[[], None]) -> Watch:
+        """Has `watcher` called once, when the LAC passes `lac`, or the ledger is fenced or deleted.
+        Returns what `unwatch` takes."""
+        watch = lac, next(_numbers), watcher
         if self._watchers is None:
             self._watchers = []
-        self._watchers.append(watcher)
+        insort(self._watchers, watch)
+        return watch
 
     def wake(self) -> None:
         """Calls all watchers once. They may register again for the next time."""
         watchers, self._watchers = self._watchers, None
-        for watcher in watchers or ():
-            watcher()
+        _call(watchers or [])
 
-    def unwatch(self, watcher: Callable[[], None]) -> None:
+    def unwatch(self, watch: Watch) -> None:
         """Removes a watcher that gave up; no error if it was called already."""
-        if self._watchers and watcher in self._watchers:
-            self._watchers.remove(watcher)
+        watchers = self._watchers or []
+        at = bisect_left(watchers, watch)
+        if at < len(watchers) and watchers[at] is watch:
+            del watchers[at]
+
+
+def _call(watches: list[Watch]) -> None:
+    for _, _, watcher in watches:
+        watcher()
 
 
 def _without(gap: tuple[int, int], first: int, last: int) -> Iterator[tuple[int, int]]:

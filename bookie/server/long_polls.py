@@ -68,26 +68,23 @@ class LongPolls:
         if body.timeout_ms is None or has_advanced or body.timeout_ms <= 0 or self._polls.is_full:
             self._answer(body, state, known_lac, None, target)
             return
-        was_fenced = state.is_fenced
         update_ms: int | None = None
 
         def on_change() -> None:
             nonlocal update_ms
             if state.lac > known_lac:
                 update_ms = self._storage.now_ms()
-                poll.answer()
-            elif state.is_deleted or (state.is_fenced and not was_fenced):
-                poll.answer()  # the LAC has not moved, but the reader should look at the metadata
-            else:
-                state.watch(on_change)
+            # Or it was fenced or deleted: the LAC has not moved, but the reader should look at the
+            # metadata.
+            poll.answer()
 
         def answer() -> None:
-            state.unwatch(on_change)
+            state.unwatch(watch)
             if not target.is_gone():
                 self._answer(body, state, known_lac, update_ms, target)
 
         poll = LongPoll(answer, target.is_gone)
-        state.watch(on_change)
+        watch = state.watch(known_lac, on_change)
         timeout_s = min(body.timeout_ms / 1000, LONG_POLL_S_MAX)
         if self._polls.park(poll, trio.current_time() + timeout_s):
             self._changed.set()

@@ -215,7 +215,7 @@ async def test_a_watched_state_is_not_let_go() -> None:
             simulated.add(ledger, 0)
         state = simulated.storage.state(0)
         assert state is not None
-        state.watch(lambda: None)
+        state.watch(-1, lambda: None)
         await simulated.storage.checkpoint()
         for ledger in range(1, 10):
             simulated.storage.state(ledger)

@@ -167,7 +167,7 @@ async def test_waiting_long_polls_learn_that_the_ledger_is_gone() -> None:
         await simulated.storage.checkpoint()
         state = simulated.storage.state(1)
         assert state is not None
-        state.watch(lambda: woken.append(True))
+        state.watch(-1, lambda: woken.append(True))
         await simulated.storage.collect_garbage(Metadata(1).is_deleted)
         assert woken == [True]
 
@@ -183,7 +183,7 @@ async def test_memory_does_not_keep_what_is_deleted() -> None:
         assert watched is not None
 
         def watch_again() -> None:
-            watched.watch(watch_again)
+            watched.watch(-1, watch_again)
 
         watch_again()
         await simulated.storage.collect_garbage(Metadata(1, 3).is_deleted)
