@@ -10,18 +10,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from itertools import islice
 
 from ledger.errors import InvalidArgument, LedgerError
 from ledger.metastore.ledgers import LedgerStore
-from ledger.metastore.restores import Restore, RestoreLog
+from ledger.metastore.restores import Restore, RestoreLog, is_protected
 
 _log = logging.getLogger(__name__)
 
 _SKIPPED_MAX = 1_000_000
 """Ids further behind the counter were chosen by clients, not generated: the counter stays."""
 _CHOSEN_MAX = 1000
-"""Of those, as many at most are recorded one by one."""
+"""Of those, as many at most are recorded, one by one: a node of ZooKeeper has 1 MB."""
 
 
 async def _exists(ledgers: LedgerStore, ledger_id: int) -> bool:
@@ -49,14 +48,17 @@ async def record_restore(
     if next(ledger_ids(0), None) is None:
         return 0
     counter = await ledgers.next_ledger_id()
-    unknown = [each for each in ledger_ids(counter) if not await _exists(ledgers, each)]
-    generated = [each for each in unknown if each - counter < _SKIPPED_MAX]
-    ranges = [(counter, generated[-1] + 1)] if generated else []
-    ranges += [(each, each + 1) for each in islice(unknown[len(generated) :], _CHOSEN_MAX)]
-    for first, end in ranges:
-        await restores.add(Restore(first, end, now_ms, bookie_id))
+    generated, chosen = await _unknown(ledger_ids(counter), counter, ledgers)
+    known = await restores.read()
+    # The document has room for so many; those beyond are collected as if nobody had put it back.
+    news = [each for each in chosen if not is_protected(known, each)]
+    ranges = [(each, each + 1) for each in news[: max(0, _CHOSEN_MAX - len(known))]]
+    if generated:
+        ranges.insert(0, (counter, generated[-1] + 1))
+    await restores.add(*(Restore(first, end, now_ms, bookie_id) for first, end in ranges))
     if generated:
         await ledgers.next_ledger_id(beyond=generated[-1])
+    unknown = generated + chosen
     if unknown:
         _log.error(
             "metadata was put back to an older state bookie=%s ledgers_unknown_to_it=%d first=%d "
@@ -65,6 +67,26 @@ async def record_restore(
             bookie_id, len(unknown), unknown[0], unknown[-1],
         )  # fmt: skip
     return len(unknown)
+
+
+async def _unknown(
+    found: Iterator[int], counter: int, ledgers: LedgerStore
+) -> tuple[list[int], list[int]]:
+    """Returns the ids up to the last one that the metadata does not list and may have generated,
+    and those that clients chose, at most _CHOSEN_MAX of them. Few are looked up, because clients
+    can fill a bookie with ledgers that are in no metadata."""
+    generated: list[int] = []
+    chosen: list[int] = []
+    for each in found:
+        if each - counter < _SKIPPED_MAX:
+            generated.append(each)
+        elif not await _exists(ledgers, each):
+            chosen.append(each)
+            if len(chosen) >= _CHOSEN_MAX:
+                break
+    while generated and await _exists(ledgers, generated[-1]):
+        generated.pop()
+    return generated, chosen
 
 
 class UnbornIds:

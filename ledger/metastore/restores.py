@@ -54,14 +54,19 @@ class RestoreLog:
         except NoSuchNode:
             return ()
 
-    async def add(self, restore: Restore) -> tuple[Restore, ...]:
-        """Adds a restore, unless its range is in one that is not released. Returns all."""
+    async def add(self, *restores: Restore) -> tuple[Restore, ...]:
+        """Adds restores, except those whose range is in one that is not released. Returns all.
+
+        Bookies that notice one restore at the same time may add several ranges that overlap, since
+        each has taken an id from the counter.
+        """
 
         def added(present: tuple[Restore, ...]) -> tuple[Restore, ...]:
-            last = restore.end_id - 1
-            if is_protected(present, restore.first_id) and is_protected(present, last):
-                return present
-            return (*present, restore)
+            for one in restores:
+                ends = one.first_id, one.end_id - 1
+                if not all(is_protected(present, ledger_id) for ledger_id in ends):
+                    present = (*present, one)
+            return present
 
         return await self._update(added)
 

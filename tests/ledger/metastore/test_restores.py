@@ -38,6 +38,13 @@ async def test_restores_are_recorded_once_and_released_in_order() -> None:
         assert [is_protected(released, n) for n in (5, 6, 11)] == [False, True, True]
 
 
+async def test_several_restores_are_recorded_by_one_change() -> None:
+    async with store() as metadata:
+        log, other = RestoreLog(metadata), Restore(20, 21, 7, "b:1")
+        assert await log.add(ONE, Restore(6, 7, 7, "b:1"), other, other) == (ONE, other)
+        assert (await metadata.get(PATH)).version == 0
+
+
 @pytest.mark.parametrize("data", [b"", b"{", b'{"version": 2}', b'{"version": 1, "restores": [1]}'])
 async def test_a_record_that_cannot_be_read_is_an_error(data: bytes) -> None:
     async with store() as metadata:
