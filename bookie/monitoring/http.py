@@ -187,10 +187,16 @@ def _mark(record: logging.LogRecord) -> bool:
     return True
 
 
+async def _stay_with_http_1(*_: object) -> None:
+    """Takes the place of Hypercorn's switch to HTTP/2, which is not bounded as HTTP/1.1 is: one
+    connection may have any number of requests, whose answers wait in memory."""
+
+
 def load(observer: Observer, host: str) -> Serve:
     """Imports the libraries; returns the function that serves one connection. `host` is the bound
     address."""
     from hypercorn.config import Config
+    from hypercorn.protocol.h11 import H11Protocol
     from hypercorn.trio.tcp_server import TCPServer
     from hypercorn.trio.worker_context import WorkerContext
     from hypercorn.typing import ConnectionState
@@ -200,6 +206,7 @@ def load(observer: Observer, host: str) -> Serve:
     from bookie.monitoring.http_app import BookieHttp
     from bookie.monitoring.http_bodies import BODY_BYTES_MAX
 
+    H11Protocol._check_protocol = _stay_with_http_1  # type: ignore[method-assign]
     errors = logging.getLogger(f"{__name__}.hypercorn")
     errors.addFilter(_mark)
     config = Config()
