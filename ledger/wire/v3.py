@@ -40,6 +40,10 @@ DEFERRED_SYNC: Final = 1
 MASTER_KEY_BYTES: Final = 20
 ENTRY_HEADER_BYTES: Final = 32
 
+_PARSED_BYTES_MAX: Final = 64 * 1024
+"""Bytes of a frame beside one long value, such as an entry: each two of them may be an object."""
+_FIELDS_MAX: Final = 100
+"""Fields before the long value, in a message or its part."""
 _LENGTH = struct.Struct(">i")
 _IDS = struct.Struct(">qq")
 _FENCE = pb.ReadRequest.FENCE_LEDGER
@@ -330,6 +334,7 @@ def _frame(message: Message) -> bytes:
 def _parse(message: pb.Request | pb.Response, frame: Buffer) -> pb.BKPacketHeader:
     """Parses into `message`; returns its header, which has at least operation and transaction."""
     try:
+        _check_parts(frame)
         message.ParseFromString(bytes(frame))
     except (DecodeError, ValueError) as error:
         raise RemoteProtocolError(f"v3 frame of {len(frame)} bytes: {error}") from error
@@ -337,6 +342,50 @@ def _parse(message: pb.Request | pb.Response, frame: Buffer) -> pb.BKPacketHeade
     if not (header.HasField("operation") and header.HasField("txnId")):
         raise RemoteProtocolError("v3 frame without a known operation or a transaction id")
     return header
+
+
+def _check_parts(frame: Buffer) -> None:
+    """Checks that a long frame is long because of one value in a part of the message, as those of
+    all peers are. Five megabytes of empty parts take twenty times as much memory, and a second.
+
+    Raises ValueError.
+    """
+    start, end = 0, len(frame)
+    for _ in range(2):
+        if end - start <= _PARSED_BYTES_MAX:
+            return
+        start, end = _long_value(frame, start, end)
+
+
+def _long_value(frame: Buffer, start: int, end: int) -> tuple[int, int]:
+    """Returns where the value is beside which a message has at most _PARSED_BYTES_MAX bytes. Raises
+    ValueError."""
+    least = end - start - _PARSED_BYTES_MAX
+    at = start
+    try:
+        for _ in range(_FIELDS_MAX):
+            tag, at = _varint(frame, at)
+            number, at = _varint(frame, at) if tag & 7 in (0, 2) else (0, at)
+            if tag & 7 == 2 and number >= least:
+                if at + number > end:
+                    break
+                return at, at + number
+            at += {0: 0, 1: 8, 2: number, 5: 4}[tag & 7]
+    except (IndexError, KeyError):
+        pass  # not a message: the bytes end early, or a field has no known form
+    raise ValueError(f"more than {_PARSED_BYTES_MAX} bytes of it are not those of one value")
+
+
+def _varint(frame: Buffer, at: int) -> tuple[int, int]:
+    """Returns a number and where it ends. Raises IndexError at the end of the frame."""
+    number = 0
+    for shift in range(0, 70, 7):
+        byte = frame[at]
+        at += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            break
+    return number, at
 
 
 def _part(message: Any, form: Form) -> Any:

@@ -42,6 +42,54 @@ def refusal_of(frame: bytes) -> m.Response:
     return v3.decode_response(body_of(v3.encode_response(caught.value.response)))
 
 
+LONG = 300_000
+PARTS = {
+    "empty contexts": bytes.fromhex("c20c00"),
+    "contexts": bytes.fromhex("c20c040a001200"),
+    "an operation's own message again": bytes.fromhex("aa0600"),
+    "unknown numbers": bytes.fromhex("e01200"),
+    "headers": bytes.fromhex("0a02180a"),
+    "groups that do not end": bytes.fromhex("e312"),
+}
+
+
+@pytest.mark.parametrize("part", list(PARTS.values()), ids=list(PARTS))
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_a_long_frame_of_many_parts_is_not_parsed(part: bytes, is_nested: bool) -> None:
+    """Each part of two bytes may be an object of sixty."""
+    parts = part * (LONG // len(part))
+    if is_nested:
+        parts = bytes.fromhex("aa06e0a712") + parts[:LONG].ljust(LONG, b"\0")
+    frame = request_message(pb.READ_LAC).SerializeToString() + parts
+    with pytest.raises(RemoteProtocolError, match="not those of one value"):
+        v3.decode_request(frame)
+
+
+@given(
+    st.integers(0, 200_000),
+    st.booleans(),
+    st.booleans(),
+    st.lists(st.tuples(st.text(), st.text()), max_size=5),
+)
+def test_long_frames_with_one_value_are_parsed(
+    size: int, is_recovery: bool, is_high_priority: bool, contexts: list[tuple[str, str]]
+) -> None:
+    add = m.AddRequest(
+        1, 2, KEY, ENTRY + bytes(size), is_recovery=is_recovery, is_high_priority=is_high_priority
+    )
+    for body in (add, m.AuthRequest("plugin", bytes(size))):
+        frame = v3.encode_request(m.Request(3, 7, body))[4:]
+        for key, value in contexts:
+            message = pb.Request()
+            message.ParseFromString(frame)
+            message.requestContext.add(key=key, value=value)
+            frame = message.SerializeToString()
+        assert v3.decode_request(frame).body == body
+    found = m.ReadResponse(Status.OK, 1, 2, ENTRY + bytes(size), 1)
+    answer = m.Response(3, 7, found)
+    assert v3.decode_response(v3.encode_response(answer)[4:]) == answer
+
+
 @pytest.mark.parametrize(
     ("sample", "request_"),
     [
