@@ -42,11 +42,13 @@ from bookie.storage.disk.real_disk import RealDisk
 from bookie.storage.index.rocksdb import RocksStores, index_opener
 from ledger.cli.standard_streams import announce, open_standard_streams
 from ledger.cli.supervised import wait_starter_gone
+from ledger.core.ledger_keys import LedgerKeys
 from ledger.errors import InvalidArgument, LedgerError, MetadataUnavailable, NoSuchCluster
 from ledger.metastore import ClusterAddress, MetadataStore, open_store
 from ledger.metastore.cluster_secret import load_keys
 from ledger.metastore.zookeeper_access import load_access
 from ledger.runtime.audit_file import AuditFile
+from ledger.runtime.certificates import TlsContext
 from ledger.runtime.logs import open_log
 from ledger.runtime.network import TcpNetwork
 from ledger.runtime.private_files import readable_by_others
@@ -170,13 +172,7 @@ async def _serve(
                 nursery.start_soon(_die_with_supervisor)
             stopped: list[Callable[[], None]] = [nursery.cancel_scope.cancel]
             nursery.start_soon(_heed_signals, signals, stopped, reopen_log)
-            # Before anything starts: it raises InvalidArgument for unusable files.
-            check_files(config)
-            own_tls = config.server_context()
-            http_tls = own_tls if config.http_tls else None
-            audit = await open_audit(config, nursery)
-            keys = load_keys(config.cluster_secret_file, {})
-            config.check_secret(keys.has_secret)
+            http_tls, audit, keys = await _open_security(config, nursery)
             listeners = await _open_http(config)
             disk, count = RealDisk(), len(config.ledger_directories)
             index = index_opener(config.index_cache_bytes, count, descriptors.index_files_max)
@@ -222,6 +218,19 @@ async def _serve(
 
 _DISK_FAILS = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 """Errors of a file that must not stop a bookie, at a start neither."""
+
+
+async def _open_security(
+    config: BookieConfig, nursery: trio.Nursery
+) -> tuple[TlsContext | None, AuditLog | None, LedgerKeys]:
+    """Returns the TLS of the HTTP server, the audit log, and the keys of ledgers. Before anything
+    starts; raises InvalidArgument for unusable files."""
+    check_files(config)
+    own_tls = config.server_context()
+    audit = await open_audit(config, nursery)
+    keys = load_keys(config.cluster_secret_file, {})
+    config.check_secret(keys.has_secret)
+    return own_tls if config.http_tls else None, audit, keys
 
 
 async def open_audit(config: BookieConfig, nursery: trio.Nursery) -> AuditLog | None:

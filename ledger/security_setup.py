@@ -352,16 +352,13 @@ class _Authority:
     def _write(
         self, name: str, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey
     ) -> None:
-        from cryptography.hazmat.primitives.serialization import (
-            Encoding,
-            NoEncryption,
-            PrivateFormat,
-        )
+        from cryptography.hazmat.primitives import serialization as forms
 
-        secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        pem, pkcs8 = forms.Encoding.PEM, forms.PrivateFormat.PKCS8
+        secret = key.private_bytes(pem, pkcs8, forms.NoEncryption())
         pieces = (
             (self._layout.key_file(name), secret),
-            (self._layout.certificate_file(name), certificate.public_bytes(Encoding.PEM)),
+            (self._layout.certificate_file(name), certificate.public_bytes(pem)),
         )
         for path, data in pieces:
             _write_new(path, data)
@@ -395,14 +392,8 @@ def _alternative(host: str) -> x509.GeneralName:
 def _key_usage(*, is_authority: bool) -> x509.KeyUsage:
     from cryptography import x509
 
+    others = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
     return x509.KeyUsage(
-        digital_signature=not is_authority,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=is_authority,
-        crl_sign=is_authority,
-        encipher_only=False,
-        decipher_only=False,
-    )
+        digital_signature=not is_authority, key_cert_sign=is_authority, crl_sign=is_authority,
+        encipher_only=False, decipher_only=False, **dict.fromkeys(others, False),
+    )  # fmt: skip

@@ -206,7 +206,7 @@ def load(observer: Observer, host: str) -> Serve:
     from bookie.monitoring.http_app import BookieHttp
     from bookie.monitoring.http_bodies import BODY_BYTES_MAX
 
-    H11Protocol._check_protocol = _stay_with_http_1  # type: ignore[method-assign]
+    H11Protocol._check_protocol = _stay_with_http_1  # type: ignore[method-assign,assignment]
     errors = logging.getLogger(f"{__name__}.hypercorn")
     errors.addFilter(_mark)
     config = Config()

@@ -50,7 +50,7 @@ async def record_restore(
     counter = await ledgers.next_ledger_id()
     generated, chosen = await _unknown(ledger_ids(counter), counter, ledgers)
     known = await restores.read()
-    # The document has room for so many; those beyond are collected as if nobody had put it back.
+    # The document has no room for more; those beyond are collected as if nobody had put it back.
     news = [each for each in chosen if not is_protected(known, each)]
     ranges = [(each, each + 1) for each in news[: max(0, _CHOSEN_MAX - len(known))]]
     if generated:

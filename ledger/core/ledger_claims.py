@@ -44,7 +44,7 @@ class LedgerClaim:
 
     def is_refused(self, refusing: int) -> bool:
         """Returns whether no ledger can be made here by a client that this many bookies of the
-        ensemble do not let in: the others are too few for a writer."""
+        ensemble do not admit: the others are too few for a writer."""
         return refusing > self._may_be_missing
 
     @property

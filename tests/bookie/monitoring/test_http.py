@@ -82,17 +82,6 @@ async def test_metrics_are_exposed(tmp_path: Path) -> None:
         assert "ledgerstream_bookie_journal_sync_seconds" in names
 
 
-async def test_http_2_is_not_spoken(tmp_path: Path) -> None:
-    """Its connections had thousands of requests each, whose answers nobody had to take."""
-    upgrade = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAAA\r\n"
-    async with served(tmp_path) as (_, client):
-        head = f"GET /heartbeat HTTP/1.1\r\nHost: localhost\r\n{upgrade}\r\n"
-        answer = Answer(await client.send(head.encode()))
-        assert (answer.status, answer.body) == (200, b"OK\n")
-        begun = await client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0]) * 9)
-        assert begun.startswith(b"HTTP/1.1 4"), begun[:100]
-
-
 async def test_an_operator_makes_the_bookie_read_only_and_writable_again(tmp_path: Path) -> None:
     path = "/api/v1/bookie/state/readonly"
     async with served(tmp_path) as (cluster, client):

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 import bookie.monitoring.http
-from tests.bookie.monitoring.test_http import Client, served
+from tests.bookie.monitoring.test_http import Answer, Client, served
 
 
 async def test_what_waits_for_something_else_than_the_client_is_ended_too(
@@ -72,3 +72,14 @@ async def test_what_requests_leave_behind_is_collected(
         finally:
             gc.enable()
         assert after - before < 20 * 100, "a hundred objects of each of the last 20"
+
+
+async def test_http_2_is_not_spoken(tmp_path: Path) -> None:
+    """Its connections had thousands of requests each, whose answers nobody had to take."""
+    upgrade = "Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAAA\r\n"
+    async with served(tmp_path) as (_, client):
+        head = f"GET /heartbeat HTTP/1.1\r\nHost: localhost\r\n{upgrade}\r\n"
+        answer = Answer(await client.send(head.encode()))
+        assert (answer.status, answer.body) == (200, b"OK\n")
+        begun = await client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0]) * 9)
+        assert begun.startswith(b"HTTP/1.1 4"), begun[:100]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Iterator
 
 import pytest
 
 from bookie.startup.restored_metadata import UnbornIds, record_restore
 from ledger.errors import MetadataUnavailable
+from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.restores import PATH, RestoreLog
 from tests.ledger.metastore.counting_store import CountingStore
@@ -62,6 +64,12 @@ async def test_an_unknown_counter_makes_no_id_unborn(monkeypatch: pytest.MonkeyP
     assert await ids.contain(5)
 
 
+async def new_cluster() -> CountingStore:
+    store = CountingStore()
+    await BookieRegistry(store).init_cluster(random.Random(0))
+    return store
+
+
 async def record(store: CountingStore, held: Iterable[int]) -> int:
     """Records what a bookie has at a start; returns the number of unknown ledgers."""
     ids = sorted(held)
@@ -76,7 +84,7 @@ async def record(store: CountingStore, held: Iterable[int]) -> int:
 
 async def test_ids_that_clients_chose_fill_neither_the_record_nor_the_time_of_a_start() -> None:
     """On a cluster that serves everybody, anybody can fill a bookie with them before each start."""
-    store = CountingStore()
+    store = await new_cluster()
     for start in range(1, 5):
         before = store.reads
         first = 2**62 + start * 10**6
@@ -87,7 +95,7 @@ async def test_ids_that_clients_chose_fill_neither_the_record_nor_the_time_of_a_
 
 
 async def test_ids_within_reach_of_the_counter_are_one_range_however_many_are_held() -> None:
-    store = CountingStore()
+    store = await new_cluster()
     before = store.reads
     assert await record(store, range(10, 30_010)) == 30_000
     assert store.reads - before < 20

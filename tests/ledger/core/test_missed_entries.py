@@ -43,8 +43,12 @@ class Copies:
         bookies = list(self.bookies)
         for index in replaced:
             self.mark(index)
-            if rng.random() < 0.7:  # otherwise it has returned, and is its own replacement
+            if rng.random() < 0.7:
                 bookies[index], self.made = self.made, self.made + 1
+                continue
+            # It has returned, is its own replacement, and is sent again what was not confirmed.
+            again = range(self.core.last_add_confirmed + 1, self.core.last_add_pushed + 1)
+            self.acked -= {(bookies[index], entry_id) for entry_id in again}
         self.core.ensemble_changed(replaced)
         self.fragments.append((self.core.last_add_confirmed + 1, bookies))
         self.core.advance()

@@ -111,9 +111,9 @@ async def test_a_client_that_bookies_do_not_let_in_leaves_no_ledger(tmp_path: Pa
     """Its ledger would have a key that no bookie has heard of: behind it, as the last segment of a
     stream, nobody without the right to fence it could continue."""
     who = Credentials(user="ann", password=Secret("a wrong one"))
-    settings = UNCOLLECTED | {"authentication_mechanisms": ("SCRAM-SHA-256",)}
+    mechanisms = ("SCRAM-SHA-256",)
     async with (
-        real_cluster(tmp_path, **settings) as cluster,
+        real_cluster(tmp_path, authentication_mechanisms=mechanisms, **UNCOLLECTED) as cluster,
         cluster.client(credentials=who) as client,
     ):
         with pytest.raises(Unauthorized, match=r"refused to authenticate user 'ann'.*Cure"):
