@@ -62,7 +62,8 @@ async def ask(
         )
     except ssl.SSLError as error:
         raise BookieUnavailable(
-            f"no TLS over HTTP with bookie {bookie_id} at {host}:{port}: {cause_of(error)}"
+            f"no TLS over HTTP with bookie {bookie_id} at {host}:{port}: "
+            f"{cause_of(error, names_cure=True)}"
         ) from error
     except (OSError, http.client.HTTPException) as error:
         raise BookieUnavailable(

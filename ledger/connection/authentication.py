@@ -127,10 +127,12 @@ class _Wire:
 
     def refused(self, why: str) -> LedgerError:
         user = f"user {self._user!r}" if self._user else "us"
+        is_encrypted = self._transport.peer_certificate is not None
+        tls = "" if is_encrypted else "; `tls`, if it requires TLS: this connection has none"
         return Unauthorized(
             f"bookie {self._bookie} refused to authenticate {user} by plugin {self._plugin!r}: "
-            f"{why}. Cure: the credentials, if the user's password or token is another one; else "
-            "the plugin, which the bookie must have"
+            f"{why}. Cure: the credentials, if the user's password or token is another one{tls}; "
+            "else the plugin, which the bookie must have"
         )
 
     def call_provider(self, step: Callable[[], Result]) -> Result:

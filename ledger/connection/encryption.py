@@ -58,7 +58,8 @@ class ClientTls:
         except (ssl.SSLError, ConnectionResetError) as error:
             checked = f" for {name}" if self._checks_host_names else ""
             raise BookieUnavailable(
-                f"no TLS with bookie {bookie} at {transport.peer}{checked}: {cause_of(error)}"
+                f"no TLS with bookie {bookie} at {transport.peer}{checked}: "
+                f"{cause_of(error, names_cure=True)}"
             ) from error
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -252,10 +252,18 @@ async def open_tls(
     return encrypted
 
 
-def cause_of(error: Exception) -> str:
-    """Returns one line on why TLS failed, for logs and errors."""
+_UNKNOWN_AUTHORITY: Final = (18, 19, 20, 21)
+"""X509_V_ERR_DEPTH_ZERO_SELF_SIGNED_CERT and its neighbours in OpenSSL's x509_vfy.h."""
+
+
+def cause_of(error: Exception, *, names_cure: bool = False) -> str:
+    """Returns one line on why TLS failed, for logs and errors; `names_cure`: for a client, also
+    what it may set."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not accepted: {error.verify_message}"
+        cure = ""
+        if names_cure and error.verify_code in _UNKNOWN_AUTHORITY:
+            cure = ". Cure: `tls_ca_file` must have the certificate of the authority that signed it"
+        return f"its certificate is not accepted: {error.verify_message}{cure}"
     if isinstance(error, ssl.SSLError):
         # The rest of the text is a place in the source of Python's `ssl`.
         return (error.reason or str(error)).replace("_", " ").lower()

@@ -241,7 +241,7 @@ def _of_bookies(bookies: Sequence[BookieHealth]) -> list[Reason]:
         found.append(Reason(Health.DEGRADED, text))
     for one in bookies:
         if one.problem is not None:
-            text = f"bookie {one.bookie} is registered and does not answer: {one.problem}"
+            text = f"bookie {one.bookie} is registered, and does not show its disks: {one.problem}"
             found.append(Reason(Health.UNKNOWN, text))
         if one.state == "read only":
             found.append(Reason(Health.DEGRADED, f"bookie {one.bookie} is read-only"))

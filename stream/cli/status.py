@@ -175,6 +175,7 @@ def _can_be_read(metadata: LedgerMetadata, registered: set[str]) -> bool:
 
 async def _observe_bookies(client: LedgerClient, observed: Observed) -> None:
     from ledger.connection.pool import BookieSpace
+    from ledger.errors import Unauthorized
     from stream.cli.health import BookieHealth
 
     writable, readable = await client.bookies.available(), await client.bookies.read_only()
@@ -191,13 +192,14 @@ async def _observe_bookies(client: LedgerClient, observed: Observed) -> None:
     for bookie, state in sorted(states.items()):
         found = space.get(bookie)
         is_known = isinstance(found, BookieSpace)
+        cure = ". Cure: the role `operate`" if isinstance(found, Unauthorized) else ""
         observed.bookies.append(
             BookieHealth(
                 bookie=bookie,
                 state=state,
                 free_bytes=found.free_bytes if isinstance(found, BookieSpace) else None,
                 total_bytes=found.total_bytes if isinstance(found, BookieSpace) else None,
-                problem=None if is_known or found is None else str(found),
+                problem=None if is_known or found is None else f"{found}{cure}",
                 ledgers_in_repair=in_repair.get(bookie),
             )
         )

@@ -78,7 +78,7 @@ def test_a_whole_cluster_is_healthy_without_reasons() -> None:
         (
             {"bookies": [bookie(1, problem="no answer in 5 s"), bookie(2), bookie(3)]},
             Health.UNKNOWN,
-            "bookie b1 is registered and does not answer: no answer in 5 s",
+            "bookie b1 is registered, and does not show its disks: no answer in 5 s",
         ),
         (
             {"bookies": [bookie(1, ledgers_in_repair=2), bookie(2), bookie(3)]},
