@@ -29,6 +29,7 @@ CHANGES: Final[Mapping[str, tuple[str, ...]]] = {
     "namespace create": ("name", "policy"),
     "namespace set": ("name", "policy"),
     "namespace delete": ("name", "purge"),
+    "append": ("stream",),
     "stream create": ("stream", "partitions"),
     "stream grow": ("stream", "partitions"),
     "stream truncate": ("stream", "position"),

@@ -21,7 +21,7 @@ from tests.clusters import make_cluster
 from tests.stream.cli.test_command import ALL, APP
 
 READS = {
-    "append", "autorecovery list", "autorecovery run", "autorecovery status", "bookie check",
+    "autorecovery list", "autorecovery run", "autorecovery status", "bookie check",
     "bookie inspect entry-log", "bookie inspect index", "bookie inspect journal",
     "bookie inspect ledger", "bookie list", "bookie run", "bookie show", "canary", "completion",
     "context add", "context list", "context remove", "context show", "context use", "cursor list",
@@ -32,7 +32,7 @@ READS = {
     "security check", "security zookeeper-id", "stream show", "stream trash", "stream verify",
     "tail", "user list", "version",
 }  # fmt: skip
-"""Commands that change nothing of a cluster but records and what is on this machine."""
+"""Commands that change nothing of a cluster, or what is on this machine alone."""
 
 
 def test_each_command_is_one_that_changes_something_or_one_that_does_not() -> None:
