@@ -32,7 +32,7 @@ def test_a_minute_of_auto_recovery_completes_every_copy_without_a_search(seed: i
 
 def test_these_runs_miss_copies_of_every_kind() -> None:
     """Otherwise they would prove nothing."""
-    runs = [run_missed(seed) for seed in range(4)]
+    runs = [run_missed(seed) for seed in range(8)]
     assert sum(found.missing for found in runs) >= 20
     assert min(found.recovered for found in runs) >= 1
     assert sum(found.open_ledgers for found in runs) >= 5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -81,5 +82,7 @@ async def test_http_2_is_not_spoken(tmp_path: Path) -> None:
         head = f"GET /heartbeat HTTP/1.1\r\nHost: localhost\r\n{upgrade}\r\n"
         answer = Answer(await client.send(head.encode()))
         assert (answer.status, answer.body) == (200, b"OK\n")
-        begun = await client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0]) * 9)
-        assert begun.startswith(b"HTTP/1.1 4"), begun[:100]
+        begun = b""
+        with suppress(trio.BrokenResourceError):  # it may be ended before its answer is read
+            begun = await client.send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0]))
+        assert not begun or begun.startswith(b"HTTP/1.1 4"), begun[:100]

@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
@@ -18,6 +19,7 @@ from bookie.server.requests import Requests
 from bookie.storage.options import StorageFailed, StorageOptions
 from ledger.client import LedgerClient
 from ledger.core.entry import DigestType
+from ledger.core.ledger_keys import LedgerKeys
 from ledger.core.metadata import Fragment, LedgerMetadata, LedgerState
 from tests.bookie.core.test_caches import KEY
 from tests.bookie.storage.index.test_damage import StorageOnDisk
@@ -28,6 +30,8 @@ ENTRIES = 10
 
 class _Client:
     """All that repair asks when everything is here."""
+
+    ledgers = SimpleNamespace(keys=LedgerKeys())
 
     async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
         return LedgerMetadata(
