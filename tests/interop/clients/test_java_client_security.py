@@ -110,6 +110,18 @@ async def works(java: JavaClient) -> None:
         await verify(java, reader["handle"], COUNT, SIZE, seed=ledger["ledger"])
 
 
+async def works_in_the_end(java: JavaClient) -> None:
+    """Java's client sends AUTH and START_TLS from two threads. In the rare case that AUTH is first,
+    its answers in clear meet TLS, which no bookie accepts; the next connection is another draw."""
+    for tries_left in reversed(range(5)):
+        try:
+            await works(java)
+            break
+        except JavaError as error:
+            if not tries_left or "NotEnoughBookies" not in str(error):
+                raise
+
+
 async def is_refused(java: JavaClient) -> None:
     """Checks that a client cannot append, and learns it soon."""
     ledger = await created(java, ensemble=1)
@@ -163,7 +175,7 @@ async def test_passwords(secured: Secured, clients: Clients) -> None:
     before = len(audited(bookies, **proved))
     encrypts = secured.certificates.of_java(stores=clients.has_stores)
     await works(clients.get(bookies, **java_user()))
-    await works(clients.get(bookies, **java_user(), **encrypts))
+    await works_in_the_end(clients.get(bookies, **java_user(), **encrypts))
     await wait_until_async(
         lambda: len(audited(bookies, **proved)) > before + 1, what="the audit log has the user"
     )

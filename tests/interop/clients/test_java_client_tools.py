@@ -84,7 +84,7 @@ async def test_the_throughput_benchmark_runs(
     ended = await run_java(
         version,
         f"{BENCHMARK}.BenchThroughputLatency",
-        *("-zookeeper", zookeeper_servers, "-time", "1"),
+        *("-zookeeper", zookeeper_servers, "-time", "2"),
         *("-ensemble", "3", "-quorum", "3", "-ackQuorum", "2", "-ledgers", "2"),
         *("-throttle", "500", "-sendlimit", "200000", "-latencyFile", str(latencies)),
         *(["-useV2", "-warmupMessages", "500"] if wire == "v2" else ["-skipwarmup"]),
