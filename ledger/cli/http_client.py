@@ -61,10 +61,8 @@ async def ask(
             abandon_on_cancel=True,
         )
     except ssl.SSLError as error:
-        raise BookieUnavailable(
-            f"no TLS over HTTP with bookie {bookie_id} at {host}:{port}: "
-            f"{cause_of(error, names_cure=True)}"
-        ) from error
+        why = f"no TLS over HTTP with bookie {bookie_id} at {host}:{port}"
+        raise BookieUnavailable(f"{why}: {cause_of(error, names_cure=True)}") from error
     except (OSError, http.client.HTTPException) as error:
         raise BookieUnavailable(
             f"bookie {bookie_id} does not answer over HTTP at {host}:{port}: "
