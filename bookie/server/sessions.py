@@ -52,7 +52,7 @@ class SessionWatch:
         self._sessions = sessions
         self._end = end
         self._mark: object = self  # no mark of the store is this
-        self._doubtful: set[str] = set()
+        self._doubtful: dict[str, None] = {}
         """Users that are to be read again: they may have changed since a session began."""
         self._doubted = trio.Event()
         self._next_at_s = math.inf
@@ -89,7 +89,7 @@ class SessionWatch:
             await trio.sleep(_RETRY_S)
 
     def _doubt(self, users: Iterable[str]) -> None:
-        self._doubtful.update(users)
+        self._doubtful.update(dict.fromkeys(users))
         if self._doubtful:
             self._doubted.set()
 
@@ -97,7 +97,7 @@ class SessionWatch:
         while True:
             await self._doubted.wait()
             self._doubted = trio.Event()
-            users, self._doubtful = self._doubtful, set()
+            users, self._doubtful = self._doubtful, {}
             by_user = with_passwords(self._sessions())
             waiting = iter([(user, by_user[user]) for user in users if user in by_user])
             async with trio.open_nursery() as nursery:

@@ -240,7 +240,10 @@ async def test_no_frame_ends_a_bookie(seed: int, tmp_path: Path) -> None:
         _forget_key(storage, KEYLESS)
         deleted = storage.state(DELETED)
         assert deleted is not None
-        storage.directory_of(DELETED).garbage._states.deleted(deleted)
+        states = storage.directory_of(DELETED).garbage._states
+        while states._saving:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        states.deleted(deleted)
         make = _random_v3 if seed % 2 else _random_v2
         for _ in range(25):
             async with await trio.open_tcp_stream(*cluster.bookies[0].address) as stream:
