@@ -45,11 +45,12 @@ STORE_OPEN = Cost(reads=1, writes=1)
 LOOK_AGAIN = Cost(reads=1)
 WRITER_ALIVE = Cost(reads=1)
 UNMARK = Cost(writes=1)
-"""A transaction, with the folder of the mark."""
+"""A transaction, with the folder of the mark and, at the end of a copy, the lock."""
 PRUNE = Cost(reads=1, writes=1)
 """The last folder above a mark that is not empty, in ZooKeeper with a look at why."""
 PRUNED_FOLDER = Cost(writes=1)
 UNLOCK = Cost(reads=1, writes=1)
+UNLOCKED_WITH_MARK = Cost(reads=1)
 ENSEMBLE_CHANGE = Cost(reads=2, writes=1)
 """The list of bookies; the metadata; and one transaction with the check of the writer's node."""
 VIEW = Cost(reads=9)

@@ -292,12 +292,14 @@ class Worker:
         hold = Hold("another worker copies it", retry_s=_OTHERS_RETRY_S)
         self._after(costs.LOCKED_BY_OTHER, lambda: self._end(ledger_id, [hold]))
 
-    def _unlock(self, ledger_id: int, cost: Cost, holds: Sequence[Hold]) -> None:
+    def _unlock(
+        self, ledger_id: int, cost: Cost, holds: Sequence[Hold], unlock: Cost = costs.UNLOCK
+    ) -> None:
         def unlocked() -> None:
             self._scene.marks.unlock(ledger_id)
             self._end(ledger_id, holds)
 
-        self._after(cost + costs.UNLOCK, unlocked)
+        self._after(cost + unlock, unlocked)
 
     def _plan(self, ledger_id: int) -> None:
         scene = self._scene
@@ -319,7 +321,8 @@ class Worker:
             self._unlock(ledger_id, cost, holds)
         else:
             self._count_healed(ledger_id)
-            self._unlock(ledger_id, cost + scene.marks.remove(ledger_id), ())
+            cost += scene.marks.remove(ledger_id)
+            self._unlock(ledger_id, cost, (), costs.UNLOCKED_WITH_MARK)
 
     def _choose(self, metadata: LedgerMetadata, fragment: Fragment, index: int) -> str:
         chosen = self._scene.cluster.policy.replace(

@@ -246,7 +246,7 @@ class ReplicationWorker:
                     read = Check(await self._client.ledgers.path(ledger_id), version)
                     are_more = len(self.in_progress) > 1
                     if await self._marks.unmark(
-                        mark, are_more_marked=are_more, while_unchanged=read
+                        mark, are_more_marked=are_more, while_unchanged=read, unlocks=True
                     ):
                         self.statistics.ledgers_healed += 1
                     return

@@ -16,6 +16,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -138,7 +139,12 @@ class UnderreplicationStore:
         return Mark(ledger_id, tuple(message.replica), created_ms, node.version)
 
     async def unmark(
-        self, mark: Mark, *, are_more_marked: bool = False, while_unchanged: Check | None = None
+        self,
+        mark: Mark,
+        *,
+        are_more_marked: bool = False,
+        while_unchanged: Check | None = None,
+        unlocks: bool = False,
     ) -> bool:
         """Deletes a mark that did not change since it was read; returns whether it is gone.
 
@@ -147,19 +153,25 @@ class UnderreplicationStore:
             while_unchanged: the metadata of the ledger when it lacked nothing. If it changed, the
                 mark stays, unless the ledger was deleted: by the end of one that was closed
                 meanwhile, a bookie that the mark names may lack entries.
+            unlocks: deletes the lock of the ledger with the mark; `lock` finds it gone.
         """
         path = self._path(mark.ledger_id)
         folder = parent_of(path)
         checks = [while_unchanged] if while_unchanged is not None else []
+        lock = [Delete(self._lock_path(mark.ledger_id))] if unlocks else []
         try:
-            await self._store.transaction([*checks, Delete(path, mark.version), Delete(folder)])
+            removed = Delete(path, mark.version), Delete(folder), *lock
+            await self._store.transaction([*checks, *removed])
             if not are_more_marked:
                 await self._prune(folder)
         except MetadataConflict:
             return False
         except NoSuchNode:
+            again = partial(self.unmark, mark, are_more_marked=are_more_marked)
+            if unlocks:  # perhaps the lock is what is gone, with its session
+                return await again(while_unchanged=while_unchanged)
             if while_unchanged is not None and not await self._exists(while_unchanged.path):
-                return await self.unmark(mark, are_more_marked=are_more_marked)
+                return await again()
             await self._prune(path)
         except InvalidArgument:  # there is something else in the folder
             await self._store.transaction([*checks, Delete(path, mark.version)])

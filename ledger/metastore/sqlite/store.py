@@ -25,7 +25,7 @@ from ledger.metastore.sqlite.batching import CallBatcher, Work
 from ledger.metastore.sqlite.connection import BUSY_TIMEOUT_S
 from ledger.metastore.sqlite.liveness import identity_of
 from ledger.metastore.sqlite.snapshot import Watched, WatchKey, WatchValue
-from ledger.metastore.sqlite.tree import SqliteTree
+from ledger.metastore.sqlite.tree import Ephemeral, SqliteTree
 from ledger.runtime.background import open_background
 
 log = logging.getLogger(__name__)
@@ -195,7 +195,10 @@ class SqliteStore:
 
     async def create_numbered(self, prefix: str, data: bytes) -> str:
         check_node(numbered(prefix, 0), len(data))
-        return await self._in_session(partial(self._file.create_numbered, prefix, bytes(data)))
+        made = bytes(data)
+        return await self._in_session(
+            lambda session: partial(self._file.create_numbered, prefix, made, session)
+        )
 
     def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
         return self._watch(path, False)
@@ -318,14 +321,16 @@ class SqliteStore:
     async def _apply(self, changes: Sequence[Change]) -> list[int]:
         for change in changes:
             check_path(change.path)
-        return await self._in_session(partial(self._file.apply, changes))
+        are_ephemeral = all(isinstance(one, Create) and one.is_ephemeral for one in changes)
+        kind = Ephemeral if are_ephemeral and changes else partial
+        return await self._in_session(lambda session: kind(self._file.apply, changes, session))
 
-    async def _in_session(self, change: Callable[[int], T]) -> T:
-        """Makes a change in the present session; again in the next one if it was lost."""
+    async def _in_session(self, work_in: Callable[[int], Callable[[], T]]) -> T:
+        """Does a work in the present session; again in the next one if it was lost."""
         for _ in range(RENEWALS_MAX):
             session = self._session
             try:
-                result = await self.commits.do(partial(change, session))
+                result = await self.commits.do(work_in(session))
             except SessionLost:
                 await self._renew(session)
                 continue

@@ -1,9 +1,10 @@
 """The metadata tree in one SQLite file: the blocking half of `store.py`.
 
 It is called from one thread at a time for reading, one for heartbeats, and one for the rest.
-Committed changes survive a power failure (WAL with synchronous=FULL). Sessions are rows with a
-heartbeat by the machine's monotonic clock, which all processes share. Any process may expire a dead
-session (`liveness.py`), in the transaction that removes its nodes.
+Committed changes survive a power failure (WAL with synchronous=FULL), except for what ends with a
+session: all sessions do, in a power failure. Sessions are rows with a heartbeat by the machine's
+monotonic clock, which all processes share. Any process may expire a dead session (`liveness.py`),
+in the transaction that removes its nodes.
 """
 
 from __future__ import annotations
@@ -11,7 +12,9 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
+from typing import TypeVar
 
 from ledger.errors import (
     InvalidArgument,
@@ -50,6 +53,12 @@ from ledger.metastore.sqlite.snapshot import (
     transaction,
 )
 
+T = TypeVar("T")
+
+
+class Ephemeral(partial[T]):
+    """Work for `commit_together` that makes nothing but nodes of a session."""
+
 
 class SqliteTree:
     """One open file, with four connections: one for changes, one for reads, which thus wait for no
@@ -82,6 +91,7 @@ class SqliteTree:
         self._own_session = -1
         self._bound: tuple[str, bytes] | None = None
         self._beats = HeartbeatMonitor(session_timeout_ms)
+        self._is_synced = True  # a transaction of `_db`: `prepare` leaves it so
         uri = uri or f"sqlite://{path}"
         is_known = check_place(path, uri, may_create=may_create)
         with self._errors():
@@ -177,14 +187,16 @@ class SqliteTree:
     # Changing.
 
     def commit_together(self, works: Sequence[Callable[[], object]]) -> list[object]:
-        """Does all works in one transaction, which is synced once. Returns the result of each.
+        """Does all works in one transaction, which is synced once, unless all are `Ephemeral`: the
+        next one that is synced includes it. Returns the result of each.
 
         A work that raises is undone alone, and its result is the exception; but an error of SQLite
         is raised and undoes them all.
         """
         outcomes: list[object] = []
         self.check_in_place()
-        with self._errors(), transaction(self._db, "BEGIN IMMEDIATE"):
+        is_synced = not all(isinstance(work, Ephemeral) for work in works)
+        with self._errors(), self._changes(is_synced=is_synced):
             for work in works:
                 self._db.execute("SAVEPOINT work")
                 try:
@@ -196,6 +208,12 @@ class SqliteTree:
                     outcomes.append(error)
                 self._db.execute("RELEASE work")
         return outcomes
+
+    def _changes(self, *, is_synced: bool) -> AbstractContextManager[None]:
+        if is_synced != self._is_synced:  # SQLite accepts that only between transactions
+            self._db.execute(f"PRAGMA synchronous = {'FULL' if is_synced else 'NORMAL'}")
+            self._is_synced = is_synced
+        return transaction(self._db, "BEGIN IMMEDIATE")
 
     # Works for `commit_together`.
 

@@ -75,6 +75,13 @@ async def test_marks_and_locks_cost_what_is_counted() -> None:
                 assert not is_locked
             assert store.taken() == costs.LOCKED_BY_OTHER
         assert store.taken() == costs.UNLOCK
+        mark = await marks.read(7)
+        assert mark is not None
+        async with marks.lock(7, "w1"):
+            store.taken()
+            await marks.unmark(mark, are_more_marked=True, unlocks=True)
+            assert store.taken() == costs.UNMARK
+        assert store.taken() == costs.UNLOCKED_WITH_MARK
 
 
 async def test_removing_a_mark_costs_what_is_counted() -> None:

@@ -47,6 +47,37 @@ async def test_nodes_are_those_of_apache() -> None:
         assert await marks.last_check_ms(PeriodicCheck.PLACEMENT) == -1
 
 
+async def test_a_mark_and_its_lock_are_deleted_together() -> None:
+    store, marks = opened()
+    async with store:
+        await marks.mark(7, [])
+        mark = await marks.read(7)
+        assert mark is not None
+        async with marks.lock(7, "worker-1") as is_locked:
+            assert is_locked
+            assert await marks.unmark(mark, unlocks=True)
+            assert await marks.lock_owner(7) is None
+            async with marks.lock(7, "worker-2") as is_locked:
+                assert is_locked, "of a mark that was made since"
+        assert await marks.read(7) is None
+
+
+async def test_a_mark_is_deleted_though_its_lock_has_ended_with_a_session() -> None:
+    store, marks = opened()
+    async with store:
+        await store.create("/ledger", b"")
+        await marks.mark(7, [])
+        mark = await marks.read(7)
+        assert mark is not None
+        async with marks.lock(7, "worker-1"):
+            await store.delete(f"{BASE}/locks/urL0000000007")
+            changed = Check("/ledger", 1)
+            assert not await marks.unmark(mark, while_unchanged=changed, unlocks=True)
+            assert await marks.read(7) == mark, "only the lock had gone"
+            assert await marks.unmark(mark, while_unchanged=Check("/ledger", 0), unlocks=True)
+        assert await marks.read(7) is None
+
+
 async def test_a_second_mark_adds_bookies_and_the_same_one_changes_nothing() -> None:
     store, marks = opened()
     async with store:

@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ import trio
 
 from ledger.errors import InvalidArgument, MetadataCorrupt, MetadataUnavailable
 from ledger.metastore import ClusterAddress, open_store
-from ledger.metastore.base import Create
+from ledger.metastore.base import Create, Delete
 from ledger.metastore.bookies import BookieInfo, BookieRegistry, encode_info
 from ledger.metastore.sqlite.liveness import ProcessIdentity, identity_of, is_gone
 from ledger.metastore.sqlite.store import open_sqlite
@@ -260,6 +261,34 @@ async def test_a_successor_elsewhere_gets_the_id_of_a_bookie_that_died_in_a_cont
         async with registry.register("b1", moved, takeover_timeout_s=20):
             assert trio.current_time() - began > 0.5
             assert await registry.available() == {"b1": moved}
+
+
+async def test_only_what_ends_with_a_session_is_not_synced(tmp_path: Path) -> None:
+    """A power failure ends all sessions. What is not synced is, with the next change that is."""
+    async with open_sqlite(str(tmp_path / "c.db")) as store:
+
+        def is_synced() -> bool:
+            (level,) = store._file._db.execute("PRAGMA synchronous").fetchone()
+            return int(level) >= 2
+
+        lasting, ephemeral = Create("/a", b""), Create("/b", b"", is_ephemeral=True)
+        await store.transaction([lasting])
+        assert is_synced()
+        await store.transaction([ephemeral])
+        assert not is_synced()
+        await store.delete("/b")
+        assert is_synced(), "nobody knows before what it deletes"
+        await store.create("/c/1", b"", is_ephemeral=True)
+        assert not is_synced()
+        await store.transaction([Delete("/a"), ephemeral])
+        assert is_synced()
+        await store.create("/c/2", b"", is_ephemeral=True)
+        await store.create_numbered("/n", b"")
+        assert is_synced(), "a number is never taken twice"
+        async with trio.open_nursery() as nursery:  # one visit of the thread for both
+            nursery.start_soon(partial(store.create, "/c/3", b"", is_ephemeral=True))
+            nursery.start_soon(store.create, "/d", b"")
+        assert is_synced()
 
 
 def test_a_process_is_gone_only_if_that_is_proven() -> None:
