@@ -6,7 +6,8 @@ not produce reliably.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import struct
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import trio
@@ -21,6 +22,8 @@ class Proxy:
         self.address = ""
         self.answers_pass = True
         self.answers_held = trio.Event()
+        """The server has answered a request that was made since `hold_answers`."""
+        self._asked: set[int] = set()
         self.is_refusing = False
         self.silences = 0
         """The number of next connections that are accepted but never sent anything."""
@@ -30,6 +33,7 @@ class Proxy:
         """Passes requests and drops responses from now on, until `break_all` is called."""
         self.answers_pass = False
         self.answers_held = trio.Event()
+        self._asked.clear()
 
     async def break_all(self) -> None:
         """Closes all connections; new ones are served unless `is_refusing`."""
@@ -66,13 +70,28 @@ class Proxy:
     ) -> None:
         try:
             async for chunk in source:
+                if not self.answers_pass:
+                    xids = set(_xids(chunk))
+                    if not are_answers:
+                        self._asked |= xids
+                    elif xids & self._asked:
+                        self.answers_held.set()
                 if are_answers and not self.answers_pass:
-                    self.answers_held.set()
                     continue
                 await sink.send_all(chunk)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
         scope.cancel()
+
+
+def _xids(chunk: bytes | bytearray) -> Iterator[int]:
+    """Yields the numbers of the requests, or responses, that begin in a chunk, which begins with
+    one; neither pings nor watch events, whose numbers are negative."""
+    while len(chunk) >= 8:
+        length, xid = struct.unpack_from(">ii", chunk)
+        if xid > 0:
+            yield xid
+        chunk = chunk[4 + max(4, length) :]
 
 
 @asynccontextmanager
