@@ -57,7 +57,7 @@ class AutoRecoverySettings:
         " it needs to mark those that lack copies.",
     )
     autorecovery_metadata_operations_per_s_max: int = setting(
-        500,
+        300,
         unit="operations/s",
         apache="",
         reason="How many operations of the metadata store all processes of the cluster together"

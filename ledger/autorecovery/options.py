@@ -32,7 +32,7 @@ class AutoRecoveryOptions:
     metadata_reads_per_s: float = 1000.0
     """Metadata of ledgers that the auditor reads per second, less what it needs for its marks."""
 
-    metadata_operations_per_s: float = 500.0
+    metadata_operations_per_s: float = 300.0
     """Operations of the metadata store that all workers of the cluster together send per second; 0:
     no bound. Each has an equal part, also while others have nothing to do."""
 

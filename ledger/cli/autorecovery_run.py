@@ -31,7 +31,7 @@ async def run(
     copy_bytes_per_s: AtLeastZero = 64 * _MIB,
     ledgers_at_once: AtLeastOne = 16,
     metadata_reads_per_s: AtLeastOne = 1000,
-    metadata_operations_per_s: AtLeastZero = 500,
+    metadata_operations_per_s: AtLeastZero = 300,
     name: str | None = None,
     child: Annotated[bool, Parameter(show=False, negative="")] = False,
     cluster: ClusterOption = _CLUSTER,
