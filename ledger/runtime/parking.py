@@ -3,7 +3,8 @@
 `ParkingSlot` holds one task; a task that serves others (a sender, a journal) sleeps in one.
 `ParkedTasks` holds any number that are woken together. `ThresholdWaiters` holds any number, each
 until a counter reaches a number of its own. A wait is one of trio's checkpoints, may be cancelled,
-and leaves no task behind that could be woken twice.
+and leaves no task behind that could be woken twice. Nor does Ctrl-C: trio delivers it after the
+calls here, or cancels the wait.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import trio
 from outcome import Outcome
+from trio.lowlevel import enable_ki_protection
 
 _CANCELLED_MAX = 1000
 """Empty slots kept before the heap is swept: waits on a stalled counter may often time out."""
@@ -31,6 +33,7 @@ class ParkingSlot:
     def is_empty(self) -> bool:
         return self._task is None
 
+    @enable_ki_protection
     async def park(self) -> Any:
         """Waits for `unpark`; returns the value it was given, or raises its error."""
         assert self._task is None, "two tasks in one parking slot"
@@ -41,6 +44,7 @@ class ParkingSlot:
         self._task = None
         return trio.lowlevel.Abort.SUCCEEDED
 
+    @enable_ki_protection
     def unpark(self, result: Outcome[Any] | None = None) -> None:
         """Wakes the task, if there is one. It must be called in trio's thread."""
         task = self._task
@@ -68,6 +72,7 @@ class ParkedTasks:
         """Whether one of the waiting tasks has a mark."""
         return any(self._marks.values())
 
+    @enable_ki_protection
     async def park(self, mark: bool = False) -> None:
         """Waits until it is woken."""
         task, marks = trio.lowlevel.current_task(), self._marks
@@ -79,12 +84,14 @@ class ParkedTasks:
 
         await trio.lowlevel.wait_task_rescheduled(abort)
 
+    @enable_ki_protection
     def unpark(self, task: trio.lowlevel.Task | None) -> None:
         """Wakes this task, if it waits."""
         if task in self._marks:
             del self._marks[task]
             trio.lowlevel.reschedule(task)
 
+    @enable_ki_protection
     def unpark_all(self) -> None:
         """Wakes all that wait now."""
         reschedule = trio.lowlevel.reschedule

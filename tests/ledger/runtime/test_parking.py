@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+import pytest
 import trio
 import trio.testing
 from outcome import Value
 
+from ledger.runtime import parking
 from ledger.runtime.parking import ParkedTasks, ParkingSlot, ThresholdWaiters
 
 
@@ -97,3 +106,76 @@ async def test_a_cancelled_task_is_no_longer_parked() -> None:
         nursery.cancel_scope.cancel()
     assert len(parked) == 0
     parked.unpark_all()
+
+
+class _InterruptedAt:
+    """Sends this process Ctrl-C before the n-th line that it executes of the module."""
+
+    def __init__(self, number: int) -> None:
+        self.left = number
+
+    def trace(self, frame: FrameType, event: str, _argument: object) -> Callable[..., Any] | None:
+        if frame.f_code.co_filename != parking.__file__:
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                signal.raise_signal(signal.SIGINT)
+        return self.trace
+
+
+@pytest.mark.parametrize("parked", [ParkingSlot, ParkedTasks])
+def test_ctrl_c_leaves_no_task_that_is_woken_later(
+    parked: type[ParkingSlot] | type[ParkedTasks],
+) -> None:
+    async def wait(interrupted: _InterruptedAt) -> None:
+        place = parked()
+        try:
+            with trio.CancelScope() as scope, _traced(interrupted):
+                scope.cancel()
+                await place.park()
+        finally:
+            place.unpark() if isinstance(place, ParkingSlot) else place.unpark_all()
+            # A thread's result would be mistaken for what that has woken the task with.
+            await trio.to_thread.run_sync(lambda: None)
+
+    _interrupt_at_each_line(wait)
+
+
+def test_ctrl_c_wakes_no_task_twice() -> None:
+    async def wake(interrupted: _InterruptedAt) -> None:
+        place = ParkedTasks()
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(place.park)
+            await trio.testing.wait_all_tasks_blocked()
+            try:
+                with _traced(interrupted):
+                    place.unpark_all()
+            finally:
+                place.unpark_all()
+
+    _interrupt_at_each_line(wake)
+
+
+@contextmanager
+def _traced(interrupted: _InterruptedAt) -> Iterator[None]:
+    before = sys.gettrace()
+    sys.settrace(interrupted.trace)
+    try:
+        yield
+    finally:
+        sys.settrace(before)
+
+
+def _interrupt_at_each_line(run: Callable[[_InterruptedAt], Awaitable[None]]) -> None:
+    """Each run ends without another error than KeyboardInterrupt."""
+    for number in range(1, 100):
+        interrupted = _InterruptedAt(number)
+        try:
+            trio.run(run, interrupted)
+        except* KeyboardInterrupt:
+            pass
+        if interrupted.left > 0:  # there is no such line
+            break
+    assert number > 3
