@@ -33,8 +33,8 @@ class AuthenticationSettings:
         "",
         unit="path",
         apache="",
-        reason="The public keys that tokens are signed with, as PEM or as a JSON Web Key Set; read"
-        " again when it changes.",
+        reason="The public keys that tokens are signed with, as PEM or as a JSON Web Key Set, in"
+        " which keys of unknown kinds are left out; read again when it changes.",
     )
     token_audience: str = setting(
         "",

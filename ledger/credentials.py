@@ -14,7 +14,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 
 from ledger.errors import InvalidArgument
 
@@ -286,6 +286,17 @@ def read_private(file: str | Path, what: str = "secret") -> bytes:
             f"{path} has more than {FILE_BYTES_MAX} bytes. Cure: name the file with the {what}"
         )
     return data
+
+
+def check_unchanged_by_others(opened: IO[bytes], what: str) -> None:
+    """Raises InvalidArgument if others than the owner's group can change a file that says whom to
+    trust. `what` names in errors what is in it."""
+    mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
+    if mode & stat.S_IWOTH:
+        raise InvalidArgument(
+            f"{opened.name} has mode {mode:04o}: every user of this machine can add a {what} to "
+            f"it. Cure: chmod o-w {opened.name}, and check what is in the file"
+        )
 
 
 def _text(data: bytes, path: Path) -> str:

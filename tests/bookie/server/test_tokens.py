@@ -183,6 +183,25 @@ def test_a_set_of_keys_is_searched_by_key_id(tmp_path: Path) -> None:
         tokens.verify(token(ED, kid="four"))
 
 
+def test_keys_of_unknown_kinds_in_a_set_are_left_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    unknown = [{"kty": "AKP", "kid": "new"}, {"kty": "EC", "crv": "secp256k1", "kid": "odd"}]
+    path = tmp_path / "jwks.json"
+    path.write_text(json.dumps({"keys": [*unknown, *json.loads(jwks(one=ED))["keys"]]}))
+    assert verifier(path).verify(token(ED, kid="one")).user == "ann"
+    with pytest.raises(Unauthorized, match="names a key that is not known"):
+        verifier(path).verify(token(ED, kid="new"))
+    assert "a key of an unknown kind is left out" in caplog.text
+    assert "kty='EC' crv='secp256k1'" in caplog.text
+
+
+def test_a_file_that_every_user_can_change_is_refused(tmp_path: Path, keys: Path) -> None:
+    keys.chmod(0o646)
+    with pytest.raises(InvalidArgument, match=r"mode 0646: every user .* add a key .* chmod o-w"):
+        verifier(keys)
+
+
 def test_keys_are_replaced_while_the_bookie_runs(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -207,7 +226,9 @@ BAD_FILES: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "has 0 public keys"),
     "no set": (b"{}", "is no JSON Web Key Set: KeyError"),
     "broken": (b'{"keys":', "is no JSON Web Key Set"),
-    "odd": (b'{"keys": [{"kty": "x"}]}', "is no JSON Web Key Set"),
+    "odd": (b'{"keys": [{"kty": 7}, 7]}', "is no JSON Web Key Set"),
+    "no kind": (b'{"keys": [{"kid": "x"}]}', "is no JSON Web Key Set"),
+    "unknown": (b'{"keys": [{"kty": "x"}]}', "has 0 public keys"),
     "symmetric": (json.dumps(SYMMETRIC).encode(), "has a symmetric key"),
     "private": (private(ED), "has a private key"),
     "no key": (b"-----BEGIN PUBLIC KEY-----\n!\n-----END PUBLIC KEY-----\n", "is no key"),

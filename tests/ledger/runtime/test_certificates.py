@@ -78,6 +78,17 @@ def test_a_key_that_others_can_read_or_change_is_refused(tmp_path: Path, mode: i
         context_of(certificate, key)
 
 
+def test_authorities_that_every_user_can_change_are_refused(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    files = TlsFiles(authorities=str(authority.file))
+    make = partial(client_context, checks_host_names=True)
+    authority.file.chmod(0o664)  # the umask of some systems lets the group write
+    TlsContext(files, make)
+    authority.file.chmod(0o646)
+    with pytest.raises(InvalidArgument, match=r"mode 0646: every user .* certificate .* chmod o-w"):
+        TlsContext(files, make)
+
+
 def test_missing_files_are_named(tmp_path: Path) -> None:
     certificate, key = Authority(tmp_path).issue("own")
     for files in (
