@@ -168,7 +168,8 @@ def _check_permissions(path: str, directory: str, *, is_there: bool) -> None:
 
 def _is_ours(where: str) -> bool:
     """Whether the beginning of a file says that it is a metadata file; False if only SQLite can
-    find out, because its first page is still in a write-ahead log. Raises MetadataCorrupt.
+    find out: its first page is still in a write-ahead log, or is newer than the rest, because a
+    process is moving the log into the file at this moment. Raises MetadataCorrupt.
 
     The file is never opened past SQLite: closing it would end the locks of all connections that
     this process has to it.
@@ -177,8 +178,11 @@ def _is_ours(where: str) -> bool:
         with closing(_open(where, _UNTOUCHED, 0)) as db:
             (application,) = db.execute("PRAGMA application_id").fetchone()
     except sqlite3.Error as error:
-        if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_NOTADB:
+        code = getattr(error, "sqlite_errorcode", None)
+        if code == sqlite3.SQLITE_NOTADB:
             raise _no_database(where) from error
+        if code == sqlite3.SQLITE_CORRUPT:
+            return False
         raise mapped(where, error) from error
     if application not in (0, APPLICATION_ID):
         raise _another_program(where, application)
