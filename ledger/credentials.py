@@ -288,14 +288,14 @@ def read_private(file: str | Path, what: str = "secret") -> bytes:
     return data
 
 
-def check_unchanged_by_others(opened: IO[bytes], what: str) -> None:
-    """Raises InvalidArgument if others than the owner's group can change a file that says whom to
-    trust. `what` names in errors what is in it."""
+def check_not_writable_by_others(opened: IO[bytes]) -> None:
+    """Raises InvalidArgument if others than its owner and group can write to a file of public keys
+    or certificates that are trusted."""
     mode = stat.S_IMODE(os.fstat(opened.fileno()).st_mode)
     if mode & stat.S_IWOTH:
         raise InvalidArgument(
-            f"{opened.name} has mode {mode:04o}: every user of this machine can add a {what} to "
-            f"it. Cure: chmod o-w {opened.name}, and check what is in the file"
+            f"{opened.name} has mode {mode:04o}: every user of this machine can add to what is "
+            f"trusted. Cure: chmod o-w {opened.name}, and check what is in the file"
         )
 
 

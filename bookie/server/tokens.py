@@ -17,7 +17,7 @@ from bookie.authentication_settings import AuthenticationSettings
 from bookie.server.authentication import VerifiedToken
 from bookie.server.internal_errors import PROGRAMMING_ERRORS
 from ledger.core.authentication.names import TOKEN, check_user_name
-from ledger.credentials import check_unchanged_by_others
+from ledger.credentials import check_not_writable_by_others
 from ledger.errors import InvalidArgument, Unauthorized
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _RSA: Final = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512")
 _RSA_BITS_MIN: Final = 2048
 _OF_CURVE: Final = {"secp256r1": ("ES256",), "secp384r1": ("ES384",), "secp521r1": ("ES512",)}
 _EDWARDS: Final = ("EdDSA",)
-_CURVES_OF: Final = {
+_CURVES_OF_KIND: Final = {
     "RSA": (),
     "EC": ("P-256", "P-384", "P-521"),
     "OKP": ("Ed25519", "Ed448"),
@@ -182,7 +182,7 @@ def _version_of(file: str) -> tuple[int, int, int] | None:
 def _read_keys(file: str) -> list[_Key]:
     try:
         with open(file, "rb") as opened:
-            check_unchanged_by_others(opened, "key")
+            check_not_writable_by_others(opened)
             data = opened.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise InvalidArgument(f"token_keys_file: cannot read {file}: {error.strerror}") from error
@@ -225,7 +225,7 @@ def _of_jwks(file: str, data: bytes) -> list[_Key]:
 def _is_understood(file: str, document: dict[str, Any]) -> bool:
     """Returns whether the key is of a kind that is known here: others in a set are ignored, as RFC
     7517, section 5, has it, because issuers add kinds before all readers know them."""
-    curves = _CURVES_OF.get(document["kty"])
+    curves = _CURVES_OF_KIND.get(document["kty"])
     if curves is not None and (not curves or document.get("crv") in curves):
         return True
     _log.warning(

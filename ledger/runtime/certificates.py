@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from ledger.credentials import check_unchanged_by_others, read_private
+from ledger.credentials import check_not_writable_by_others, read_private
 from ledger.errors import InvalidArgument
 from ledger.options import ClientOptions
 from ledger.runtime.network import PeerCertificate
@@ -158,7 +158,7 @@ def load_files(context: ssl.SSLContext, files: TlsFiles) -> None:
         read_private(files.private_file, "private key")
         _load_own(context, files)
     if files.authorities:
-        _check_readable(files.authorities, "file of authorities", authority="certificate")
+        _check_readable(files.authorities, "file of authorities", is_trusted=True)
         try:
             context.load_verify_locations(files.authorities)
         except ssl.SSLError as error:
@@ -214,12 +214,12 @@ def _reason(error: ssl.SSLError) -> str:
     return (error.reason or str(error)).replace("_", " ").lower()
 
 
-def _check_readable(path: str, what: str, *, authority: str = "") -> None:
+def _check_readable(path: str, what: str, *, is_trusted: bool = False) -> None:
     try:
         with open(path, "rb") as file:
             file.read(1)
-            if authority:
-                check_unchanged_by_others(file, authority)
+            if is_trusted:
+                check_not_writable_by_others(file)
     except OSError as error:
         raise InvalidArgument(
             f"the {what} in {path} cannot be read: {error.strerror}. Cure: name a file that this "

@@ -85,7 +85,7 @@ def test_authorities_that_every_user_can_change_are_refused(tmp_path: Path) -> N
     authority.file.chmod(0o664)  # the umask of some systems lets the group write
     TlsContext(files, make)
     authority.file.chmod(0o646)
-    with pytest.raises(InvalidArgument, match=r"mode 0646: every user .* certificate .* chmod o-w"):
+    with pytest.raises(InvalidArgument, match=r"mode 0646: every user .* trusted.* chmod o-w"):
         TlsContext(files, make)
 
 
