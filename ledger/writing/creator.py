@@ -51,6 +51,8 @@ REFUSALS_MAX = 8
 that such a ledger was deleted, or it does not want this client."""
 _CLAIM_OTHERS_S = 0.1
 """After enough of them have answered, the others have this long, or as long as those took."""
+_DISCARD_S = 2.0
+"""How long a creation that fails may take to delete its ledger; the janitor finds it otherwise."""
 SPACE_ASKED_S = 24 * 3600.0
 """How often bookies are asked for their free space."""
 _ASKED_AT_ONCE = 16
@@ -129,7 +131,12 @@ class LedgerCreator:
                 await self._ledgers.create(metadata)
             except LedgerExists:
                 continue  # another client chose this id by hand
-            refused_by = await self._claim(metadata) if password is None else None
+            try:
+                refused_by = await self._claim(metadata) if password is None else None
+            except (LedgerError, trio.Cancelled, BaseExceptionGroup):
+                with trio.move_on_after(_DISCARD_S, shield=True):
+                    await self._discard(ledger_id)
+                raise
             if refused_by is None:
                 return metadata
             taken += 1
@@ -178,8 +185,8 @@ class LedgerCreator:
     async def _claim(self, metadata: LedgerMetadata) -> str | None:
         """Makes the ledger's key known to its bookies; returns one that refuses it, if any.
 
-        Raises Unauthorized, without the ledger, if too many of them do not let this client in: the
-        ledger would have a key that they do not know, and nobody else could continue behind it.
+        Raises Unauthorized if too many of them do not let this client in: the ledger would have a
+        key that they do not know, and nobody else could continue behind it.
         """
         refused_by: str | None = None
         refusals: dict[str, Unauthorized] = {}
@@ -211,7 +218,6 @@ class LedgerCreator:
                 for bookie in metadata.last_fragment.bookies:
                     nursery.start_soon(ask, bookie)
         if refused_by is None and claim.is_refused(len(refusals)):
-            await self._discard(metadata.ledger_id)
             raise next(iter(refusals.values()))
         return refused_by
 

@@ -121,6 +121,23 @@ async def test_a_client_that_bookies_do_not_let_in_leaves_no_ledger(tmp_path: Pa
         assert await client.list_ledgers() == []
 
 
+async def test_a_creation_that_is_cancelled_leaves_no_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with real_cluster(tmp_path, 1, **UNCOLLECTED) as cluster, cluster.client() as client:
+        with trio.CancelScope() as scope:
+
+            async def call(*_: object, **__: object) -> None:
+                assert await client.list_ledgers() != []
+                scope.cancel()
+                await trio.sleep_forever()
+
+            monkeypatch.setattr(client.pool, "call", call)
+            await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1, password=None)
+        assert scope.cancelled_caught
+        assert await client.list_ledgers() == []
+
+
 async def test_a_claim_makes_the_key_of_a_prepared_ledger_known(tmp_path: Path) -> None:
     """Its first entry may come much later: no other key can take the id meanwhile."""
     async with (
