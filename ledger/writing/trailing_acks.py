@@ -3,7 +3,9 @@
 A close needs the ack quorum of the last entry; a slower bookie that is well acknowledges it a
 little later. This object takes the place of the writer on the connections that still owe acks,
 without a task. What is missing when all have answered, are lost or refuse, or the add timeout is
-over, is recorded; what arrives in time is not.
+over, is recorded; what arrives in time is not. A connection over which nothing was acknowledged
+until then is closed: the next writers would lose their acks over it as well, and where ledgers are
+rolled more often than that, no writer lives long enough to notice it.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Protocol
 from ledger.connection.connection import BookieConnection
 from ledger.core.append import AppendCore, Marks
 from ledger.core.metadata import LedgerMetadata
-from ledger.errors import LedgerError, LedgerFenced, NoSuchLedger, Status
+from ledger.errors import LedgerError, LedgerFenced, NoSuchLedger, OperationTimeout, Status
 from ledger.wire.messages import ForceLedgerRequest, ResponseBody
 from ledger.writing.send_loop import SendLoop
 
@@ -40,6 +42,7 @@ class TrailingAcks:
         self._bookies = writer.metadata.last_fragment.bookies
         self._loop = loop
         self._owing: dict[int, BookieConnection] = {}
+        self._acked_before: dict[int, int] = {}
         self._missed: dict[str, None] = {}
         self._is_released = False
         self._since_s = loop.watched_s
@@ -51,6 +54,7 @@ class TrailingAcks:
                 self._missed[bookie] = None
             else:
                 self._owing[index] = connection
+                self._acked_before[index] = core.acked_up_to(index)
         if self._owing:
             loop.missed.begin(self)
             loop.add(self)
@@ -145,8 +149,19 @@ class TrailingAcks:
 
     def check_progress(self, now_s: float) -> None:
         """Gives up when the add timeout is over, by the clock of the loop."""
-        if now_s - self._since_s > self._loop.options.add_timeout_s:
-            self._end()
+        waited_s = now_s - self._since_s
+        if waited_s <= self._loop.options.add_timeout_s:
+            return
+        for index, connection in list(self._owing.items()):
+            mark = self._core.acked_up_to(index)
+            if mark == self._acked_before[index]:
+                connection.close(
+                    OperationTimeout(
+                        f"bookie {connection.bookie} acknowledged nothing for {waited_s:.1f} s, "
+                        f"entries of ledger {self._ledger_id} from {mark + 1} wait, which is closed"
+                    )
+                )
+        self._end()
 
     def _end(self) -> None:
         for index in list(self._owing):

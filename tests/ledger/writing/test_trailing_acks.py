@@ -117,12 +117,53 @@ async def test_a_bookie_that_says_nothing_is_marked_after_the_add_timeout() -> N
     async with scripted_cluster(3) as cluster, cluster.client(add_timeout_s=0.4) as client:
         slow = cluster.bookie(sorted(cluster.bookies)[0])
         slow.hold = holding(trio.Event())
+        connection = client.pool.connection(slow.name, 2)
         begun_s = trio.current_time()
         ledger_id, _ = await write_and_close(client)
         await no_doubts(client)
         assert 0.4 < trio.current_time() - begun_s < 2
         assert await marks_of(client) == {ledger_id: (slow.name,)}
-        assert not client.pool.connection(slow.name, 2).sinks
+        assert not connection.sinks
+
+
+async def test_ledgers_shorter_than_the_add_timeout_leave_a_silent_connection() -> None:
+    """No writer of them lives long enough to notice: each ledger would lack a copy permanently."""
+    async with scripted_cluster(3) as cluster, cluster.client(add_timeout_s=0.4) as client:
+        slow = cluster.bookie(sorted(cluster.bookies)[0])
+        silent = client.pool.connection(slow.name, 2)
+        slow.hold = holding(trio.Event())
+        await write_and_close(client)
+        slow.hold = lambda _: None  # of the next connection
+        ledger_id = -1
+        with trio.fail_after(10):
+            while (ledger_id, COUNT - 1) not in slow.entries:
+                ledger_id, _ = await write_and_close(client)
+                await trio.sleep(0.02)
+        assert silent.error is not None
+        ledger_id, _ = await write_and_close(client)  # the one before began without the bookie
+        await no_doubts(client)
+        assert ledger_id not in await marks_of(client)
+
+
+async def test_a_slow_connection_that_makes_progress_is_kept() -> None:
+    async with scripted_cluster(3) as cluster, cluster.client(add_timeout_s=0.4) as client:
+        slow = cluster.bookie(sorted(cluster.bookies)[0])
+        released, never = trio.Event(), trio.Event()
+
+        def hold(request: Request) -> trio.Event | None:
+            match request.body:
+                case AddRequest(_, entry_id):
+                    return released if entry_id < COUNT // 2 else never
+            return None
+
+        slow.hold = hold
+        connection = client.pool.connection(slow.name, 2)
+        ledger_id, _ = await write_and_close(client)
+        released.set()
+        await no_doubts(client)
+        assert len(slow.entries) == COUNT // 2
+        assert await marks_of(client) == {ledger_id: (slow.name,)}
+        assert connection.error is None
 
 
 async def test_a_bookie_that_failed_before_the_close_is_marked_when_the_end_is_stored() -> None:

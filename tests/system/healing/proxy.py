@@ -32,7 +32,8 @@ class LinkProxy:
         self._is_cut = False
 
     async def stall(self, seconds: float) -> None:
-        """Passes nothing on for a while; connections stay."""
+        """Passes nothing on for a while; connections stay. One that two stalls meet at once stays
+        silent permanently, as behind a firewall that forgot it: its ends have to find out."""
         self._flows = trio.Event()
         await trio.sleep(seconds)
         self._flows.set()
