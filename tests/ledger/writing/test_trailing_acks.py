@@ -128,7 +128,7 @@ async def test_a_bookie_that_says_nothing_is_marked_after_the_add_timeout() -> N
 
 async def test_ledgers_shorter_than_the_add_timeout_leave_a_silent_connection() -> None:
     """No writer of them lives long enough to notice: each ledger would lack a copy permanently."""
-    async with scripted_cluster(3) as cluster, cluster.client(add_timeout_s=0.4) as client:
+    async with scripted_cluster(3) as cluster, cluster.client(add_timeout_s=1) as client:
         slow = cluster.bookie(sorted(cluster.bookies)[0])
         silent = client.pool.connection(slow.name, 2)
         slow.hold = holding(trio.Event())
@@ -146,7 +146,7 @@ async def test_ledgers_shorter_than_the_add_timeout_leave_a_silent_connection() 
 
 
 async def test_a_slow_connection_that_makes_progress_is_kept() -> None:
-    async with scripted_cluster(3) as cluster, cluster.client(add_timeout_s=0.4) as client:
+    async with scripted_cluster(3) as cluster, cluster.client(add_timeout_s=2) as client:
         slow = cluster.bookie(sorted(cluster.bookies)[0])
         released, never = trio.Event(), trio.Event()
 
