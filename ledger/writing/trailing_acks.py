@@ -154,7 +154,8 @@ class TrailingAcks:
             return
         for index, connection in list(self._owing.items()):
             mark = self._core.acked_up_to(index)
-            if mark == self._acked_before[index]:
+            # With deferred sync all may be acknowledged, and a sync be late.
+            if self._acked_before[index] == mark < self._core.last_add_pushed:
                 connection.close(
                     OperationTimeout(
                         f"bookie {connection.bookie} acknowledged nothing for {waited_s:.1f} s, "
