@@ -19,7 +19,7 @@ KILLS ?= 2000
 unexport PYTHONDONTWRITEBYTECODE
 UNDER_FIRE := test_output_is_input_however_often_processes_are_killed
 
-.PHONY: help install demo test test-all interop interop-table spark spark-kills check format night docs sim bench faces changelog release clean
+.PHONY: help install demo test test-all interop interop-table spark spark-kills check format night docs sim bench peers performance faces changelog release clean
 
 help:
 	@echo "make install  set up .venv with what it takes to run the log"
@@ -32,7 +32,10 @@ help:
 	@echo "make check    formatting, lint, types, import rules, tidy tests"
 	@echo "make sim      simulated clusters under faults: SEEDS=200, or SEED=7 to repeat one (TRACE=1);"
 	@echo "              SCENARIO=healing: those that heal themselves, alone"
-	@echo "make bench    the benchmarks of the table in docs/performance.md, one JSON object each"
+	@echo "make bench    every benchmark, one JSON object for each result; about 40 minutes"
+	@echo "make peers    fetches what benchmarks compare with into .peers: Redis, NATS, Kafka, BookKeeper"
+	@echo "make performance  measures, and writes the tables and the plot of docs/performance.md;"
+	@echo "              about 60 minutes, goes on where it was interrupted; ONLY='rate idle'"
 	@echo "make format   let ruff format and fix"
 	@echo "make docs     write docs/configuration.md, metrics.md and api.md from the code"
 	@echo "make faces    write stream/aio and stream/blocking from the trio classes"
@@ -127,6 +130,12 @@ sim: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks all --json
+
+peers: $(STAMP)
+	$(BIN)/python -m benchmarks.systems.programs
+
+performance: $(STAMP)
+	$(BIN)/python -m benchmarks.document $(if $(ONLY),--only $(ONLY))
 
 # Deletes the fragments that it collects. What it wrote is to be read, put in order and committed.
 changelog: $(STAMP)

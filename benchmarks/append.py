@@ -75,7 +75,7 @@ async def append_callers(
     return latencies_ms
 
 
-async def append(settings: Settings, cluster: RunningCluster) -> Measured:
+async def append(settings: Settings, cluster: RunningCluster, stream: str = STREAM) -> Measured:
     count = settings.count or _DEFAULT_COUNTS[settings.mode]
     if settings.mode == "callers":
         count = count // settings.callers * settings.callers
@@ -91,7 +91,7 @@ async def append(settings: Settings, cluster: RunningCluster) -> Measured:
     options = ClientOptions(window_entries=settings.window)
     async with Namespace.connect(cluster.uri, NAMESPACE, options=options) as namespace:
         await namespace.ensure(**settings.replication)
-        async with namespace.writer(STREAM, create=True) as writer:
+        async with namespace.writer(stream, create=True) as writer:
             # The fastest mode comes first, until journal files are recycled, then the measured one.
             await append_many(writer, value, settings.warmup_count())
             await run(writer, max(settings.callers, int(count * settings.warmup)))

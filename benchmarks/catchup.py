@@ -16,10 +16,12 @@ from stream import EARLIEST, Namespace
 _DEFAULT_COUNTS = {"batches": 4_000_000, "records": 2_000_000}
 
 
-async def _read(namespace: Namespace, settings: Settings, count: int) -> int:
-    """Reads `count` records; returns the bytes of their values."""
+async def read_records(
+    namespace: Namespace, settings: Settings, count: int, stream: str = STREAM
+) -> int:
+    """Reads `count` records from the beginning; returns the bytes of their values."""
     nbytes = seen = 0
-    async with namespace.reader(STREAM, start=EARLIEST) as reader:
+    async with namespace.reader(stream, start=EARLIEST) as reader:
         if settings.shape == "records":
             async for record in reader:
                 nbytes += len(record.value)
@@ -43,9 +45,9 @@ async def catchup(settings: Settings, cluster: RunningCluster) -> Measured:
         await namespace.ensure(**settings.replication)
         async with namespace.writer(STREAM, create=True) as writer:
             await append_many(writer, value, count)
-        await _read(namespace, settings, max(1, int(count * settings.warmup)))
+        await read_records(namespace, settings, max(1, int(count * settings.warmup)))
         await cluster.wait_idle()
         with cluster.measured() as phase:
-            nbytes = await _read(namespace, settings, count)
+            nbytes = await read_records(namespace, settings, count)
     assert nbytes >= count * settings.size, "every record was read"
     return Measured(count, nbytes, phase)

@@ -6,10 +6,12 @@ early must end the benchmark, which would otherwise wait for it forever.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from array import array
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -23,10 +25,8 @@ _CHUNK_BYTES: Final = 1 << 20
 class ChildEnded(Exception):
     """A child process of the benchmark has ended early."""
 
-    def __init__(self, module: str, exit_code: int | None) -> None:
-        super().__init__(
-            f"benchmarks.{module} ended early with exit code {exit_code}; its message is above"
-        )
+    def __init__(self, name: str, exit_code: int | None) -> None:
+        super().__init__(f"{name} ended early with exit code {exit_code}; its message is above")
 
 
 def environment() -> dict[str, str]:
@@ -42,44 +42,74 @@ def command(module: str, *arguments: object) -> list[str]:
 
 
 class Child:
-    """A child process that reports what it has read."""
+    """A child process that obeys orders and reports what it has read."""
 
-    def __init__(self, module: str, process: trio.Process) -> None:
+    def __init__(self, name: str, process: trio.Process) -> None:
         assert process.stdout is not None
         self.pid = process.pid
-        self._module = module
+        self._name = name
         self._process = process
         self._said = process.stdout
+        self._buffer = bytearray()
 
     async def receive(self) -> bytes:
         """Returns the next output of the child. Raises ChildEnded."""
         data = await self._said.receive_some(_CHUNK_BYTES)
         if not data:
-            raise ChildEnded(self._module, await self._process.wait())
+            raise ChildEnded(self._name, await self._process.wait())
         return bytes(data)
 
     async def line(self) -> bytes:
-        """Returns the output up to the end of a line, which must be the last. Raises ChildEnded."""
-        said = b""
-        while not said.endswith(b"\n"):
-            said += await self.receive()
-        return said
+        """Returns the next line; what follows it is kept for the next call. Raises ChildEnded."""
+        searched = 0
+        while (end := self._buffer.find(b"\n", searched)) < 0:
+            searched = len(self._buffer)
+            self._buffer += await self.receive()
+        line = bytes(self._buffer[: end + 1])
+        del self._buffer[: end + 1]
+        return line
+
+    async def order(self, *words: object) -> None:
+        """Sends a line to a child that was started with `obeys`. Raises ChildEnded."""
+        assert self._process.stdin is not None
+        try:
+            await self._process.stdin.send_all(f"{' '.join(map(str, words))}\n".encode())
+        except trio.BrokenResourceError:
+            raise ChildEnded(self._name, await self._process.wait()) from None
+
+    async def kill(self) -> None:
+        self._process.kill()
+        await self._process.wait()
+        await self._said.aclose()
+
+
+@asynccontextmanager
+async def running(name: str, program: Sequence[str], *, obeys: bool) -> AsyncIterator[Child]:
+    """Runs a program, which is killed with the block."""
+    process = await trio.lowlevel.open_process(
+        program,
+        stdin=subprocess.PIPE if obeys else None,
+        stdout=subprocess.PIPE,
+        env=environment(),
+    )
+    started = Child(name, process)
+    try:
+        yield started
+    finally:
+        with trio.CancelScope(shield=True):
+            await started.kill()
 
 
 @asynccontextmanager
 async def child(module: str, *arguments: object) -> AsyncIterator[Child]:
     """Runs a module of this package in a process of its own, which is killed with the block."""
-    process = await trio.lowlevel.open_process(
-        command(module, *arguments), stdout=subprocess.PIPE, env=environment()
-    )
-    started = Child(module, process)
-    try:
+    async with running(f"benchmarks.{module}", command(module, *arguments), obeys=False) as started:
         yield started
-    finally:
-        with trio.CancelScope(shield=True):
-            process.kill()
-            await process.wait()
-            await started._said.aclose()
+
+
+async def report_of(client: Child) -> array[float]:
+    """Returns the latencies (ms) that a client of systems/drivers.py reports after "done"."""
+    return array("d", json.loads(await client.line()))
 
 
 def early_end(error: BaseException) -> ChildEnded | None:

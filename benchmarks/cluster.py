@@ -14,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,17 +72,20 @@ class RunningCluster:
             if sum(map(cpu_s, self.server_pids)) - before_s < _IDLE_CPU_S:
                 return
 
-    @contextmanager
-    def measured(self) -> Iterator[Phase]:
-        phase = Phase()
-        servers = self.server_pids
-        server_cpu_s = sum(map(cpu_s, servers))
-        client_cpu_s = sum(map(cpu_s, self.client_pids))
-        started_s = time.perf_counter()
-        yield phase
-        phase.wall_s = time.perf_counter() - started_s
-        phase.client_cpu_s = sum(map(cpu_s, self.client_pids)) - client_cpu_s
-        phase.bookies_cpu_s = sum(map(cpu_s, servers)) - server_cpu_s
+    def measured(self) -> AbstractContextManager[Phase]:
+        return measured(self.server_pids, self.client_pids)
+
+
+@contextmanager
+def measured(servers: Sequence[int], clients: Sequence[int]) -> Iterator[Phase]:
+    """Measures the CPU time of processes during the block; all of them must outlive it."""
+    phase = Phase()
+    server_cpu_s, client_cpu_s = sum(map(cpu_s, servers)), sum(map(cpu_s, clients))
+    started_s = time.perf_counter()
+    yield phase
+    phase.wall_s = time.perf_counter() - started_s
+    phase.client_cpu_s = sum(map(cpu_s, clients)) - client_cpu_s
+    phase.bookies_cpu_s = sum(map(cpu_s, servers)) - server_cpu_s
 
 
 def cpu_s(pid: int) -> float:
@@ -92,10 +95,13 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
-def start_cluster(directory: Path, bookies: int | None) -> RunningCluster:
+def start_cluster(
+    directory: Path, bookies: int | None, *, has_janitor: bool = False
+) -> RunningCluster:
     """Starts `ledgerstream standalone`; returns when it is ready."""
     command = [sys.executable, "-P", "-m", "stream.cli", "standalone", "--dir", str(directory)]
-    command += ["--janitor-interval-s", "0"]
+    if not has_janitor:
+        command += ["--janitor-interval-s", "0"]
     if bookies is not None:
         command += ["--bookies", str(bookies)]
     started_s = time.perf_counter()

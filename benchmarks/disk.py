@@ -43,32 +43,44 @@ def fdatasync_beside(directory: Path) -> Iterator[dict[str, float]]:
         assert probe.stdin is not None
         assert probe.stdout is not None
         if not probe.stdout.readline():  # else it has made its file
-            raise ChildEnded("disk", probe.wait())
+            raise ChildEnded("benchmarks.disk", probe.wait())
         yield found
         said, _ = probe.communicate()
     if probe.returncode:
-        raise ChildEnded("disk", probe.returncode)
+        raise ChildEnded("benchmarks.disk", probe.returncode)
     seen_ms = array("d", json.loads(said))
     found |= {f"fdatasync_{name}": value for name, value in percentiles(seen_ms).items()}
     found["fdatasync_count"] = len(seen_ms)
 
 
+class FilledFile:
+    """A file whose blocks are allocated, of which one after the other is overwritten."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._block = os.urandom(_BLOCK_BYTES)
+        self._number = 0
+        os.pwrite(fd, self._block * _BLOCKS, 0)
+        os.fsync(fd)
+
+    def synced_write_ms(self) -> float:
+        """Overwrites 4 KiB; returns how long that and fdatasync took."""
+        self._number = (self._number + 1) % _BLOCKS
+        started_s = time.perf_counter()
+        os.pwrite(self._fd, self._block, self._number * _BLOCK_BYTES)
+        os.fdatasync(self._fd)
+        return (time.perf_counter() - started_s) * 1e3
+
+
 def _probe(directory: Path) -> None:
     seen_ms = array("d")
-    block = os.urandom(_BLOCK_BYTES)
     with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
-        file.write(block * _BLOCKS)
-        os.fsync(file.fileno())
+        filled = FilledFile(file.fileno())
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         os.set_blocking(sys.stdin.fileno(), False)
-        number = 0
         while not _is_over():
-            number = (number + 1) % _BLOCKS
-            started_s = time.perf_counter()
-            os.pwrite(file.fileno(), block, number * _BLOCK_BYTES)
-            os.fdatasync(file.fileno())
-            seen_ms.append((time.perf_counter() - started_s) * 1e3)
+            seen_ms.append(filled.synced_write_ms())
             time.sleep(_PAUSE_S)
     sys.stdout.write(json.dumps([round(ms, 4) for ms in seen_ms]))
 

@@ -18,9 +18,9 @@ from benchmarks.append import NAMESPACE, STREAM
 from benchmarks.children import child
 from benchmarks.cluster import RunningCluster
 from benchmarks.disk import fdatasync_beside
+from benchmarks.pace import STAMP, append_at_rate
 from benchmarks.report import Measured, percentiles_of
 from benchmarks.settings import Settings
-from benchmarks.tail import STAMP, append_at_rate
 from stream import EARLIEST, Namespace, StreamReader
 
 _DEFAULT_SECONDS = 10

@@ -7,7 +7,6 @@ repeatedly read another stream, larger than the bookies' caches, from its beginn
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
@@ -19,13 +18,13 @@ from typing import Any, Final
 import trio
 
 from benchmarks.append import NAMESPACE, STREAM, append_many
-from benchmarks.children import child
+from benchmarks.children import child, report_of, running
 from benchmarks.cluster import Phase, RunningCluster
 from benchmarks.disk import fdatasync_beside
-from benchmarks.latency import at_fixed_rate
+from benchmarks.pace import STAMP, at_fixed_rate
 from benchmarks.report import Measured, percentiles
 from benchmarks.settings import Settings
-from benchmarks.tail import STAMP
+from benchmarks.systems.drivers import module_client
 from stream import EARLIEST, Namespace, StreamWriter
 
 _OLD: Final = "old"
@@ -79,15 +78,21 @@ async def _with_a_tail(
     """Returns latencies of appends at the fixed rate, and of the tail that follows them."""
     # The tail reads the stream from its beginning: earlier records are its warm-up.
     warmup = writer.next_sequence + 1
-    async with child("tail", cluster.uri, warmup, count) as tail:
+    command = module_client("ledgerstream", cluster.uri)("follow", [STREAM])
+    async with running("the tail", command, obeys=True) as tail:
+        await tail.line()  # it is ready
         await _paced(writer, settings, 1)
-        await tail.receive()  # it has seen that one
+        await tail.order(warmup)
+        await tail.line()
+        await report_of(tail)
         cluster.client_pids.append(tail.pid)
+        await tail.order(count)
         with cluster.measured() as phase:
             appended_ms = await _paced(writer, settings, count)
-        seen = await tail.line()
+        await tail.line()
+        seen_ms = await report_of(tail)
     cluster.client_pids.remove(tail.pid)
-    return phase, appended_ms, array("d", json.loads(seen))
+    return phase, appended_ms, seen_ms
 
 
 async def mixed(settings: Settings, cluster: RunningCluster) -> Measured:

@@ -19,6 +19,7 @@ from benchmarks.cluster import Phase
 from benchmarks.settings import Settings
 
 _VERSIONS = ("ledgerstream", "trio", "protobuf", "crc32c", "rocksdict", "msgspec", "pyarrow")
+_NOT_REPORTED = {"json", "dir", "peers"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +33,14 @@ class Measured:
     more: Mapping[str, Any] | None = None
 
 
-def result_of(name: str, settings: Settings, measured: Measured, directory: Path) -> dict[str, Any]:
-    """Returns the JSON object of one benchmark; its names are part of the interface."""
+def result_of(
+    name: str, settings: Settings, measured: Measured, directory: Path,
+    calibration: Mapping[str, float],
+) -> dict[str, Any]:  # fmt: skip
+    """Returns the JSON object of one benchmark; its names are part of the interface.
+
+    `calibration`: of the machine, before and after (benchmarks/calibration.py).
+    """
     phase, count = measured.phase, max(measured.count, 1)
     to_us = 1e6 / count
     result: dict[str, Any] = {
@@ -49,7 +56,8 @@ def result_of(name: str, settings: Settings, measured: Measured, directory: Path
     if measured.latencies_ms:
         result |= percentiles(measured.latencies_ms)
     result |= dict(measured.more or {})
-    chosen = {key: value for key, value in asdict(settings).items() if key not in {"json", "dir"}}
+    chosen = {key: value for key, value in asdict(settings).items() if key not in _NOT_REPORTED}
+    result["calibration"] = dict(calibration)
     result["settings"] = chosen | {"count": measured.count}
     result["versions"] = versions()
     result["machine"] = machine(directory)

@@ -51,14 +51,24 @@ class Settings:
     """append --mode callers: number of tasks."""
 
     rate: int = 0
-    """latency, tail, fanout, mixed: records per second; 0: 1,000, 500, 20,000 and 1,000. copy:
-    appends per second beside the copy; 0: none."""
+    """rate: records per second; 0: 10, 50, 500, 5,000 and 20,000, one after the other. fanout,
+    mixed: records per second; 0: 20,000 and 1,000. copy: appends per second beside the copy; 0:
+    none."""
+
+    seconds: float | None = None
+    """rate: of each phase of each rate, by default 10, and longer for fewer than 300 records. idle:
+    by default 30."""
+
+    peers: Annotated[bool, Parameter(negative="")] = False
+    """rate, idle, all: run Redis, NATS, Kafka and Apache BookKeeper, too, then ours again. Those
+    that are not here are reported as absent; `make peers` fetches them."""
 
     readers: int = 100
     """fanout: number of readers, in one process."""
 
-    layer: Literal["ledger", "stream"] = "stream"
-    """latency: whether to append entries or records."""
+    writers: int = 0
+    """writers: number of streams, each with a writer; 0: 1, 10, 100 and 1,000, one after the
+    other."""
 
     shape: Literal["batches", "records"] = "batches"
     """catchup, fanout: whether a reader gets columnar batches or record objects."""

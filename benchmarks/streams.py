@@ -183,14 +183,16 @@ async def open_writers(
         closing.set()
 
 
-async def append_to_all(writers: Sequence[StreamWriter], value: bytes, count: int) -> array[float]:
+async def append_to_all(
+    writers: Sequence[StreamWriter], value: bytes, count: int, list_records: int = _LIST_RECORDS
+) -> array[float]:
     """Appends lists with each writer; returns the duration of each list."""
     latencies_ms = array("d")
 
     async def append(writer: StreamWriter) -> None:
         left = count // len(writers)
         while left > 0:
-            size = min(_LIST_RECORDS, left)
+            size = min(list_records, left)
             left -= size
             started_s = time.perf_counter()
             await writer.append_many([value] * size)

@@ -16,10 +16,10 @@ from ledger.cli.output import EXIT_ERROR, remark
 
 
 def bench(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=True)]) -> int:
-    """Run a benchmark: start, ledger-add, append, latency, tail, fanout, catchup; all: these.
+    """Run a benchmark: rate, idle, ledger-add, append, fanout, catchup, record-size or writers.
 
-    Or one of those that take long or need Spark: restart, many-ledgers, mixed, copy, streams,
-    security, spark-read, spark-write, spark-latency.
+    Or cold-read, start, restart, many-ledgers, mixed, copy, streams, security, spark-read,
+    spark-write, spark-latency. all: every one of them, in about an hour.
 
     `ledgerstream bench append --help` shows the options of all of them.
     """

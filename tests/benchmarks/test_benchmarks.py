@@ -14,11 +14,10 @@ import pytest
 import trio
 
 import benchmarks.__main__ as program
-from benchmarks import children
+from benchmarks import children, document
 from benchmarks.children import Child, ChildEnded, child, command, early_end, environment
 from benchmarks.disk import fdatasync_beside
-from benchmarks.settings import Settings
-from benchmarks.table import rows
+from benchmarks.questions import QUESTIONS, minutes
 from stream.cli.bench import bench as bench_command
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -53,7 +52,7 @@ def test_what_was_in_the_path_is_still_there(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize(
-    "path", sorted((CHECKOUT / "benchmarks").glob("*.py")), ids=lambda p: p.stem
+    "path", sorted((CHECKOUT / "benchmarks").rglob("*.py")), ids=lambda p: p.stem
 )
 def test_whatever_is_started_has_that_environment(path: Path) -> None:
     """Without `environment` it would find benchmarks only from within the checkout."""
@@ -78,12 +77,14 @@ def test_a_probe_that_cannot_begin_is_reported(elsewhere: Path) -> None:
         pytest.fail("it began")
 
 
-@pytest.mark.parametrize("module", ["tail", "fanout", "mixed"])
+@pytest.mark.parametrize("module", ["systems.ledgerstream", "fanout", "mixed"])
 @pytest.mark.parametrize("wait", [Child.receive, Child.line])
 async def test_one_that_ends_early_is_not_waited_for(
     elsewhere: Path, module: str, wait: Callable[[Child], typing.Awaitable[bytes]]
 ) -> None:
     arguments = [f"sqlite://{elsewhere}/absent.db", 1, 1, 1, "batches"]
+    if module == "systems.ledgerstream":
+        arguments.insert(0, "append")
     with trio.fail_after(60):
         with pytest.raises(ChildEnded, match=f"benchmarks.{module} ended early") as ended:
             async with child(module, *arguments) as started:
@@ -108,31 +109,19 @@ def test_modules_are_run_as_modules() -> None:
 # ---- names
 
 
-def test_help_says_what_all_runs() -> None:
+def test_help_describes_every_name() -> None:
     text = program.bench.__doc__ or ""
-    all_runs = re.findall(r"[a-z]+(?:-[a-z]+)*", text[text.index("settings:") :].split(". ")[0])
-    in_table = list(dict.fromkeys(name for name, _ in program.TABLE))
-    assert [word for word in all_runs if word in NAMES] == in_table
     assert [name for name in NAMES if f"{name}: " not in text] == []
-    about, others = (bench_command.__doc__ or "").split("all: these.")
-    assert [name for name in in_table if name not in about] == []
-    assert [name for name in NAMES if name not in in_table and name not in others] == []
+    about = bench_command.__doc__ or ""
+    assert [name for name in NAMES if not re.search(rf"\b{name}\b", about)] == []
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_table_has_a_title_for_each(name: str) -> None:
-    settings = {
-        field: getattr(Settings(), field) for field in Settings.__slots__ if field != "count"
-    }
-    result = {
-        "benchmark": name,
-        "count": 5,
-        "settings": settings | {"count": 5, "size": 77, "rate": 1234},
-        "machine": {"load_1m": 1.0},
-        "versions": {"python": "3"},
-        **dict.fromkeys(
-            ("ready_new_s", "ready_new_s_max", "ready_again_s", "ready_again_s_max"), 0.5
-        ),
-    }
-    title = next(line for line in rows([result]) if f"`{name}`" in line)
-    assert re.search(rf"`{name}`:? \S", title), title
+def test_all_runs_every_name_and_help_says_how_long_it_takes() -> None:
+    runs = [run for question in QUESTIONS for run in question.runs]
+    assert {run.name for run in runs} == set(NAMES)
+    for text in (program.bench.__doc__ or "", document.document.__doc__ or ""):
+        said = sorted(
+            int(found) for found in re.findall(r"\b(\d\d)\b(?=[ \n]+(?:minutes|with|of))", text)
+        )
+        least, most = minutes(runs, has_peers=False), minutes(runs, has_peers=True)
+        assert said == [pytest.approx(least, abs=5), pytest.approx(most, abs=5)]
