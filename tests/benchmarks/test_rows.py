@@ -133,9 +133,9 @@ def test_record_sizes_are_appended_and_read(
     results: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(record_size, "SIZES", (10, 100_000))
+    monkeypatch.setattr(record_size, "SIZES", (1_000, 100_000))
     program.run("record-size", replace(SMALL, warmup=0.0), results.append)
-    assert [each["settings"]["size"] for each in results] == [10, 100_000]
+    assert [each["settings"]["size"] for each in results] == [1_000, 100_000]
     assert all(each["read_mb_per_s"] > 0 for each in results)
     check("record-size", results, capsys)
 
