@@ -108,7 +108,8 @@ async def child(module: str, *arguments: object) -> AsyncIterator[Child]:
 
 
 async def report_of(client: Child) -> array[float]:
-    """Returns the latencies (ms) that a client of systems/drivers.py reports after "done"."""
+    """Returns the latencies (ms) of what a client of systems/drivers.py did last."""
+    await client.order("report")
     return array("d", json.loads(await client.line()))
 
 

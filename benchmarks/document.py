@@ -116,7 +116,7 @@ def plot(results: Iterable[Result]) -> str:
     )
 
 
-def _mean(results: list[Result], system: str, rate: int, key: str) -> float | None:
+def _mean(results: Sequence[Result], system: str, rate: int, key: str) -> float | None:
     """Returns the mean of a system's runs; ours has two, before and after its peers."""
     values = [
         result[key] for result in results

@@ -84,7 +84,6 @@ async def _with_a_tail(
         await _paced(writer, settings, 1)
         await tail.order(warmup)
         await tail.line()
-        await report_of(tail)
         cluster.client_pids.append(tail.pid)
         await tail.order(count)
         with cluster.measured() as phase:

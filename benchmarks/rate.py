@@ -40,14 +40,12 @@ async def rate(
         warmup = max(1, int(_WARMUP_RECORDS * min(1.0, 10 * settings.warmup)))
         for stream in (alone, tailed):
             await writer.order(stream, _WARMUP_RATE, warmup, settings.size)
-            await writer.line()
-            warmed = len(await report_of(writer))
+            warmed = int((await writer.line()).split()[1])
         command = servers.client("follow", [tailed])
         async with running("the client that follows", command, obeys=True) as reader:
             await reader.line()
             await reader.order(warmed)
             await reader.line()
-            await report_of(reader)
             for each in [settings.rate] if settings.rate else RATES:
                 chosen = replace(settings, rate=each)
                 found = await _alone(chosen, servers, writer, alone)
@@ -84,7 +82,6 @@ async def _tailed(
         if int(done.split()[1]) < count:
             return {}
         await reader.line()
-    await report_of(writer)
     seen_ms = await report_of(reader)
     cpu_s = phase.client_cpu_s + phase.bookies_cpu_s
     tail = {f"tail_{name}": value for name, value in percentiles(seen_ms).items()}

@@ -58,12 +58,18 @@ public final class BookKeeperDriver {
         }
         say("ready");
         BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
+        double[] latenciesMs = new double[0];
         for (String line; (line = orders.readLine()) != null; ) {
+            if (line.equals("report")) {
+                report(latenciesMs);
+                continue;
+            }
             String[] words = line.split(" ");
             byte[] padding = new byte[Integer.parseInt(words[3])];
             new Random().nextBytes(padding);
-            report(atFixedRate(ledgers.get(words[0]), padding, Integer.parseInt(words[2]),
-                    Integer.parseInt(words[1])));
+            latenciesMs = atFixedRate(ledgers.get(words[0]), padding,
+                    Integer.parseInt(words[2]), Integer.parseInt(words[1]));
+            say("done " + latenciesMs.length);
         }
     }
 
@@ -104,8 +110,13 @@ public final class BookKeeperDriver {
         say("ready");
         BufferedReader orders = new BufferedReader(new InputStreamReader(System.in));
         long next = 0;
+        double[] latenciesMs = new double[0];
         for (String line; (line = orders.readLine()) != null; ) {
-            double[] latenciesMs = new double[Integer.parseInt(line.trim())];
+            if (line.equals("report")) {
+                report(latenciesMs);
+                continue;
+            }
+            latenciesMs = new double[Integer.parseInt(line)];
             for (int seen = 0; seen < latenciesMs.length; ) {
                 long last = Math.min(ledger.getLastAddConfirmed(),
                         next + Math.min(1000, latenciesMs.length - seen) - 1);
@@ -126,7 +137,7 @@ public final class BookKeeperDriver {
                     }
                 }
             }
-            report(latenciesMs);
+            say("done " + latenciesMs.length);
         }
     }
 
@@ -140,7 +151,6 @@ public final class BookKeeperDriver {
     }
 
     private static void report(double[] latenciesMs) {
-        say("done " + latenciesMs.length);
         StringBuilder text = new StringBuilder("[");
         for (int i = 0; i < latenciesMs.length; i++) {
             text.append(i == 0 ? "" : ", ").append(Math.round(latenciesMs[i] * 1e3) / 1e3);

@@ -2,8 +2,8 @@
 
 A client that appends says "ready" and then obeys `STREAM RATE COUNT SIZE`; one that follows a
 stream obeys `COUNT` by reading as many records. Each says "done" with the number of records, and
-then the latencies in milliseconds as JSON. The benchmark stops the clock at "done": what a report
-costs is not measured.
+the latencies in milliseconds, as JSON, when the order is `report`: the benchmark has stopped the
+clock by then, and a client that writes to a full pipe would do nothing else.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ import time
 from array import array
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
 
 from benchmarks.pace import STAMP, Append, at_fixed_rate
+
+REPORT: Final = ["report"]
 
 
 class Client(Protocol):
@@ -57,8 +59,7 @@ def say(text: str) -> None:
     sys.stdout.flush()
 
 
-def report(latencies_ms: array[float]) -> None:
-    say(f"done {len(latencies_ms)}")
+def say_latencies(latencies_ms: array[float]) -> None:
     say(json.dumps([round(ms, 3) for ms in latencies_ms]))
 
 
@@ -76,29 +77,39 @@ async def _append(client: Client, streams: Sequence[str]) -> None:
     async with AsyncExitStack() as stack:
         writers = {name: await stack.enter_async_context(client.writer(name)) for name in streams}
         say("ready")
-        async for stream, rate, count, size in _orders():
+        latencies_ms = array("d")
+        async for order in _orders():
+            if order == REPORT:
+                say_latencies(latencies_ms)
+                continue
+            stream, rate, count, size = order
             padding = os.urandom(max(0, int(size) - STAMP.size))
 
             async def append(padding: bytes, to: Append = writers[stream]) -> None:
                 await to(STAMP.pack(time.monotonic()) + padding)
 
-            report(await at_fixed_rate(append, padding, int(count), int(rate)))
+            latencies_ms = await at_fixed_rate(append, padding, int(count), int(rate))
+            say(f"done {len(latencies_ms)}")
 
 
 async def _follow(client: Client, stream: str) -> None:
     records = client.follow(stream)
-    left: list[bytes] = []
+    left: Sequence[bytes] = ()
+    latencies_ms = array("d")
     say("ready")
-    async for (order,) in _orders():
-        count, latencies_ms = int(order), array("d")
+    async for order in _orders():
+        if order == REPORT:
+            say_latencies(latencies_ms)
+            continue
+        count, latencies_ms = int(order[0]), array("d")
         while len(latencies_ms) < count:
             values = left or await anext(records)
             now_s = time.monotonic()
             taken = min(len(values), count - len(latencies_ms))
             for value in values[:taken]:
                 latencies_ms.append((now_s - STAMP.unpack_from(value)[0]) * 1e3)
-            left = list(values[taken:])
-        report(latencies_ms)
+            left = values[taken:]
+        say(f"done {count}")
 
 
 def main(connect: Callable[[str], AbstractAsyncContextManager[Client]]) -> None:

@@ -71,11 +71,16 @@ def _append(address: str, topics: Sequence[str]) -> None:
     for made in admin.create_topics([NewTopic(name, 1, _BROKERS) for name in topics]).values():
         made.result(60)
     producer = Producer({"bootstrap.servers": address, "linger.ms": 0, "acks": "all"})
+    latencies_ms = array("d")
     drivers.say("ready")
-    for line in sys.stdin:
-        stream, rate, count, size = line.split()
+    for order in map(str.split, sys.stdin):
+        if order == drivers.REPORT:
+            drivers.say_latencies(latencies_ms)
+            continue
+        stream, rate, count, size = order
         padding = os.urandom(max(0, int(size) - STAMP.size))
-        drivers.report(_at_fixed_rate(producer, stream, padding, int(count), int(rate)))
+        latencies_ms = _at_fixed_rate(producer, stream, padding, int(count), int(rate))
+        drivers.say(f"done {len(latencies_ms)}")
 
 
 def _at_fixed_rate(
@@ -111,9 +116,13 @@ def _follow(address: str, topic: str) -> None:
         {"bootstrap.servers": address, "group.id": "bench", "enable.auto.commit": False}
     )
     consumer.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    latencies_ms = array("d")
     drivers.say("ready")
-    for line in sys.stdin:
-        count, latencies_ms = int(line), array("d")
+    for order in map(str.split, sys.stdin):
+        if order == drivers.REPORT:
+            drivers.say_latencies(latencies_ms)
+            continue
+        count, latencies_ms = int(order[0]), array("d")
         while len(latencies_ms) < count:
             message = consumer.poll(1.0)
             if message is None:
@@ -122,7 +131,7 @@ def _follow(address: str, topic: str) -> None:
                 raise RuntimeError(f"Kafka does not deliver: {message.error()}")
             stamp_s: float = STAMP.unpack_from(message.value())[0]
             latencies_ms.append((time.monotonic() - stamp_s) * 1e3)
-        drivers.report(latencies_ms)
+        drivers.say(f"done {count}")
 
 
 if __name__ == "__main__":

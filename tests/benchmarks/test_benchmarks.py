@@ -15,7 +15,16 @@ import trio
 
 import benchmarks.__main__ as program
 from benchmarks import children, document
-from benchmarks.children import Child, ChildEnded, child, command, early_end, environment
+from benchmarks.children import (
+    Child,
+    ChildEnded,
+    child,
+    command,
+    early_end,
+    environment,
+    report_of,
+    running,
+)
 from benchmarks.disk import fdatasync_beside
 from benchmarks.questions import QUESTIONS, minutes
 from stream.cli.bench import bench as bench_command
@@ -100,6 +109,41 @@ async def test_what_it_says_is_handed_on_to_the_end_of_the_line(
     monkeypatch.setattr(children, "command", lambda *_: [sys.executable, "-c", code])
     async with child("any") as started:
         assert await started.line() == b"12\n"
+
+
+_CLIENT = """
+from contextlib import asynccontextmanager
+from benchmarks.systems import drivers
+
+class Client:
+    @asynccontextmanager
+    async def writer(self, stream):
+        async def append(value):
+            assert len(value) == 100
+        yield append
+
+    async def follow(self, stream):
+        while True:
+            yield [bytes(100)] * 4
+
+@asynccontextmanager
+async def connect(address):
+    yield Client()
+
+drivers.main(connect)
+"""
+
+
+@pytest.mark.parametrize(("role", "prefix"), [("append", "s 1000000 "), ("follow", "")])
+async def test_a_client_reports_only_when_it_is_asked(role: str, prefix: str) -> None:
+    """One that blocked on a full pipe would not send what its peers wait for."""
+    program = [sys.executable, "-c", _CLIENT, role, "address", "s"]
+    async with running("the client", program, obeys=True) as client:
+        assert await client.line() == b"ready\n"
+        for count in (5, 3):
+            await client.order(f"{prefix}{count}" + " 100" * (role == "append"))
+            assert await client.line() == b"done %d\n" % count
+        assert len(await report_of(client)) == 3
 
 
 def test_modules_are_run_as_modules() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,7 +21,8 @@ from benchmarks.idle import memory_bytes, wakeups
 from benchmarks.questions import QUESTIONS, Question, Result, table
 from benchmarks.report import show
 from benchmarks.settings import Settings
-from benchmarks.systems import ledgerstream
+from benchmarks.systems import ledgerstream, programs
+from benchmarks.systems import system as systems
 from benchmarks.systems.drivers import module_client
 from benchmarks.systems.system import PEERS, Running, system
 from tests.benchmarks.conftest import TINY
@@ -98,7 +100,7 @@ def test_idle_counts_cpu_wakeups_and_memory_before_and_after_peers(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     monkeypatch.setattr(system("redis"), "missing", lambda: "it is not here")
-    monkeypatch.setattr(program.systems, "PEERS", ("redis",))
+    monkeypatch.setattr(systems, "PEERS", ("redis",))
     program.run("idle", replace(SMALL, seconds=0.2, peers=True), results.append)
     first, absent, again = results
     assert absent == {"benchmark": "idle", "system": "redis", "absent": "it is not here"}
@@ -180,14 +182,12 @@ def test_a_result_carries_the_mean_of_two_calibrations() -> None:
 
 @pytest.mark.parametrize("name", PEERS)
 def test_a_peer_that_is_not_here_is_reported(name: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from benchmarks.systems import programs
-
     monkeypatch.setattr(programs, "PEERS", Path("/nowhere"))
     monkeypatch.setattr(programs, "_found", lambda _: None)
-    monkeypatch.setattr(programs.shutil, "which", lambda *_, **__: None)
+    monkeypatch.setattr(shutil, "which", lambda *_, **__: None)
     assert "PATH" in system(name).missing()
     shown: list[Result] = []
     monkeypatch.setattr(program, "calibrate", lambda disk: calibrate(disk, TINY))
-    monkeypatch.setattr(program.systems, "OURS", name)
+    monkeypatch.setattr(systems, "OURS", name)
     program.run("idle", SMALL, shown.append)
     assert shown == [{"benchmark": "idle", "system": name, "absent": system(name).missing()}]
