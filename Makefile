@@ -35,7 +35,7 @@ help:
 	@echo "make bench    every benchmark, one JSON object for each result; about 40 minutes"
 	@echo "make peers    fetches what benchmarks compare with into .peers: Redis, NATS, Kafka, BookKeeper"
 	@echo "make performance  measures, and writes the tables and the plot of docs/performance.md;"
-	@echo "              about 60 minutes, goes on where it was interrupted; ONLY='rate idle'"
+	@echo "              about 60 minutes, continues where it was interrupted; ONLY='rate idle'"
 	@echo "make format   let ruff format and fix"
 	@echo "make docs     write docs/configuration.md, metrics.md and api.md from the code"
 	@echo "make faces    write stream/aio and stream/blocking from the trio classes"

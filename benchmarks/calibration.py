@@ -74,6 +74,6 @@ def around(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str,
     return {**means, "drift": round(loops[1] / loops[0], 3)}
 
 
-def scaled(cpu: float, calibration: Mapping[str, float]) -> float:
+def on_standard_machine(cpu: float, calibration: Mapping[str, float]) -> float:
     """Returns a CPU time as it would be on a machine where the loop takes `LOOP_S`."""
     return cpu * LOOP_S / calibration["loop_s"]

@@ -19,7 +19,7 @@ import trio
 
 from benchmarks.children import child
 from benchmarks.cluster import RunningCluster, cpu_s
-from benchmarks.pace import at_fixed_rate
+from benchmarks.fixed_rate import at_fixed_rate
 from benchmarks.report import Measured, percentiles
 from benchmarks.settings import Settings
 from ledger.autorecovery.copier import Copier, CopierOptions, CopyReport

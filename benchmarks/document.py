@@ -1,6 +1,6 @@
 """Writes the tables of docs/performance.md and its plot: `make performance`.
 
-Measures what the file of results lacks, each benchmark once; a run that was interrupted goes on
+Measures what the file of results lacks, each benchmark once; a run that was interrupted continues
 where it ended. To measure again, delete the file or its lines.
 """
 

@@ -18,7 +18,7 @@ from benchmarks.append import NAMESPACE, STREAM
 from benchmarks.children import child
 from benchmarks.cluster import RunningCluster
 from benchmarks.disk import fdatasync_beside
-from benchmarks.pace import STAMP, append_at_rate
+from benchmarks.fixed_rate import STAMP, append_at_rate
 from benchmarks.report import Measured, percentiles_of
 from benchmarks.settings import Settings
 from stream import EARLIEST, Namespace, StreamReader

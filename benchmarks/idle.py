@@ -35,7 +35,7 @@ async def idle(
 
 
 def wakeups(pids: Sequence[int]) -> int:
-    """Returns how often the threads of processes have waited for something and gone on."""
+    """Returns how often the threads of processes have waited for something and continued."""
     total = 0
     for pid in pids:
         for path in Path(f"/proc/{pid}/task").glob("*/status"):

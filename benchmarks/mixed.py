@@ -21,7 +21,7 @@ from benchmarks.append import NAMESPACE, STREAM, append_many
 from benchmarks.children import child, report_of, running
 from benchmarks.cluster import Phase, RunningCluster
 from benchmarks.disk import fdatasync_beside
-from benchmarks.pace import STAMP, at_fixed_rate
+from benchmarks.fixed_rate import STAMP, at_fixed_rate
 from benchmarks.report import Measured, percentiles
 from benchmarks.settings import Settings
 from benchmarks.systems.drivers import module_client

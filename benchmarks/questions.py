@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from benchmarks.calibration import LOOP_S, scaled
+from benchmarks.calibration import LOOP_S, on_standard_machine
 from benchmarks.systems.system import PEERS
 
 Result = Mapping[str, Any]
@@ -69,7 +69,11 @@ def at_loop(name: str) -> Callable[[Result], Any]:
 
     def value(result: Result) -> float | None:
         found = result.get(name)
-        return None if found is None else float(f"{scaled(found, result['calibration']):.3g}")
+        return (
+            None
+            if found is None
+            else float(f"{on_standard_machine(found, result['calibration']):.3g}")
+        )
 
     return value
 

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 import trio
 
-from benchmarks.pace import STAMP, Append, at_fixed_rate
+from benchmarks.fixed_rate import STAMP, Append, at_fixed_rate
 
 REPORT: Final = ["report"]
 

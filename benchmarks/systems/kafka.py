@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.pace import OUTSTANDING_MAX, PATIENCE, STAMP
+from benchmarks.fixed_rate import OUTSTANDING_MAX, PATIENCE, STAMP
 from benchmarks.systems import drivers, programs
 from benchmarks.systems.system import Running, free_ports, is_listening, servers
 
@@ -86,7 +86,7 @@ def _append(address: str, topics: Sequence[str]) -> None:
 def _at_fixed_rate(
     producer: Any, topic: str, padding: bytes, count: int, rate: int
 ) -> array[float]:
-    """Does what pace.at_fixed_rate does, with callbacks."""
+    """Does what fixed_rate.at_fixed_rate does, with callbacks."""
     latencies_ms = array("d")
 
     def delivered(due_s: float, error: object, _: object) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from benchmarks.append import NAMESPACE
 from benchmarks.cluster import start_cluster, stop_cluster
-from benchmarks.pace import Append
+from benchmarks.fixed_rate import Append
 from benchmarks.systems import drivers
 from benchmarks.systems.system import Running
 from stream import EARLIEST, Namespace

@@ -13,7 +13,7 @@ from typing import Any
 
 import trio
 
-from benchmarks.pace import Append
+from benchmarks.fixed_rate import Append
 from benchmarks.systems import drivers, programs
 from benchmarks.systems.system import Running, free_ports, is_listening, servers
 

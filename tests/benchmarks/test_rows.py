@@ -15,7 +15,7 @@ import pytest
 
 import benchmarks.__main__ as program
 from benchmarks import cold_read, rate, record_size, writers
-from benchmarks.calibration import LOOP_S, around, calibrate, scaled
+from benchmarks.calibration import LOOP_S, around, calibrate, on_standard_machine
 from benchmarks.cluster import RunningCluster
 from benchmarks.idle import memory_bytes, wakeups
 from benchmarks.questions import QUESTIONS, Question, Result, table
@@ -174,7 +174,7 @@ def test_a_result_carries_the_mean_of_two_calibrations() -> None:
     before = {"loop_s": 0.3, "copy_s": 0.1, "sync_p50_ms": 0.2}
     found = around(before, {"loop_s": 0.6, "copy_s": 0.3, "sync_p50_ms": 0.4})
     assert found == {"loop_s": 0.45, "copy_s": 0.2, "sync_p50_ms": 0.3, "drift": 2.0}
-    assert scaled(100.0, {"loop_s": 2 * LOOP_S}) == 50.0
+    assert on_standard_machine(100.0, {"loop_s": 2 * LOOP_S}) == 50.0
 
 
 # ---- peers
