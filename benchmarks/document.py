@@ -26,6 +26,7 @@ from benchmarks.settings import Settings
 DOCUMENT: Final = ROOT / "docs" / "performance.md"
 PLOT: Final = ROOT / "docs" / "performance.svg"
 RESULTS: Final = ROOT / "build" / "performance.jsonl"
+_IMAGE: Final = "\n![Latency and CPU by rate, of ledgerstream and its peers](performance.svg)"
 _END: Final = "<!-- end -->"
 
 
@@ -85,7 +86,8 @@ def with_tables(text: str, results: dict[str, list[dict[str, Any]]]) -> str:
         if found:
             before, after = text.split(begin)
             _, after = after.split(_END, 1)
-            text = before + begin + "\n".join(table(question, found)) + "\n" + _END + after
+            lines = table(question, found) + ([_IMAGE] if question.marker == "rate" else [])
+            text = before + begin + "\n".join(lines) + "\n" + _END + after
     return text
 
 

@@ -41,6 +41,7 @@ def test_tables_replace_what_was_measured_before_and_leave_the_text() -> None:
     assert "differed by 7% at most" in one
     other = with_tables(one, {key: [result("nats", 500, 10.0)]})
     assert "3,000.0" not in other
+    assert other.count("](performance.svg)") == 1
     assert "| nats | 500 |" in other
     before, after = text.split("<!-- table: rate -->")
     assert other.startswith(before)
