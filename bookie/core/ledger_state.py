@@ -6,6 +6,7 @@ process, so that every connection sees a fence.
 
 from __future__ import annotations
 
+import math
 import struct
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterator
@@ -33,6 +34,9 @@ _numbers: Final = count()
 Watch = tuple[int, int, Callable[[], None]]
 """A watcher: the LAC that it waits to see passed, a number that no other has, and what is called.
 """
+READER_EXPECTED_S: Final = 2.0
+"""A reader that was answered is expected to ask again for this long, in seconds. A reader that
+comes later is told a little later (`ledger.writing.send_loop.IDLE_S`)."""
 _FLAG_FENCED = 1
 _FLAG_LIMBO = 2
 _FLAG_REMOVED = 4
@@ -63,6 +67,7 @@ class LedgerState:
         "ledger_id",
         "master_key",
         "new_from",
+        "reader_expected_until",
     )
 
     def __init__(self, ledger_id: int, master_key: bytes) -> None:
@@ -93,6 +98,9 @@ class LedgerState:
         """The writer's LAC packet: ledger id, LAC, digest."""
         self.explicit_lac_id = -1
         """The LAC in that packet."""
+        self.reader_expected_until = -math.inf
+        """Until when, by the clock of the loop, a reader that got a LAC here is likely to ask for
+        the next one. See `is_read`."""
         # No list until there is a watcher: with a million ledgers the garbage collector would have
         # to traverse a million empty lists. In order: thousands may wait for LACs that never come,
         # and end in any order.
@@ -225,6 +233,15 @@ class LedgerState:
     def is_watched(self) -> bool:
         """Whether there is a watcher."""
         return bool(self._watchers)
+
+    def is_read(self, now_s: float) -> bool:
+        """Returns whether a reader waits for the LAC, or has asked for it recently: one that
+        was answered is on its way back."""
+        return bool(self._watchers) or now_s < self.reader_expected_until
+
+    def expect_reader(self, now_s: float) -> None:
+        """Records that a reader was answered, which will ask again."""
+        self.reader_expected_until = now_s + READER_EXPECTED_S
 
     def watch(self, lac: int, watcher: Callable[[], None]) -> Watch:
         """Has `watcher` called once, when the LAC passes `lac`, or the ledger is fenced or deleted.

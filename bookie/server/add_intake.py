@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+import trio
+
 from bookie.core.adds import Run, frames_ahead, take_adds
 from bookie.core.caches import SharedSegment
 from bookie.core.ledger_state import LedgerState
@@ -22,13 +24,14 @@ from ledger.wire.connection import ReceiveBuffer
 
 _ACK = v2.ADD_REPLY.pack
 _RANGE_ACK = v2.RANGE_ACK.pack
+_ACK_FLAGS = v2.RANGE_ACKS | v2.NO_POLLS
 
 
-def encode_acks(runs: list[Run], as_ranges: bool) -> bytes:
-    """Returns an ack for each entry of `runs`, or for each range of entries. `runs` must not be
-    empty."""
-    if as_ranges:
-        return _encode_range_acks(runs)
+def encode_acks(runs: list[Run], flags: int, now_s: float) -> bytes:
+    """Returns an ack for each entry of `runs`, or for each range of entries if `flags`, those of
+    the adds, allow it. `runs` must not be empty. `now_s`: the clock of the loop."""
+    if flags & v2.RANGE_ACKS:
+        return _encode_range_acks(runs, flags & v2.NO_POLLS, now_s)
     header = v2.ADD_HEADER
     return b"".join(
         [
@@ -39,17 +42,18 @@ def encode_acks(runs: list[Run], as_ranges: bool) -> bytes:
     )
 
 
-def _encode_range_acks(runs: list[Run]) -> bytes:
+def _encode_range_acks(runs: list[Run], no_polls: int, now_s: float) -> bytes:
     """Returns range acks (docs/wire.md); adjacent runs of one ledger become one."""
-    header = v2.RANGE_ACK_HEADER
     out: list[bytes] = []
     state, first, last = runs[0]
     for next_state, next_first, next_last in runs[1:]:
         if next_state is state and next_first == last + 1:
             last = next_last
             continue
+        header = v2.RANGE_ACK_HEADER | (0 if state.is_read(now_s) else no_polls)
         out.append(_RANGE_ACK(32, header, 0, state.ledger_id, first, last))
         state, first, last = next_state, next_first, next_last
+    header = v2.RANGE_ACK_HEADER | (0 if state.is_read(now_s) else no_polls)
     out.append(_RANGE_ACK(32, header, 0, state.ledger_id, first, last))
     return b"".join(out)
 
@@ -65,12 +69,13 @@ MakeKnown = Callable[[int, int, bytes], bool]
 class _Acks:
     """The adds of this connection in the open commit group of one journal."""
 
-    __slots__ = ("as_ranges", "group", "runs")
+    __slots__ = ("flags", "group", "runs")
 
     def __init__(self) -> None:
         self.group: CommitGroup | None = None
         self.runs: list[Run] = []
-        self.as_ranges = False
+        self.flags = 0
+        """What the client understands in the acks (`_ACK_FLAGS`)."""
 
 
 class ReceivedSegments:
@@ -147,7 +152,7 @@ class AddIntake:
         self._make_ledger_known = make_known
         self._states = [one.states for one in storage.directories] if states is None else states
         self._header = 0
-        self._takes_range_acks = False
+        self._ack_flags = 0
         self._acks = [_Acks() for _ in storage.journals]
 
     def forget(self) -> None:
@@ -289,7 +294,7 @@ class AddIntake:
     def expect(self, header: int) -> None:
         """Sets the packet header of the adds that the hot loop takes from now on: ordinary adds, or
         those of a recovery."""
-        self._takes_range_acks = bool(header & v2.RANGE_ACKS)
+        self._ack_flags = header & _ACK_FLAGS
         self._header = header
 
     def take_one(
@@ -314,10 +319,10 @@ class AddIntake:
     def _open_acks(self, shard: Shard) -> _Acks:
         acks = self._acks[shard.journal_no]
         group = shard.journal.open_group
-        if group is not acks.group or acks.as_ranges != self._takes_range_acks:
+        if group is not acks.group or acks.flags != self._ack_flags:
             acks.group = None  # until something is queued
             acks.runs = []
-            acks.as_ranges = self._takes_range_acks
+            acks.flags = self._ack_flags
         return acks
 
     def _queue(self, shard: Shard, acks: _Acks, frames: memoryview, entries: int) -> None:
@@ -329,14 +334,14 @@ class AddIntake:
         journal, on_accepted = shard.journal, None
         if acks.group is None:
             acks.group = journal.open_group
-            on_accepted = partial(self._acknowledge, acks, acks.runs, acks.as_ranges)
+            on_accepted = partial(self._acknowledge, acks, acks.runs, acks.flags)
         journal.queue(frames, entries, on_accepted)
 
-    def _acknowledge(self, acks: _Acks, runs: list[Run], as_ranges: bool) -> None:
+    def _acknowledge(self, acks: _Acks, runs: list[Run], flags: int) -> None:
         """Sends all acks of `runs` in one piece: the journal has synced them, if it syncs."""
         if acks.runs is runs:
             # The group holds views of the receive buffers of all peers; this peer may be idle now.
             acks.group = None
             acks.runs = []
         if runs:
-            self._send(encode_acks(runs, as_ranges))
+            self._send(encode_acks(runs, flags, trio.current_time()))

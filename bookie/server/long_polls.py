@@ -104,6 +104,7 @@ class LongPolls:
         `update_ms` is when the LAC advanced, if that ended the poll. The request that advances a
         LAC calls this, so it must not raise.
         """
+        state.expect_reader(trio.current_time())
         ledger_id, entry_id, lac = body.ledger_id, body.entry_id, state.lac
         try:
             if body.is_piggyback and lac <= known_lac:

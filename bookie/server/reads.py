@@ -272,6 +272,7 @@ class Reads:
         state = self._storage.state(ledger_id) if ledger_id >= 0 else None
         if state is None or state.is_deleted:
             return ReadLacResponse(Status.NO_SUCH_ENTRY, ledger_id)
+        state.expect_reader(trio.current_time())
         last: Buffer | None = None
         last_id = self._storage.last_entry_id(ledger_id)
         if last_id >= 0:

@@ -19,6 +19,7 @@ from bookie.bookie import Bookie, storage_of
 from bookie.config import KIB, MIB, BookieConfig
 from bookie.data_integrity import LimboRepair
 from bookie.server.audit import AuditLog
+from bookie.server.server import Server
 from bookie.startup.change_directories import DirectoriesKept, DirectoryChange
 from bookie.startup.cookies import CookieMismatch
 from bookie.startup.rename import BookieRename
@@ -154,6 +155,13 @@ class SimCluster:
         assert server is not None, f"{bookie} never served"
         assert server.storage is not None, f"{bookie} does not serve"
         return server.storage
+
+    def server(self, bookie: str) -> Server:
+        """Returns the server of a bookie that serves."""
+        serving = self._nodes[bookie].bookie
+        assert serving is not None, f"{bookie} never served"
+        assert serving.server is not None, f"{bookie} does not serve"
+        return serving.server
 
     def limbo_repair(self, bookie: str) -> LimboRepair:
         """Returns the data integrity check of a bookie that serves."""

@@ -324,7 +324,7 @@ class LedgerCopy:
         """Bytes of frames at the target without an ack, for the bound of its connection."""
         return self._adds.nbytes + _FRAME_OVERHEAD_BYTES * self._adds.entries
 
-    def acked(self, bookie: str, first: int, last: int) -> None:
+    def acked(self, bookie: str, first: int, last: int, *, is_unpolled: bool = False) -> None:
         found = self._adds.acked(first, last)
         if not found.entries:
             return

@@ -27,6 +27,7 @@ _ACK_BYTES = _ACK.size
 _RANGE_ACK_BYTES = v2.RANGE_ACK.size
 _ACK_HEADER = v2.ADD_HEADER
 _RANGE_ACK_HEADER = v2.RANGE_ACK_HEADER
+_RANGE_ACK_MASK = 0xFFFF_FFFF ^ v2.NO_POLLS
 _LENGTH_AND_HEADER = struct.Struct(">iI").unpack_from
 _RC_AND_RANGE = struct.Struct(">iqqq").unpack_from
 _RC_AND_ENTRY = struct.Struct(">iqq").unpack_from
@@ -40,8 +41,9 @@ class AckSink(Protocol):
         """Bytes that this writer holds unconfirmed, within its own window."""
         ...
 
-    def acked(self, bookie: str, first: int, last: int) -> None:
-        """`bookie` has first..last on disk. `settle` follows at the end of the chunk."""
+    def acked(self, bookie: str, first: int, last: int, *, is_unpolled: bool = False) -> None:
+        """`bookie` has first..last on disk, and said with `is_unpolled` that no reader waits there
+        for the last add confirmed. `settle` follows at the end of the chunk."""
         ...
 
     def refused(self, bookie: str, entry_id: int, status: Status) -> None:
@@ -107,12 +109,12 @@ class ResponseReader:
             if end - start < 8:
                 break
             length, header = _LENGTH_AND_HEADER(segment, start)
-            if header == _RANGE_ACK_HEADER and length == 32:
+            if header & _RANGE_ACK_MASK == _RANGE_ACK_HEADER and length == 32:
                 if end - start < _RANGE_ACK_BYTES:
                     break
                 rc, ledger_id, first, last = _RC_AND_RANGE(segment, start + 8)
                 buffer.start = start + _RANGE_ACK_BYTES
-                self._dispatch_ack(touched, rc, ledger_id, first, last)
+                self._dispatch_ack(touched, rc, ledger_id, first, last, header != _RANGE_ACK_HEADER)
                 continue
             if header == _ACK_HEADER and length == 24:
                 if end - start < _ACK_BYTES:
@@ -164,20 +166,31 @@ class ResponseReader:
         return start
 
     def _dispatch_ack(
-        self, touched: dict[int, AckSink], rc: int, ledger_id: int, first: int, last: int
+        self,
+        touched: dict[int, AckSink],
+        rc: int,
+        ledger_id: int,
+        first: int,
+        last: int,
+        is_unpolled: bool = False,
     ) -> None:
         if rc == 0:
-            self._dispatch_run(touched, ledger_id, first, last)
+            self._dispatch_run(touched, ledger_id, first, last, is_unpolled)
         else:
             self._refused(touched, v2.status_of_code(rc), ledger_id, first)
 
     def _dispatch_run(
-        self, touched: dict[int, AckSink], ledger_id: int, first: int, last: int
+        self,
+        touched: dict[int, AckSink],
+        ledger_id: int,
+        first: int,
+        last: int,
+        is_unpolled: bool = False,
     ) -> None:
         sink = self.sinks.get(ledger_id)
         if sink is not None:  # otherwise its writer was closed or failed
             touched[ledger_id] = sink
-            sink.acked(self._bookie, first, last)
+            sink.acked(self._bookie, first, last, is_unpolled=is_unpolled)
 
     def _refused(
         self, touched: dict[int, AckSink], status: Status, ledger_id: int, entry_id: int

@@ -34,6 +34,9 @@ RECOVERY_ADD: Final = 0x2
 HIGH_PRIORITY: Final = 0x4
 RANGE_ACKS: Final = 0x4000
 """An extension. On an ADD: the reply may be a range ack. On an ADD reply: it is one."""
+NO_POLLS: Final = 0x2000
+"""An extension. On an ADD: a range ack may have this flag. On a range ack: no reader waits at this
+bookie for the ledger's last add confirmed. A range ack without it says nothing."""
 
 ADD_HEADER: Final = VERSION << 24 | ADD << 16
 """Header of an ADD without flags, and of a plain ADD reply."""

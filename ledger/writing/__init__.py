@@ -3,6 +3,7 @@
 - `creator`: creates ledgers, and chooses their bookies.
 - `ensemble_change`: replaces failed bookies, one change at a time per ledger.
 - `ensemble_sender`: the base of the writer: connections, unconfirmed frames, acks.
+- `explicit_lac`: the last add confirmed, where no add carries it.
 - `force`: syncs entries that were acknowledged before they were synced.
 - `frames`: the frames of adds, their heads and payloads.
 - `idle_replacement`: the ensembles of idle writers that lost a bookie.

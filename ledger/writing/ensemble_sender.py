@@ -8,6 +8,7 @@ bytes are sent to all bookies of the write set.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import trio
@@ -27,17 +28,14 @@ from ledger.errors import (
     error_of_status,
 )
 from ledger.wire import v2
-from ledger.wire.messages import Buffer, ResponseBody, WriteLacRequest
+from ledger.wire.messages import Buffer
 from ledger.writing import frames as add_frames
 from ledger.writing.ensemble_change import EnsembleChange
+from ledger.writing.explicit_lac import ExplicitLac
 from ledger.writing.frames import SentFrames
 from ledger.writing.overload_retry import OverloadRetry
 from ledger.writing.receipts import EntryAcks
 from ledger.writing.send_loop import SendLoop
-
-_LAC_ENTRIES_PENDING = 4
-"""With more entries in flight the next add follows soon, and carries the last add confirmed. With
-fewer it may take long to follow, and the entries in flight carry an older one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +71,13 @@ class EnsembleSender:
         )
         self.connections: list[BookieConnection | None] = [None] * metadata.ensemble_size
         self.digest = Digest(metadata.digest_type or DigestType.CRC32C, metadata.password)
-        self.lac_carried = -1
         self.is_dirty = False
-        self.is_explicit_lac_scheduled = False
         self._loop = loop
         self._options = loop.options
         self._overload_retry = OverloadRetry(self)
         self._change = EnsembleChange(self, loop)
         self._key = master_key(metadata.password)
+        self.explicit_lac = ExplicitLac(self, loop, self._key)
         self._buffers: list[list[Buffer]] = [[] for _ in range(self.core.stride)]
         self._sent: deque[SentFrames] = deque()
         self._bytes_pending = 0
@@ -149,6 +146,11 @@ class EnsembleSender:
 
     # ---- sending (called by the send loop, once per tick)
 
+    def send_after(self, fill: Callable[[], None]) -> None:
+        """Calls `fill`, which calls `append_nowait`, and sends what was gathered without waiting
+        for the end of the scheduler tick."""
+        self._loop.send_after(fill)
+
     def send_gathered(self) -> None:
         """Hands the entries that `append_nowait` gathered to the connections."""
         self.is_dirty = False
@@ -176,7 +178,7 @@ class EnsembleSender:
             self._send(index, frames)
         if self.core.failed:
             self._change.resume()
-        self.lac_carried = max(self.lac_carried, lac)
+        self.explicit_lac.carried(lac)
 
     def _send(self, index: int, frames: Buffer) -> None:
         connection = self.connections[index]
@@ -193,10 +195,11 @@ class EnsembleSender:
 
     # ---- answers (AckSink)
 
-    def acked(self, bookie: str, first: int, last: int) -> None:
+    def acked(self, bookie: str, first: int, last: int, *, is_unpolled: bool = False) -> None:
         index = self._index_of(bookie)
         if index is None:
             return
+        self.explicit_lac.said(index, is_unpolled=is_unpolled)
         core = self.core
         try:
             core.acked(index, first, last)
@@ -304,6 +307,7 @@ class EnsembleSender:
             self.bookie_failed(index, error)
             return
         self.connections[index] = connection
+        self.explicit_lac.said(index, is_unpolled=False)
         connection.sinks[self.ledger_id] = self
 
     def detach(self, index: int) -> None:
@@ -336,43 +340,6 @@ class EnsembleSender:
                         f"{now_s - since_s:.1f} s, entries from {mark + 1} wait"
                     )
                 )
-
-    @property
-    def is_lac_due(self) -> bool:
-        """Whether the last add confirmed must be sent by itself unless an add follows at once."""
-        pending = self.core.last_add_pushed - self.core.last_add_confirmed
-        return pending <= _LAC_ENTRIES_PENDING or self.is_sync_deferred
-
-    def send_lac(self) -> None:
-        """Sends the last add confirmed to the bookies (explicit LAC), if no add has carried it."""
-        self.is_explicit_lac_scheduled = False
-        confirmed = self.core.last_add_confirmed
-        if self.error is not None or confirmed <= self.lac_carried:
-            return
-        if not self.is_lac_due or (self.is_dirty and not self.is_sync_deferred):
-            return  # an add that carries it follows at once or soon
-        self.lac_carried = confirmed
-        body = self.digest.encode_lac(self.ledger_id, confirmed)
-        request = WriteLacRequest(self.ledger_id, confirmed, self._key, body)
-        bookies = self.metadata.last_fragment.bookies
-        asked = [b for i, b in enumerate(bookies) if i not in self.core.failed]
-        left, heard = len(asked), 0
-
-        def answered(answer: ResponseBody | None) -> None:
-            nonlocal left, heard
-            left -= 1
-            heard += answer is not None
-            if left == 0 and heard < len(asked):
-                self._resend_lac(confirmed)
-
-        for bookie in asked:
-            self._loop.pool.post(bookie, request, answered)
-
-    def _resend_lac(self, confirmed: int) -> None:
-        """Sends it again, as some bookie did not receive it, nor would the tails that poll it."""
-        if self.lac_carried == confirmed == self.core.last_add_confirmed and self.error is None:
-            self.lac_carried = confirmed - 1
-            self._loop.schedule_explicit_lac_again(self)
 
     def _leave(self) -> None:
         for index in range(len(self.connections)):

@@ -105,7 +105,7 @@ def digest_in(frame: Buffer, digest_bytes: int, wire_version: int) -> bytes:
     return bytes(frame[start : start + digest_bytes])
 
 
-_ADD_HEADER = (v2.ADD_HEADER | v2.RANGE_ACKS).to_bytes(4, "big")
+_ADD_HEADER = (v2.ADD_HEADER | v2.RANGE_ACKS | v2.NO_POLLS).to_bytes(4, "big")
 _SIZES_MAX = 4096
 _FIXED_BYTES = 4 + 20 + 32
 """Packet header, master key, header of the entry; the digest and the payload follow."""

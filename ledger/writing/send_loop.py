@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 import trio
@@ -23,6 +24,9 @@ from ledger.runtime.parking import ParkingSlot
 from ledger.writing.idle_replacement import IdleReplacement
 
 _RESEND_LAC_S = 0.5
+IDLE_S = 0.05
+"""Bookies that said that nobody waits there hear of the last add confirmed after once to twice this
+time without an add, in seconds: for readers that come later."""
 _CHECKS_PER_TIMEOUT = 4
 _LATENESS_MAX = 1.5
 """A check later than this many intervals is late because this process did not run."""
@@ -44,15 +48,22 @@ class LoopWriter(Watched, Protocol):
     """A writer, as seen by the loops."""
 
     is_dirty: bool
-    is_explicit_lac_scheduled: bool
 
     def send_gathered(self) -> None: ...
 
-    def send_lac(self) -> None: ...
+
+class UnsentLac(Protocol):
+    """The last add confirmed of a writer, which no add has carried."""
+
+    def send_due(self) -> None: ...
+
+    def send_again(self) -> None: ...
+
+    def send_if_idle(self) -> None: ...
 
 
 class SendLoop:
-    """Lives as long as the client, with three tasks for all of its writers."""
+    """Lives as long as the client, with four tasks for all of its writers."""
 
     def __init__(
         self,
@@ -73,9 +84,13 @@ class SendLoop:
         self.nursery: trio.Nursery | None = None
         self._writers: dict[Watched, None] = {}
         self._dirty: list[LoopWriter] = []
+        self._is_filling = False
         self._sender = ParkingSlot()
-        self._lac_due: deque[tuple[float, LoopWriter]] = deque()
+        self._lac_due: deque[tuple[float, UnsentLac]] = deque()
         self._lac_sender = ParkingSlot()
+        self._maybe_idle: deque[tuple[float, UnsentLac]] = deque()
+        self._idle_watcher = ParkingSlot()
+        self._idle_s = max(IDLE_S, options.lac_linger_ms / 1000)
         self._watcher = ParkingSlot()
         self.watched_s = 0.0
         """A clock that stops while this process does not run: responses are not read then, and the
@@ -87,6 +102,7 @@ class SendLoop:
         self.idle.start(nursery)
         nursery.start_soon(self._send)
         nursery.start_soon(self._send_lacs)
+        nursery.start_soon(self._send_lacs_of_idle)
         nursery.start_soon(self._watch_progress)
 
     def add(self, writer: Watched) -> None:
@@ -106,36 +122,62 @@ class SendLoop:
         """Schedules `writer` to send what it gathered at the end of this tick."""
         writer.is_dirty = True
         self._dirty.append(writer)
-        self._sender.unpark()
+        if not self._is_filling:
+            self._sender.unpark()
+
+    def send_after(self, fill: Callable[[], None]) -> None:
+        """Calls `fill`, which appends, and sends what was gathered right after it: for a task that
+        has given others a tick for their entries already."""
+        self._is_filling = True
+        try:
+            fill()
+        finally:
+            self._is_filling = False
+            self._send_dirty()
+
+    def _send_dirty(self) -> None:
+        dirty, self._dirty = self._dirty, []
+        for writer in dirty:
+            writer.send_gathered()
 
     async def _send(self) -> None:
         while True:
             if not self._dirty:
                 await self._sender.park()
-            dirty, self._dirty = self._dirty, []
-            for writer in dirty:
-                writer.send_gathered()
+            self._send_dirty()
 
-    def schedule_explicit_lac(self, writer: LoopWriter) -> None:
-        """Schedules an explicit LAC: `writer` has a last add confirmed that no add has carried."""
-        if writer.is_explicit_lac_scheduled:
-            return
-        writer.is_explicit_lac_scheduled = True
-        self._lac_due.append((trio.current_time() + self.options.lac_linger_ms / 1000, writer))
+    def schedule_explicit_lac(self, lac: UnsentLac) -> None:
+        """Calls `send_due` after the linger."""
+        self._lac_due.append((trio.current_time() + self.options.lac_linger_ms / 1000, lac))
         self._lac_sender.unpark()
 
-    def schedule_explicit_lac_again(self, writer: LoopWriter) -> None:
-        """Schedules it once more after a pause, as a bookie did not receive the last one."""
-        if self.nursery is not None and not writer.is_explicit_lac_scheduled:
-            writer.is_explicit_lac_scheduled = True
+    def schedule_explicit_lac_again(self, lac: UnsentLac) -> None:
+        """Calls `send_again` after a pause, as a bookie did not receive the last one."""
+        if self.nursery is not None:
             try:
-                self.nursery.start_soon(self._send_lac_later, writer)
+                self.nursery.start_soon(self._send_lac_later, lac)
             except RuntimeError:
                 return  # the client is closing
 
-    async def _send_lac_later(self, writer: LoopWriter) -> None:
+    def watch_idle(self, lac: UnsentLac) -> None:
+        """Calls `send_if_idle` after `IDLE_S`."""
+        self._maybe_idle.append((trio.current_time() + self._idle_s, lac))
+        self._idle_watcher.unpark()
+
+    async def _send_lac_later(self, lac: UnsentLac) -> None:
         await trio.sleep(_RESEND_LAC_S)
-        writer.send_lac()
+        lac.send_again()
+
+    async def _send_lacs_of_idle(self) -> None:
+        waiting = self._maybe_idle
+        while True:
+            if not waiting:
+                await self._idle_watcher.park()
+                continue
+            await trio.sleep_until(waiting[0][0])
+            now = trio.current_time()
+            while waiting and waiting[0][0] <= now:
+                waiting.popleft()[1].send_if_idle()
 
     async def _send_lacs(self) -> None:
         due = self._lac_due
@@ -150,7 +192,7 @@ class SendLoop:
                     await trio.lowlevel.checkpoint()
             now = trio.current_time()
             while due and due[0][0] <= now:
-                due.popleft()[1].send_lac()
+                due.popleft()[1].send_due()
 
     async def _watch_progress(self) -> None:
         while True:

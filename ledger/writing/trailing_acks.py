@@ -116,7 +116,7 @@ class TrailingAcks:
         """None: all entries are confirmed, and no window holds them."""
         return 0
 
-    def acked(self, bookie: str, first: int, last: int) -> None:
+    def acked(self, bookie: str, first: int, last: int, *, is_unpolled: bool = False) -> None:
         index = self._bookies.index(bookie)
         try:
             self._core.acked(index, first, last)

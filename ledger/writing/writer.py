@@ -218,8 +218,7 @@ class LedgerWriter(EnsembleSender):
         """Notifies bookies and `on_confirmed` that the last add confirmed has moved."""
         core = self.core
         confirmed = core.last_add_confirmed
-        if confirmed > self.lac_carried and self.is_lac_due:
-            self._loop.schedule_explicit_lac(self)
+        self.explicit_lac.confirmed_moved()
         if self.on_confirmed is not None:
             self.on_confirmed(confirmed)
 
@@ -284,7 +283,7 @@ class LedgerWriter(EnsembleSender):
 
     def abandon(self) -> None:
         """Stops writing without closing the ledger, which stays open until it is recovered."""
-        self.send_lac()
+        self.explicit_lac.send_all()
         end = self.last_add_confirmed
         why = f"the writer of ledger {self.ledger_id} was abandoned; confirmed up to entry {end}"
         self.fail(LedgerClosed(why))

@@ -316,7 +316,7 @@ class RecordAccumulator:
                 with trio.CancelScope() as self._linger:
                     await trio.sleep(remaining_s)
             if self._open.values:
-                self._send_open()
+                self.sender.send_after(self._send_open)
 
     # Room
 

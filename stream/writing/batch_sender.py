@@ -94,6 +94,14 @@ class BatchSender:
         self.unconfirmed_bytes += len(batch.payload)
         self.pump()
 
+    def send_after(self, fill: Callable[[], None]) -> None:
+        """Calls `fill`, which sends batches, and has the ledger send them without another turn of
+        the loop."""
+        if self.segment is None:
+            fill()
+        else:
+            self.segment.ledger.send_after(fill)
+
     def pump(self) -> None:
         """Hands ready batches to the ledger as far as it accepts them."""
         ready, sent = self.ready, self.sent

@@ -42,6 +42,7 @@ SMALL_MODULES = {
     "bookie/startup/descriptors.py": "the limits of the process, apart from what decides them",
     "connectors/spark/core/idle_polling.py": "a decision, apart from its reader",
     "bookie/testing/volumes.py": "what a disk is made of; the disk that uses it is long already",
+    "ledger/core/lac_hints.py": "a decision of the core, apart from the shell that asks it",
     "ledger/metastore/clients.py": "a node of the tree, beside those of bookies and ledgers",
     "ledger/metastore/listed_ledgers.py": "a cache for one pass, which the store must not keep",
     "ledger/wire/v2_status.py": "Apache's numbers alone, to be compared with Apache's table",

@@ -22,7 +22,7 @@ class Sink:
         self.refusals: list[tuple[int, Status]] = []
         self.settled = 0
 
-    def acked(self, bookie: str, first: int, last: int) -> None:
+    def acked(self, bookie: str, first: int, last: int, *, is_unpolled: bool = False) -> None:
         assert 0 <= first <= last
         self.acks += range(first, last + 1)
 

@@ -90,7 +90,7 @@ def test_bytes_after_a_read_are_ignored(request: m.Request, more: bytes) -> None
 def test_the_constants_of_the_add_path_are_what_the_codec_writes() -> None:
     frame = v2.encode_request(m.Request(2, 0, m.AddRequest(1, 0, KEY, entry())))
     assert frame[:28] == v2.ADD_START.pack(len(frame) - 4, v2.ADD_HEADER, KEY)
-    assert (v2.ADD_HEADER, v2.RANGE_ACKS) == (0x02010000, 0x4000)
+    assert (v2.ADD_HEADER, v2.RANGE_ACKS, v2.NO_POLLS) == (0x02010000, 0x4000, 0x2000)
     ack = v2.encode_response(m.Response(2, 0, m.AddResponse(Status.OK, 1, 5, 5)))
     assert ack == v2.ADD_REPLY.pack(24, v2.ADD_HEADER, 0, 1, 5)
     acks = v2.encode_response(m.Response(2, 0, m.AddResponse(Status.OK, 1, 5, 9)))

@@ -20,6 +20,7 @@ async def idle_writers(cluster: SimCluster, writers: list[LedgerWriter]) -> str:
     name = next(n for n in cluster.bookies if n in victim)
     for writer in writers:
         await writer.append(b"first")
+    await trio.sleep(1)  # until the bookies that no ack quorum needed have acknowledged, too
     await cluster.kill_bookie(name, next(iter(CrashKind)))
     await trio.sleep(30)
     return victim

@@ -1,0 +1,54 @@
+"""Decides which bookies of a ledger are sent the last add confirmed by itself, and which can wait.
+
+The next add carries the LAC to its bookies. Until one follows, only readers that wait for it need
+it. A bookie of ours says with each ack whether any do (`ledger.wire.v2.NO_POLLS`): those with
+readers, and those that say nothing, are told at once; the others when no add has followed for a
+while, for readers that come later (docs/adr/0011). What is told is a lower bound, so telling it
+late, twice or to too many is never wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+class LacHints:
+    """What each bookie of the ensemble said and was told. Indices are those of the ensemble."""
+
+    __slots__ = ("_told", "_unpolled", "carried")
+
+    def __init__(self, ensemble_size: int) -> None:
+        self.carried = -1
+        """The last add confirmed that an add has carried."""
+        self._told = [-1] * ensemble_size
+        self._unpolled: set[int] = set()
+
+    def is_unpolled(self, index: int) -> bool:
+        """Whether the bookie said last that nobody waits there."""
+        return index in self._unpolled
+
+    def said(self, index: int, *, is_unpolled: bool) -> None:
+        """Records what the bookie said with an ack; by default nobody says anything."""
+        if is_unpolled:
+            self._unpolled.add(index)
+        else:
+            self._unpolled.discard(index)
+
+    def to_tell(self, confirmed: int, indices: Iterable[int]) -> list[int]:
+        """Returns which of the bookies must be told now that `confirmed` is."""
+        return [i for i in self.owed(confirmed, indices) if i not in self._unpolled]
+
+    def owed(self, confirmed: int, indices: Iterable[int]) -> list[int]:
+        """Returns which of the bookies do not know that `confirmed` is."""
+        if confirmed <= self.carried:
+            return []
+        return [index for index in indices if self._told[index] < confirmed]
+
+    def told(self, index: int, confirmed: int) -> None:
+        """Records that `confirmed` is sent to the bookie."""
+        self._told[index] = confirmed
+
+    def not_told(self, index: int, confirmed: int) -> None:
+        """Records that it did not arrive there, unless a later one is on its way."""
+        if self._told[index] == confirmed:
+            self._told[index] = confirmed - 1
