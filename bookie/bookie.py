@@ -23,6 +23,7 @@ from bookie.core.descriptors import LOGS_OPEN_MAX
 from bookie.core.disk_space import DiskState, WriteGate
 from bookie.core.garbage import GarbageOptions
 from bookie.core.journal import CommitPolicy, FlushPolicy
+from bookie.core.loop_writes import LoopWrites
 from bookie.core.marks import DirectoryMap
 from bookie.data_integrity import LimboRepair, put_in_limbo
 from bookie.disk_monitor import DiskMonitor
@@ -98,6 +99,9 @@ def journals_of(config: BookieConfig, disk: Disk, rng: random.Random) -> list[Jo
             backups_max=config.journal_backups_max,
             drops_cache=config.journal_drops_page_cache,
             flush=None if config.journal_sync_data else flush,
+            loop_writes=LoopWrites(
+                config.journal_loop_write_ms_max / 1000, len(config.journal_directories)
+            ),
         )
         for directory in config.journal_directories
     ]

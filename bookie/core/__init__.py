@@ -20,6 +20,7 @@ journal: the layout of journal files and groups, and when to commit and sync.
 journal_frames: the frames in a journal group.
 journal_scan: reads journal files, and distinguishes a torn tail from damage.
 ledger_state: the key, fence, limbo and LAC of a ledger.
+loop_writes: whether a journal writes a group in the event loop.
 long_polls: the deadlines of parked long polls.
 marks: the mark file, and the map from ledgers to journals and directories.
 metrics: metrics and histograms.

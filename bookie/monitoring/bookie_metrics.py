@@ -328,6 +328,12 @@ JOURNAL: Final[tuple[Metric[JournalDirectory], ...]] = (
         "",
         _journal(lambda j: j.late_groups),
     ),
+    counter(
+        "journal_loop_groups",
+        "Groups written and synced in the event loop (`journal_loop_write_ms_max`).",
+        "",
+        _journal(lambda j: j.loop_groups),
+    ),
     gauge(
         "journal_unsynced_bytes",
         "Bytes that were written but not synced: a power loss could lose them.",

@@ -17,7 +17,7 @@ from bookie.core.caches import SharedSegment
 from bookie.core.ledger_state import LedgerState
 from bookie.server.request_metrics import RequestCounts
 from bookie.storage.bookie_storage import BookieStorage, Shard
-from bookie.storage.journal.journal import CommitGroup
+from bookie.storage.journal.journal import CommitGroup, Journal
 from bookie.storage.ledger_storage import LedgerStorage
 from ledger.wire import v2
 from ledger.wire.connection import ReceiveBuffer
@@ -154,6 +154,8 @@ class AddIntake:
         self._header = 0
         self._ack_flags = 0
         self._acks = [_Acks() for _ in storage.journals]
+        self._queued: list[Journal] = []
+        """Journals that were given adds of this chunk."""
 
     def forget(self) -> None:
         """Takes nothing any more; acks of what was taken are still sent."""
@@ -335,7 +337,15 @@ class AddIntake:
         if acks.group is None:
             acks.group = journal.open_group
             on_accepted = partial(self._acknowledge, acks, acks.runs, acks.flags)
-        journal.queue(frames, entries, on_accepted)
+        if journal not in self._queued:
+            self._queued.append(journal)
+        journal.queue(frames, entries, on_accepted, is_urgent=False)
+
+    def commit(self) -> None:
+        """Has the journals write what was queued. Called once at the end of each chunk."""
+        queued = self._queued
+        while queued:
+            queued.pop().commit()
 
     def _acknowledge(self, acks: _Acks, runs: list[Run], flags: int) -> None:
         """Sends all acks of `runs` in one piece: the journal has synced them, if it syncs."""

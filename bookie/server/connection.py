@@ -373,6 +373,7 @@ class Connection:
             self._is_taking = False
             if self._replies:
                 self._send_replies()
+            self._intake.commit()
             if self._is_closed:
                 self._drop_received()  # not earlier: frames in it were still being stored
 

@@ -42,6 +42,11 @@ waiting_for_thread: Final = _WaitingForThread()
 """A context in which a task urgently waits for the result of a thread."""
 
 
+def is_thread_awaited() -> bool:
+    """Returns whether a task urgently waits for the result of a thread."""
+    return _waited_for.get() > 0
+
+
 def yield_to_threads() -> None:
     """Releases the interpreter now and then, while a task waits for a thread, for long enough that
     the thread can take it. Call it in each turn of anything that may keep the loop busy."""

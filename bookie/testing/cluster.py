@@ -562,6 +562,7 @@ def random_config(name: str, chance: random.Random) -> BookieConfig:
         read_ahead_bytes=choice((0, 1000, 32 * KIB)),
         over_replicated_interval_ms=choice((2000, 20_000, 86_400_000)),
         over_replicated_age_ms_min=choice((0, 3000)),
+        journal_loop_write_ms_max=choice((0, 2, 1000)),
     )
 
 

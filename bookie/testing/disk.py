@@ -323,7 +323,12 @@ class MountedDisk:
         options, chance = self.disk.volumes.at(path), self.disk.chance
         delay_s = chance.uniform(0, self._time_max_s(kind)) * options.slow_factor
         await self.disk.simulation.sleep_shielded(delay_s)
+        self.operate_now(kind, path)
+
+    def operate_now(self, kind: str, path: str) -> None:
+        """Does as `operate`, in no time."""
         self.check()
+        options, chance = self.disk.volumes.at(path), self.disk.chance
         if self.disk.on_operation is not None:
             self.disk.on_operation(kind, path)
             self.check()

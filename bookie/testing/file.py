@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import trio
+
 from bookie.storage.disk.disk import Buffer
 from bookie.testing.inode import Inode, Mount, PendingWrite
 
@@ -44,11 +46,32 @@ class SimFile:
 
     async def write_at_synced(
         self, offset: int, views: Sequence[Buffer], *, then: Callable[[], None] | None = None
-    ) -> None:
+    ) -> float:
+        began = trio.current_time()
         await self.write_at(offset, views)
         await self.sync()
         if then is not None:
             then()
+        return trio.current_time() - began
+
+    def write_synced_now(
+        self, offset: int, views: Sequence[Buffer], *, then: Callable[[], None] | None = None
+    ) -> float:
+        data = self._begin_write(offset, views)
+        self._mount.operate_now("write", self._path)
+        self._inode.write(offset, data)
+        dirty = self._inode.begin_sync()
+        self._mount.count_sync()
+        try:
+            self._mount.operate_now("sync", self._path)
+        except OSError:
+            if not self._mount.is_frozen:
+                self._inode.fail_sync(dirty)
+            raise
+        self._inode.finish_sync(dirty)
+        if then is not None:
+            then()
+        return 0.0
 
     def write_now(self, offset: int, data: Buffer) -> None:
         self._inode.write(offset, self._begin_write(offset, [data]))

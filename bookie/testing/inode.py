@@ -48,6 +48,10 @@ class Mount(Protocol):
         """Takes the time of one operation; raises OSError if chance or death fails it."""
         ...
 
+    def operate_now(self, kind: str, path: str) -> None:
+        """Does the same in no time."""
+        ...
+
 
 @dataclass(slots=True, eq=False)
 class PendingWrite:

@@ -18,6 +18,7 @@ VALUES: dict[str, Any] = {
     "journal_group_wait_ms": 2.5,
     "journal_group_bytes_max": 300_007,
     "journal_group_entries_max": 1009,
+    "journal_loop_write_ms_max": 3.5,
     "journal_flush_when_queue_empty": False,
     "journal_file_bytes_max": 4_000_037,
     "journal_files_recycled": 5,

@@ -228,6 +228,7 @@ _PLACES: dict[str, Found] = {
     "journal_group_wait_ms": lambda e: e.policy.group_wait_ms,
     "journal_group_bytes_max": lambda e: e.policy.group_bytes_max,
     "journal_group_entries_max": lambda e: e.policy.group_entries_max,
+    "journal_loop_write_ms_max": lambda e: e.journal._loop_writes.slow_s * 1000,
     "journal_flush_when_queue_empty": lambda e: e.policy.flush_when_queue_empty,
     "journal_file_bytes_max": lambda e: e.journal._files._file_bytes_max,
     "journal_files_recycled": lambda e: e.journal._files._files_recycled,

@@ -11,7 +11,9 @@ import contextlib
 import errno
 import fcntl
 import os
+import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import trio
@@ -188,18 +190,34 @@ class RealFile:
 
     async def write_at_synced(
         self, offset: int, views: Sequence[Buffer], *, then: Callable[[], None] | None = None
-    ) -> None:
-        fd, nbytes = self._fd, sum(map(len, views))
+    ) -> float:
+        seconds = await self._write(partial(self._write_synced, offset, views, then))
+        self._size = max(self._size, offset + sum(map(len, views)))
+        return seconds
 
-        def do() -> None:
-            is_large = nbytes >= DIRECT_BYTES_MIN
-            if not is_large or not self._write_direct(offset, views, is_synced=True):
-                _write_all_synced(fd, offset, views)
-            if then is not None:
-                then()
+    def write_synced_now(
+        self, offset: int, views: Sequence[Buffer], *, then: Callable[[], None] | None = None
+    ) -> float:
+        assert not self._calls, f"{self._path}: a thread writes, too"
+        try:
+            seconds = self._write_synced(offset, views, then)
+        except OSError as error:
+            if error.filename is None:
+                error.filename = self._path
+            raise
+        self._size = max(self._size, offset + sum(map(len, views)))
+        return seconds
 
-        await self._write(do)
-        self._size = max(self._size, offset + nbytes)
+    def _write_synced(
+        self, offset: int, views: Sequence[Buffer], then: Callable[[], None] | None
+    ) -> float:
+        began = time.perf_counter()
+        is_large = sum(map(len, views)) >= DIRECT_BYTES_MIN
+        if not is_large or not self._write_direct(offset, views, is_synced=True):
+            _write_all_synced(self._fd, offset, views)
+        if then is not None:
+            then()
+        return time.perf_counter() - began
 
     def write_now(self, offset: int, data: Buffer) -> None:
         _write_all(self._fd, offset, [data])

@@ -266,8 +266,13 @@ class _ReservedFile:
 
     async def write_at_synced(
         self, offset: int, views: Sequence[Buffer], *, then: Callable[[], None] | None = None
-    ) -> None:
-        await self._file.write_at_synced(offset, views, then=then)
+    ) -> float:
+        return await self._file.write_at_synced(offset, views, then=then)
+
+    def write_synced_now(
+        self, offset: int, views: Sequence[Buffer], *, then: Callable[[], None] | None = None
+    ) -> float:
+        return self._file.write_synced_now(offset, views, then=then)
 
     def write_now(self, offset: int, data: Buffer) -> None:
         self._file.write_now(offset, data)

@@ -8,6 +8,7 @@ a failed write or sync, or claim that the groups before a group are durable when
 
 from __future__ import annotations
 
+import logging
 import random
 from collections import deque
 from collections.abc import Callable
@@ -31,12 +32,14 @@ from bookie.core.journal import (
     group_views,
 )
 from bookie.core.journal_scan import SEQUENCE_UNKNOWN
+from bookie.core.loop_writes import WINDOW_WRITES, LoopWrites
 from bookie.storage.disk.disk import Disk, File
 from bookie.storage.journal.end_marker import EndMarker
 from bookie.storage.journal.files import JournalFiles
 from bookie.storage.journal.metrics import JournalMetrics, JournalStatistics
 from bookie.storage.journal.page_cache_flush import PageCacheFlush
 from bookie.storage.journal.reader import JournalReader
+from bookie.storage.yielding import is_thread_awaited
 from ledger.runtime.parking import ParkingSlot
 
 
@@ -77,6 +80,10 @@ class CommitGroup:
         return self.nbytes + self.overhead_bytes
 
 
+_log = logging.getLogger(__name__)
+
+HANG_S: Final = 1.0
+"""A write in the event loop that takes this long is logged."""
 FILE_BYTES_MAX: Final = 64 << 20
 FILES_RECYCLED: Final = 5
 
@@ -101,6 +108,7 @@ class Journal:
         backups_max: int = 0,
         drops_cache: bool = False,
         flush: FlushPolicy | None = None,
+        loop_writes: LoopWrites | None = None,
     ) -> None:
         """
         Args:
@@ -112,6 +120,8 @@ class Journal:
             drops_cache: the system need not keep what is durable in memory.
             flush: when to sync what was written and accepted; None: each group is synced
                 before it is accepted.
+            loop_writes: which groups are written in the event loop; None: the file's thread
+                writes all of them. Without effect if `flush` is given.
         """
         self.open_group = CommitGroup()
         self.capacity = QueueCapacity()
@@ -134,12 +144,14 @@ class Journal:
             self._flush = PageCacheFlush(
                 disk, flush, drops_cache=drops_cache, on_synced=self._synced
             )
+        self._loop_writes = loop_writes or LoopWrites(0.0)
         self._is_replayed = False
         self._bytes_in_flight = self._entries_in_flight = 0
         self._accepted: deque[CommitGroup] = deque()  # at most two: callbacks not run yet
         self._committer = ParkingSlot()
         self._is_timing = False
         self._acknowledger = ParkingSlot()
+        self._running = trio.CancelScope()
         self._file: File | None = None
         self._header = FileHeader(0, 0, 1)
         self._offset = 0
@@ -241,6 +253,35 @@ class Journal:
             return
         self._committer.unpark()
 
+    def commit(self) -> None:
+        """Like `kick`, at the end of a chunk: the group is written before this returns, and its
+        callbacks run, if groups are written in the event loop and nothing is in the way. That
+        saves the turn of the loop in which the task would do so."""
+        group, file, now = self.open_group, self._file, trio.current_time()
+        if (
+            self._loop_writes.is_fast
+            and not self._committer.is_empty  # it waits for a group, and writes none
+            and not (self._is_timing or self._may_wait or self._accepted)
+            and self._flush is None
+            and file is not None
+            and self._offset + group_bytes(group.nbytes) <= file.size
+            and self._loop_writes.is_in_loop(
+                now, group.nbytes, is_thread_awaited=is_thread_awaited()
+            )
+        ):
+            if group.queued_at is None:
+                group.queued_at = now
+            self._take_group()
+            try:
+                self._write_in_loop(group, file)
+            except OSError as error:
+                self._poison(error)
+                return
+            self._accept(group)
+            self._run_callbacks()
+        else:
+            self.kick()
+
     def _report(self) -> None:
         """Reports what is queued. Called after each change, unless all bounds were kept before and
         after."""
@@ -267,13 +308,14 @@ class Journal:
         self._files.ask_spare()
         try:
             async with trio.open_nursery() as nursery:
+                self._running = nursery.cancel_scope
                 nursery.start_soon(self._acknowledge)
                 nursery.start_soon(self._files.prepare_spares)
                 if self._flush is not None:
-                    nursery.start_soon(self._sync_later, self._flush, nursery.cancel_scope)
+                    nursery.start_soon(self._sync_later, self._flush)
                 # A task of its own: otherwise each of its steps would resume every coroutine above
                 # it.
-                nursery.start_soon(self._commit_groups, nursery.cancel_scope)
+                nursery.start_soon(self._commit_groups)
         finally:
             self.end.close()
             if self._file is not None:
@@ -285,13 +327,11 @@ class Journal:
                 "acknowledged. Cure: check the disk, then start again; the journal is replayed"
             ) from self.failure
 
-    async def _sync_later(self, flush: PageCacheFlush, running: trio.CancelScope) -> None:
+    async def _sync_later(self, flush: PageCacheFlush) -> None:
         try:
             await flush.run()
         except OSError as error:
-            self.failure = error  # no await from here on: nothing more is accepted
-            self._accepted.clear()
-            running.cancel()
+            self._poison(error)  # no await from here on: nothing more is accepted
         finally:
             flush.close()
 
@@ -301,35 +341,49 @@ class Journal:
         self._metrics.synced(seconds)
         self._report()
 
-    async def _commit_groups(self, running: trio.CancelScope) -> None:
-        """Commits groups until the journal is poisoned, and then cancels `running`."""
+    async def _commit_groups(self) -> None:
+        """Commits groups until the journal is poisoned."""
         while True:
             if not (self.open_group.is_kicked and self._is_due()):
                 await self._wait_due()
+            elif self._loop_writes.is_fast:
+                await trio.lowlevel.checkpoint()  # the write before may have been in the loop
             group = self.open_group
-            self.open_group = CommitGroup()
-            self._bytes_in_flight = group.nbytes + group.overhead_bytes
-            self._entries_in_flight = group.entries
-            if self.capacity.is_exceeded:
-                self._report()
+            self._take_group()
             if group.views:
                 try:
                     await self._write(group)
                 except OSError as error:
-                    self.failure = error
-                    self._accepted.clear()
-                    running.cancel()
+                    self._poison(error)
                     return
             else:
                 await trio.lowlevel.checkpoint()  # everything that was queued before is durable
-            self._bytes_in_flight = self._entries_in_flight = 0
-            if self.capacity.is_exceeded:
-                self._report()
-            self._accepted.append(group)
+            self._accept(group)
             if self.open_group.is_kicked and self._is_due():
                 self._acknowledger.unpark()  # callbacks run while the disk writes the next group
             else:
                 self._run_callbacks()
+
+    def _take_group(self) -> None:
+        """Begins to write the open group."""
+        group, self.open_group = self.open_group, CommitGroup()
+        self._bytes_in_flight = group.nbytes + group.overhead_bytes
+        self._entries_in_flight = group.entries
+        if self.capacity.is_exceeded:
+            self._report()
+
+    def _accept(self, group: CommitGroup) -> None:
+        """Records that the group which was being written is as durable as promised."""
+        self._bytes_in_flight = self._entries_in_flight = 0
+        if self.capacity.is_exceeded:
+            self._report()
+        self._accepted.append(group)
+
+    def _poison(self, error: OSError) -> None:
+        """Ends the journal: nothing more is accepted."""
+        self.failure = error
+        self._accepted.clear()
+        self._running.cancel()
 
     def _is_due(self) -> bool:
         if not self.open_group.is_kicked:
@@ -369,17 +423,46 @@ class Journal:
         if flush is not None:
             synced_sequence = flush.synced_sequence
             size = group_bytes(group.nbytes, is_late=synced_sequence != self._sequence)
+        if flush is None and self._loop_writes.is_in_loop(
+            trio.current_time(), size, is_thread_awaited=is_thread_awaited()
+        ):
+            self._write_in_loop(group, self._file)
+            return
+        views = self._views_of(group, synced_sequence)
+        end = Mark(self._header.file_id, self._offset + size)
+        started, then = trio.current_time(), self.end.recording(end)
+        if flush is None:
+            disk_s = await self._file.write_at_synced(self._offset, views, then=then)
+            self._loop_writes.wrote(started, disk_s)
+        else:
+            await self._file.write_at(self._offset, views, then=then)
+        self._wrote(group, end, started)
+
+    def _write_in_loop(self, group: CommitGroup, file: File) -> None:
+        views = self._views_of(group, self._sequence)
+        end = Mark(self._header.file_id, self._offset + group_bytes(group.nbytes))
+        started = trio.current_time()
+        disk_s = file.write_synced_now(self._offset, views, then=self.end.recording(end))
+        self._loop_writes.wrote(started, disk_s)
+        self._metrics.loop_groups += 1
+        self._wrote(group, end, started)
+        self._check_hang(disk_s)
+
+    def _views_of(self, group: CommitGroup, synced_sequence: int) -> list[Buffer]:
         views = group_views(
             self._header, self._sequence + 1, group.entries, group.views, synced_sequence
         )
+        is_late = synced_sequence != self._sequence
+        size = group_bytes(group.nbytes, is_late=is_late)
         assert sum(map(len, views)) == size, "nbytes of the group is not what its views hold"
-        end = Mark(self._header.file_id, self._offset + size)
-        write = self._file.write_at_synced if flush is None else self._file.write_at
-        started = trio.current_time()
-        await write(self._offset, views, then=self.end.recording(end))
-        ended = trio.current_time()
+        return views
+
+    def _wrote(self, group: CommitGroup, end: Mark, started: float) -> None:
+        """Records that a group was written up to `end`."""
+        flush, ended, size = self._flush, trio.current_time(), end.offset - self._offset
         self._sequence += 1
-        self._offset += size
+        self._offset = end.offset
+        assert self._file is not None
         if self._offset * 2 > self._file.size:
             self._files.ask_spare()
         if flush is None:
@@ -390,6 +473,18 @@ class Journal:
         trigger = self._policy.trigger(group.nbytes, group.entries)
         sync_s = ended - started if flush is None else None
         self._metrics.group_written(group.entries, size, waited_s, sync_s, trigger)
+
+    def _check_hang(self, waited_s: float) -> None:
+        if waited_s >= HANG_S:
+            _log.warning(
+                "the disk of a journal hung, and the bookie with it directory=%s waited_s=%.1f. "
+                "Nothing is lost, and all connections are served again. A thread writes until the "
+                "disk has been fast for %d writes. Cure: check the disk; journal_loop_write_ms_max "
+                "= 0 never writes in the event loop",
+                self.directory,
+                waited_s,
+                WINDOW_WRITES,
+            )
 
     async def _acknowledge(self) -> None:
         """Runs callbacks while the journal task waits for the disk with the next group."""

@@ -19,6 +19,8 @@ class JournalStatistics:
     sync_seconds_max: float
     late_groups: int
     """Groups acknowledged before they were synced (`journal_sync_data = false`)."""
+    loop_groups: int
+    """Groups that were written and synced in the event loop (`journal_loop_write_ms_max`)."""
     unsynced_bytes: int
     """Bytes of groups in the page cache that a loss of power could lose, acknowledged or not."""
     queued_bytes: int
@@ -42,7 +44,7 @@ class JournalMetrics:
     """The counters of one journal; `statistics` returns a snapshot."""
 
     def __init__(self) -> None:
-        self.syncs = self.rolls = self._late_groups = 0
+        self.syncs = self.rolls = self.loop_groups = self._late_groups = 0
         self._groups = self._entries = self._bytes = 0
         self._sync_seconds_max = 0.0
         self._sync_seconds = Histogram(SECONDS)
@@ -93,6 +95,7 @@ class JournalMetrics:
             rolls=self.rolls,
             sync_seconds_max=self._sync_seconds_max,
             late_groups=self._late_groups,
+            loop_groups=self.loop_groups,
             unsynced_bytes=unsynced_bytes,
             queued_bytes=queued_bytes,
             queued_entries=queued_entries,

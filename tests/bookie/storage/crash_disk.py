@@ -10,9 +10,22 @@ import errno
 import random
 from collections.abc import Callable, Sequence
 
+from bookie.core.loop_writes import LoopWrites
 from bookie.storage.disk.disk import Buffer
 from tests.bookie.storage.memory_disk import SECTOR_BYTES, MemoryDisk, MemoryFile, _Inode
 from tests.crash_counts import Aftermath, kind_of, settled
+
+
+class EveryOtherInLoop(LoopWrites):
+    """Has a journal write every other group in the event loop, whatever the disk is like."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0)
+        self._is_next = False
+
+    def is_in_loop(self, now_s: float, nbytes: int, *, is_thread_awaited: bool) -> bool:
+        self._is_next = not self._is_next
+        return self._is_next
 
 
 class CrashDisk(MemoryDisk):
@@ -92,15 +105,16 @@ class _CrashFile(MemoryFile):
         self._touch(offset, views)
         await super().write_at(offset, views, drops_cache=drops_cache, then=then)
 
-    async def write_at_synced(
+    def write_synced_now(
         self, offset: int, views: Sequence[Buffer], *, then: Callable[[], None] | None = None
-    ) -> None:
+    ) -> float:
         self._touch(offset, views)
         before = self.inode.synced
-        await super().write_at_synced(offset, views)
+        super().write_synced_now(offset, views)
         self._end_sync(before)
         if then is not None:
             then()
+        return 0.0
 
     def write_now(self, offset: int, data: Buffer) -> None:
         self._touch(offset, [data])

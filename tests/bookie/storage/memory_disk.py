@@ -223,20 +223,26 @@ class MemoryFile:
 
     async def write_at_synced(
         self, offset: int, views: Sequence[Buffer], *, then: Callable[[], None] | None = None
-    ) -> None:
+    ) -> float:
         self.disk.synced_writes_begun += 1
         with trio.CancelScope(shield=True):
             await trio.lowlevel.checkpoint()
             if self.disk.gate is not None:
                 await self.disk.gate.wait()
-            is_half = self.disk.step("write_at_synced", self.path)
-            self._put(offset, views)
-            if is_half:
-                self.disk.lose_power()
-            self.disk.syncs += 1
-            self.inode.synced = bytes(self.inode.data)
-            if then is not None:
-                then()
+        return self.write_synced_now(offset, views, then=then)
+
+    def write_synced_now(
+        self, offset: int, views: Sequence[Buffer], *, then: Callable[[], None] | None = None
+    ) -> float:
+        is_half = self.disk.step("write_at_synced", self.path)
+        self._put(offset, views)
+        if is_half:
+            self.disk.lose_power()
+        self.disk.syncs += 1
+        self.inode.synced = bytes(self.inode.data)
+        if then is not None:
+            then()
+        return 0.0
 
     def write_now(self, offset: int, data: Buffer) -> None:
         self._put(offset, [data])

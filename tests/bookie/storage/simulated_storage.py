@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from bookie.core.journal import FlushPolicy
+from bookie.core.loop_writes import LoopWrites
 from bookie.core.repeated_adds import Presence
 from bookie.storage.bookie_storage import BookieStorage
 from bookie.storage.journal.journal import Journal
@@ -55,10 +56,12 @@ class SimulatedStorage:
         directories: int = 1,
         flush: FlushPolicy | None = None,
         checkpoints_when_due: bool = True,
+        loop_writes: Callable[[], LoopWrites] | None = None,
     ) -> None:
         """`pairs`: the index stores, by path. Options are of all directories together. `flush`:
         for journals that acknowledge before they sync. `checkpoints_when_due`: False leaves
-        checkpoints to the test, at whatever points it chooses, except during a replay."""
+        checkpoints to the test, at whatever points it chooses, except during a replay.
+        `loop_writes`: made for each journal."""
         self.disk = disk or MemoryDisk()
         paths = numbered("ledgers", directories)
         self.pairs = dict(pairs or {f"{path}/index": MemoryKeyValue() for path in paths})
@@ -83,6 +86,7 @@ class SimulatedStorage:
                     file_bytes_max=32 * 1024,
                     files_recycled=1,
                     flush=flush,
+                    loop_writes=None if loop_writes is None else loop_writes(),
                 )
                 for path in numbered("journal", journals)
             ],

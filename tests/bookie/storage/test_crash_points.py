@@ -3,6 +3,7 @@
 The workload has adds, a fence, an explicit LAC, checkpoints, rolls of journal and entry logs,
 re-adds of a recovery and garbage collection. Half of the crashes fall in the middle of a step;
 any sectors not synced, names not synced and index batches not flushed may be kept or lost.
+Every other group of a journal is written in the event loop, the others by a thread.
 All of it with one journal and one ledger directory, and with several of both. From each point
 it continues in three ways: nothing that was not synced is left, each sector or not, all of it.
 """
@@ -21,7 +22,7 @@ from bookie.core.repeated_adds import Presence
 from bookie.storage.options import StorageOptions
 from bookie.testing.scheduler import seeded_trio
 from ledger.errors import NoSuchLedger, Status
-from tests.bookie.storage.crash_disk import CrashDisk
+from tests.bookie.storage.crash_disk import CrashDisk, EveryOtherInLoop
 from tests.bookie.storage.memory_disk import MemoryDisk
 from tests.bookie.storage.simulated_storage import (
     CrashingKeyValue,
@@ -68,6 +69,7 @@ def _simulated(disk: MemoryDisk, counts: Counts, pairs: Pairs | None = None) -> 
         journals=journals,
         directories=directories,
         checkpoints_when_due=False,
+        loop_writes=EveryOtherInLoop,
     )
 
 

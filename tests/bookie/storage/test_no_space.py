@@ -120,7 +120,7 @@ async def test_a_reserve_is_not_given_up_for_what_ends_with_a_sync(operation: st
     reserved = ReservedDisk(disk, {"ledgers": reserve}, lambda _: None)
     file = await reserved.open("ledgers/file", is_new=True)
     disk.errors[operation] = OSError(errno.ENOSPC, "No space left on device")
-    attempts: dict[str, Callable[[], Awaitable[None]]] = {
+    attempts: dict[str, Callable[[], Awaitable[object]]] = {
         "write_at_synced": lambda: file.write_at_synced(0, [b"x"]),
         "sync": file.sync,
         "sync_directory": lambda: reserved.replace_file("ledgers/lastmark", b"x"),

@@ -17,7 +17,7 @@ from bookie.core.journal import BEGINNING, BLOCK_BYTES, JournalCorrupt, Mark
 from bookie.core.journal_frames import iterate_frames
 from bookie.storage.disk.real_disk import RealDisk
 from bookie.storage.journal.journal import Journal
-from tests.bookie.storage.crash_disk import CrashDisk
+from tests.bookie.storage.crash_disk import CrashDisk, EveryOtherInLoop
 from tests.bookie.storage.journal.test_journal import (
     FILE_BYTES,
     commit,
@@ -139,7 +139,7 @@ async def write_until_power_is_lost(
 ) -> tuple[list[bytes], list[int], list[int], Mark]:
     """What was replayed, then which frames were queued and which acknowledged, and the mark
     that a checkpoint made durable last."""
-    journal = journal_on(disk, seed=seed)
+    journal = journal_on(disk, seed=seed, loop_writes=EveryOtherInLoop())
     queued: list[int] = []
     durable: list[int] = []
     taken = (mark, 0)

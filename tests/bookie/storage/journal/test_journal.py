@@ -21,6 +21,7 @@ from bookie.core.journal import (
     Mark,
     Trigger,
 )
+from bookie.core.loop_writes import LoopWrites
 from bookie.storage.journal.journal import Journal
 from tests.bookie.storage.memory_disk import MemoryDisk
 
@@ -36,6 +37,7 @@ def journal_on(
     files_recycled: int = 2,
     backups_max: int = 0,
     flush: FlushPolicy | None = None,
+    loop_writes: LoopWrites | None = None,
 ) -> Journal:
     return Journal(
         disk,
@@ -46,6 +48,7 @@ def journal_on(
         files_recycled=files_recycled,
         backups_max=backups_max,
         flush=flush,
+        loop_writes=loop_writes,
     )
 
 
