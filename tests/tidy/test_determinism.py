@@ -41,6 +41,7 @@ REAL_SIDES = {
     "connectors/spark/sink/task_writer.py": "a Spark task, which keeps to a rate",
     "connectors/spark/source/stream_reader.py": "called by Spark's engine in a thread",
     "ledger/cli/": "composition root",
+    "ledger/metastore/sqlite/notices.py": "part of the metadata door's real side: inotify, pidfds",
     "ledger/metastore/sqlite/store.py": "the metadata door's real side: SQLite on a thread",
     "ledger/metastore/zookeeper/session.py": "the metadata door's real side: waits for kazoo's end",
     "ledger/metastore/zookeeper/threads.py": "part of the same: kazoo's thread",

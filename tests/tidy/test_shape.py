@@ -24,6 +24,7 @@ LONG_FILES = {
     "ledger/connection/pool.py": "the connections of a client, and what each bookie understands",
     "ledger/metastore/bookies.py": "the registry, and the bytes of what bookies publish in it",
     "ledger/metastore/memory.py": "the tree, and the session on it that follows the same rules",
+    "ledger/metastore/sqlite/tree.py": "one file's tables: nodes, and the sessions that own some",
     "ledger/metastore/underreplication.py": "marks, locks and switches: one tree of Apache's",
     "ledger/reading/last_confirmed.py": "what a reader knows of the LAC, and its polls",
     "ledger/wire/v2.py": "one protocol: its layouts, and requests and responses in them",

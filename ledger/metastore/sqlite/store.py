@@ -1,8 +1,8 @@
 """The metadata store on one SQLite file, shared by the processes of one machine.
 
-The trio half of `tree.py`: it moves calls to threads, many at a time (`batching.py`), keeps the
-session alive, and turns commits of other processes into watch events. It uses threads, so it must
-never be used in the simulator.
+The trio half of `tree.py`: it moves calls to threads, many at a time (`batching.py`), and keeps the
+session alive; `watches.py` turns commits of other processes into watch events. It uses threads, so
+it must never be used in the simulator.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import os
 import threading
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Literal, TypeVar, overload
+from typing import TypeVar, cast
 
 import trio
 
@@ -24,8 +24,8 @@ from ledger.metastore.paths import TRANSACTION_CHANGES_MAX, check_node, check_pa
 from ledger.metastore.sqlite.batching import CallBatcher, Work
 from ledger.metastore.sqlite.connection import BUSY_TIMEOUT_S
 from ledger.metastore.sqlite.liveness import identity_of
-from ledger.metastore.sqlite.snapshot import Watched, WatchKey, WatchValue
-from ledger.metastore.sqlite.tree import Ephemeral, SqliteTree
+from ledger.metastore.sqlite.tree import Ephemeral, Seen, SqliteTree
+from ledger.metastore.sqlite.watches import SqliteWatches, closed
 from ledger.runtime.background import open_background
 
 log = logging.getLogger(__name__)
@@ -33,41 +33,12 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SESSION_TIMEOUT_MS_MIN = 100
-POLL_INTERVAL_S = 0.02
-"""How late a change of another process is noticed. A poll reads shared memory only."""
-
-IDLE_AFTER_S = 10.0
-IDLE_POLL_INTERVAL_S = 0.05
-"""The same after a while without changes: waking an idle process has a cost."""
-
 EXPIRY_INTERVAL_S = 0.25
-"""How often a store looks for sessions of dead processes, while it watches or lists."""
+"""How often a store looks for sessions of dead processes, while it lists, or watches and is not
+told when they end."""
 
 RENEWALS_MAX = 10
 OPEN_RETRY_INTERVAL_S = 0.02
-
-
-class _Watch:
-    """The latest value for one iterator, and whether the iterator has yielded it."""
-
-    __slots__ = ("changed", "is_fresh", "key", "latest", "sequence")
-
-    def __init__(self, key: WatchKey) -> None:
-        self.key = key
-        self.sequence = -1
-        self.latest = Watched(None, ())
-        self.is_fresh = False
-        self.changed = trio.Event()
-
-    def offer(self, sequence: int, watched: Watched) -> None:
-        """Takes a value read at `sequence`; drops one that is older than the present one."""
-        if sequence < self.sequence:
-            return
-        if self.sequence < 0 or watched != self.latest:
-            self.latest = watched
-            self.is_fresh = True
-            self.changed.set()
-        self.sequence = sequence
 
 
 @asynccontextmanager
@@ -98,8 +69,9 @@ async def open_sqlite(
         store = SqliteStore(file, limiter, session)
         async with open_background() as nursery:
             nursery.start_soon(store.run_session, session_timeout_ms / 4000)
-            nursery.start_soon(store.run_expiry, session_timeout_ms / 4000)
-            nursery.start_soon(store.run_watches)
+            nursery.start_soon(store.run_expiry)
+            nursery.start_soon(store.watches.run)
+            nursery.start_soon(store.watches.run_notices)
             nursery.start_soon(store.reads.run)
             nursery.start_soon(store.commits.run)
             try:
@@ -149,9 +121,14 @@ class SqliteStore:
         self.commits = CallBatcher(partial(self._call, file.commit_together))
         self._read_limiter = trio.CapacityLimiter(1)
         self._renewal = trio.Lock()
-        self._watches: dict[_Watch, None] = {}
-        self._is_watched = trio.Event()
-        self._has_changed = trio.Event()
+        self._expiry_wanted = trio.Event()
+        self.watches = SqliteWatches(
+            file,
+            self.reads,
+            expire_if_due=self._expire_if_due,
+            wants_expiry=lambda: self._expiry_wanted.set(),
+        )
+        self._reported = ""
         self._next_expiry = 0.0
         self._is_closed = False
         self._stop_beating = threading.Event()
@@ -201,10 +178,12 @@ class SqliteStore:
         )
 
     def watch(self, path: str) -> AsyncGenerator[Node | None, None]:
-        return self._watch(path, False)
+        # The values of a node.
+        return cast("AsyncGenerator[Node | None, None]", self.watches.watch(path, False))
 
     def watch_children(self, path: str) -> AsyncGenerator[list[str], None]:
-        return self._watch(path, True)
+        # The names of its children.
+        return cast("AsyncGenerator[list[str], None]", self.watches.watch(path, True))
 
     async def aclose(self) -> None:
         if self._is_closed:
@@ -219,19 +198,23 @@ class SqliteStore:
                 )
         except MetadataUnavailable:
             pass  # without heartbeats the session ends by itself
-        self._is_watched.set()
-        for watch in self._watches:
-            watch.changed.set()
+        self.watches.close()
 
     # Tasks, started by `open_sqlite`.
 
     async def run_session(self, interval_s: float) -> None:
         """Writes heartbeats, and starts a new session when another process ended ours."""
         limiter = trio.CapacityLimiter(1)
+        token = trio.lowlevel.current_trio_token()
+
+        def heard(news: Seen | MetadataUnavailable) -> None:
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(self._heard, news)
+
         while not self._is_closed:
             session = self._session
             pause = partial(self._stop_beating.wait, interval_s)
-            beating = partial(self._file.beat_until_lost, session, pause)
+            beating = partial(self._file.beat_until_lost, session, pause, heard)
             await trio.to_thread.run_sync(beating, limiter=limiter)
             try:
                 if not self._is_closed:
@@ -239,84 +222,29 @@ class SqliteStore:
             except MetadataUnavailable:
                 await trio.sleep(interval_s)
 
-    async def run_expiry(self, interval_s: float) -> None:
-        """Expires sessions of dead processes, also while nothing is listed or watched. Logs once
-        when the file cannot be used: readers that continue with open ledgers do not ask it."""
-        reported = ""
-        while not self._is_closed:
-            await trio.sleep(interval_s)
-            try:
-                if await self._expire_if_due():
-                    reported = ""
-            except MetadataUnavailable as error:
-                if not self._is_closed and str(error) != reported:
-                    reported = str(error)
-                    log.warning("metadata_unavailable cause=%s", error)
+    def _heard(self, news: Seen | MetadataUnavailable) -> None:
+        """Notes what the thread that writes heartbeats has seen. Logs once when the file cannot be
+        used: readers that continue with open ledgers do not ask it."""
+        if isinstance(news, MetadataUnavailable):
+            if not self._is_closed and str(news) != self._reported:
+                self._reported = str(news)
+                log.warning("metadata_unavailable cause=%s", news)
+            return
+        self._reported = ""
+        if news.has_dead:
+            self._expiry_wanted.set()
+        self.watches.saw(news.sequence)
 
-    async def run_watches(self) -> None:
-        """Notices changes while there are watches, and hands them to the iterators."""
-        known_commit = -1
-        known_sequence = -1
-        changed_at = trio.current_time()
+    async def run_expiry(self) -> None:
+        """Expires sessions of dead processes, also while nothing is listed or watched."""
         while not self._is_closed:
-            if not self._watches:
-                self._is_watched = trio.Event()
-                await self._is_watched.wait()
-                continue
-            is_idle = trio.current_time() - changed_at > IDLE_AFTER_S
-            with trio.move_on_after(IDLE_POLL_INTERVAL_S if is_idle else POLL_INTERVAL_S):
-                await self._has_changed.wait()
-            self._has_changed = trio.Event()
-            try:
+            await self._expiry_wanted.wait()
+            self._expiry_wanted = trio.Event()
+            with suppress(MetadataUnavailable):  # the next heartbeat reports it
+                self._next_expiry = 0.0
                 await self._expire_if_due()
-                commit = self._file.commit_counter()
-                if commit != known_commit:
-                    sequence = await self._refresh(known_sequence)
-                    if sequence != known_sequence:  # otherwise it was a heartbeat
-                        changed_at = trio.current_time()
-                    known_sequence, known_commit = sequence, commit
-            except MetadataUnavailable:
-                known_commit = -1  # retry in the next round
-
-    async def _refresh(self, known_sequence: int) -> int:
-        watches = list(self._watches)
-        known: dict[WatchKey, Watched | None] = {}
-        for watch in watches:
-            known[watch.key] = watch.latest if watch.sequence >= 0 else known.get(watch.key)
-        sequence, values = await self.reads.do(partial(self._file.snapshot, known, known_sequence))
-        if values is not None:
-            for watch in watches:
-                watch.offer(sequence, values[watch.key])
-        return sequence
 
     # Implementation.
-
-    @overload
-    def _watch(
-        self, path: str, is_children: Literal[False]
-    ) -> AsyncGenerator[Node | None, None]: ...
-    @overload
-    def _watch(self, path: str, is_children: Literal[True]) -> AsyncGenerator[list[str], None]: ...
-    async def _watch(self, path: str, is_children: bool) -> AsyncGenerator[WatchValue, None]:
-        watch = _Watch((check_path(path), is_children))
-        self._watches[watch] = None
-        self._is_watched.set()
-        try:
-            first = {watch.key: None}
-            sequence, values = await self.reads.do(partial(self._file.snapshot, first, -1))
-            assert values is not None, "no sequence is -1"
-            watch.offer(sequence, values[watch.key])
-            while True:
-                if self._is_closed:
-                    raise _closed()
-                if watch.is_fresh:
-                    watch.is_fresh = False
-                    yield watch.latest.value
-                else:
-                    watch.changed = trio.Event()
-                    await watch.changed.wait()
-        finally:
-            del self._watches[watch]
 
     async def _apply(self, changes: Sequence[Change]) -> list[int]:
         for change in changes:
@@ -334,7 +262,7 @@ class SqliteStore:
             except SessionLost:
                 await self._renew(session)
                 continue
-            self._has_changed.set()
+            self.watches.changed()
             return result
         raise SessionLost(
             f"{self._file.path}: the session was lost {RENEWALS_MAX} times in a row: is this"
@@ -353,7 +281,7 @@ class SqliteStore:
             return False
         self._next_expiry = trio.current_time() + EXPIRY_INTERVAL_S
         if await self._call(self._file.expire_dead):
-            self._has_changed.set()
+            self.watches.changed()
         return True
 
     async def _call(self, function: Callable[..., T], *arguments: object) -> T:
@@ -369,12 +297,8 @@ class SqliteStore:
 
     def _checked(self, function: Callable[..., T], arguments: tuple[object, ...]) -> T:
         if self._is_closed:
-            raise _closed()
+            raise closed()
         return function(*arguments)
-
-
-def _closed() -> MetadataUnavailable:
-    return MetadataUnavailable("this metadata store is closed")
 
 
 def wall_clock_ms() -> int:

@@ -14,7 +14,7 @@ import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from ledger.errors import (
     InvalidArgument,
@@ -44,6 +44,7 @@ from ledger.metastore.sqlite.connection import (
     prepare,
 )
 from ledger.metastore.sqlite.liveness import HeartbeatMonitor, ProcessIdentity, is_gone
+from ledger.metastore.sqlite.notices import announce
 from ledger.metastore.sqlite.snapshot import (
     Watched,
     WatchKey,
@@ -58,6 +59,15 @@ T = TypeVar("T")
 
 class Ephemeral(partial[T]):
     """Work for `commit_together` that makes nothing but nodes of a session."""
+
+
+class Seen(NamedTuple):
+    """What the thread that writes heartbeats saw."""
+
+    sequence: int
+    """The change sequence."""
+    has_dead: bool
+    """Sessions of others are dead or silent."""
 
 
 class SqliteTree:
@@ -184,6 +194,23 @@ class SqliteTree:
                 check_bound(self._reader, self._bound)
             return sequence, values
 
+    def other_processes(self) -> dict[int, ProcessIdentity]:
+        """Returns the processes with sessions whose end this one can observe, by their pids."""
+        own = self._identity
+        if not own.boot_id or not own.pid_space:
+            return {}
+        with self._errors():
+            rows = self._reader.execute(
+                "SELECT boot_id, pid_space, pid, start_ticks FROM sessions"
+                " WHERE boot_id = ? AND pid_space = ? AND pid != ? AND start_ticks != 0",
+                (own.boot_id, own.pid_space, own.pid),
+            ).fetchall()
+        return {row[2]: ProcessIdentity(*row) for row in rows}
+
+    def is_gone(self, other: ProcessIdentity) -> bool:
+        """Returns whether a process has certainly ended."""
+        return is_gone(other, self._identity)
+
     # Changing.
 
     def commit_together(self, works: Sequence[Callable[[], object]]) -> list[object]:
@@ -207,6 +234,7 @@ class SqliteTree:
                     self._db.execute("ROLLBACK TO work")
                     outcomes.append(error)
                 self._db.execute("RELEASE work")
+        announce(self.path)
         return outcomes
 
     def _changes(self, *, is_synced: bool) -> AbstractContextManager[None]:
@@ -320,6 +348,7 @@ class SqliteTree:
             )
             assert cursor.lastrowid is not None, "an inserted session has an id"
             self._own_session = cursor.lastrowid
+        announce(self.path)  # others watch this process from now on
         self._beats.began(now_ms)
         return self._own_session
 
@@ -338,39 +367,63 @@ class SqliteTree:
             self._beats.beat(now_ms)
             return True
 
-    def beat_until_lost(self, session: int, pause: Callable[[], bool]) -> None:
+    def beat_until_lost(
+        self,
+        session: int,
+        pause: Callable[[], bool],
+        heard: Callable[[Seen | MetadataUnavailable], None],
+    ) -> None:
         """Writes heartbeats until another process has ended the session, or `pause`, which waits
         for a while, returns True. It runs in a thread of its own, because a process whose event
-        loop is busy for seconds is alive nevertheless."""
+        loop is busy for seconds is alive nevertheless.
+
+        `heard` gets what was seen each time that there is news, or the error: an idle process
+        looks for changes here, where it is awake anyway.
+        """
+        known: Seen | None = None
         while not pause():
             try:
                 if not self.beat(session):
                     return
-            except MetadataUnavailable:
-                continue  # callers get this error too; here a retry is enough
+                seen = self._look()
+            except MetadataUnavailable as error:
+                heard(error)  # callers get this error too; here a retry is enough
+                known = None
+                continue
+            if seen != known or seen.has_dead:
+                heard(seen)
+            known = seen
+
+    def _look(self) -> Seen:
+        with self._errors():
+            (sequence,) = self._pulse.execute("SELECT sequence FROM changes").fetchone()
+            return Seen(sequence, bool(self._dead_sessions(self._pulse)))
 
     def end_session(self, session: int) -> None:
         with self._errors(), transaction(self._db, "BEGIN IMMEDIATE"):
             self._expire(session)
+        announce(self.path)
 
     def expire_dead(self) -> int:
         """Ends the sessions of dead or silent processes, never our own; returns how many."""
         self.check_in_place()
         with self._errors():
-            if not self._dead_sessions():
+            if not self._dead_sessions(self._db):
                 return 0
             with transaction(self._db, "BEGIN IMMEDIATE"):
-                dead = self._dead_sessions()  # again: one may have sent a heartbeat meanwhile
+                # Again: one may have sent a heartbeat meanwhile.
+                dead = self._dead_sessions(self._db)
                 for session in dead:
                     self._expire(session)
-                return len(dead)
+        announce(self.path)
+        return len(dead)
 
-    def _dead_sessions(self) -> list[int]:
+    def _dead_sessions(self, db: sqlite3.Connection) -> list[int]:
         now_ms = self._shared_clock_ms()
         own_ms: int | None = None
         silent_since: dict[int, tuple[int, int]] = {}
         dead = []
-        for session, heartbeat_ms, timeout_ms, *identity in self._db.execute(
+        for session, heartbeat_ms, timeout_ms, *identity in db.execute(
             "SELECT id, heartbeat_ms, timeout_ms, boot_id, pid_space, pid, start_ticks"
             " FROM sessions"
         ):
