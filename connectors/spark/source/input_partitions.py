@@ -8,7 +8,7 @@ harmless. Must never skip an entry silently.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -28,6 +28,7 @@ from ledger.core import metadata_format
 from ledger.core.entry import DigestType, Entry
 from ledger.core.metadata import LedgerMetadata
 from ledger.errors import LedgerError, MetadataUnavailable, NoSuchEntry, NoSuchLedger
+from ledger.runtime.concurrency import map_bounded
 from stream.core.entry.records import RecordBatch, decode
 from stream.core.position import Position, Truncated
 from stream.errors import NoSuchStream, RecordFormatError
@@ -109,19 +110,20 @@ async def make_partitions(
 ) -> list[LedgerPartition]:
     """Makes one partition per task. For `ClusterClient.run`, on the driver's side.
 
-    Reads the metadata of each ledger once per process, unless it is among the `known`.
+    Reads the metadata of each ledger once per process, unless it is among the `known`, a bounded
+    number of them at a time.
     """
     cache = _caches.setdefault(client, _PlanningCache())
+    ids = dict.fromkeys(each.segment.ledger_id for task in tasks for each in task)
+    ledgers = await cache.ledgers(client, list(ids), known or {})
+    named = await cache.named_by_address(client, _bookies_of(ledgers.values()))
     balancer = ReplicaBalancer()
     partitions = []
     for number, task in enumerate(tasks):
         ranges, named_by_address = [], dict[str, None]()
         for each in task:
-            metadata = await cache.metadata(client, each.segment.ledger_id, known or {})
-            for fragment in metadata.fragments:
-                for bookie in fragment.bookies:
-                    if await cache.is_named_by_address(client, bookie):
-                        named_by_address[bookie] = None
+            metadata = ledgers[each.segment.ledger_id]
+            named_by_address |= {one: None for one in _bookies_of([metadata]) if one in named}
             replica = balancer.choose(metadata, each.first_entry, each.nbytes, number)
             ranges.append(_entry_range(each, metadata, replica))
         partitions.append(
@@ -135,6 +137,15 @@ async def make_partitions(
             )
         )
     return partitions
+
+
+def _bookies_of(ledgers: Iterable[LedgerMetadata]) -> dict[str, None]:
+    return {
+        bookie: None
+        for metadata in ledgers
+        for fragment in metadata.fragments
+        for bookie in fragment.bookies
+    }
 
 
 def _entry_range(each: SegmentRange, metadata: LedgerMetadata, rotation: int) -> EntryRange:
@@ -169,19 +180,34 @@ class _PlanningCache:
         self._named_by_address: dict[str, tuple[bool, float]] = {}
         """Whether each bookie is named by its address, and until when this is valid."""
 
-    async def metadata(
-        self, client: LedgerClient, ledger_id: int, known: Mapping[int, LedgerMetadata]
-    ) -> LedgerMetadata:
-        found = known.get(ledger_id) or self._metadata.get(ledger_id)
-        if found is None:
-            found = await client.ledger_metadata(ledger_id)
-            if len(self._metadata) >= _METADATA_KEPT_MAX:
-                self._metadata.clear()
-            # Also that of an open ledger: a reader whose replicas fail reads it again.
-            self._metadata[ledger_id] = found
-        return found
+    async def ledgers(
+        self, client: LedgerClient, ledger_ids: Sequence[int], known: Mapping[int, LedgerMetadata]
+    ) -> dict[int, LedgerMetadata]:
+        """Returns the metadata of these ledgers. Raises what `ledger_metadata` raises."""
+        found = {
+            one: each
+            for one in ledger_ids
+            if (each := known.get(one) or self._metadata.get(one)) is not None
+        }
+        missing = [one for one in ledger_ids if one not in found]
+        read = await map_bounded(missing, client.ledger_metadata)
+        if len(self._metadata) + len(read) > _METADATA_KEPT_MAX:
+            self._metadata.clear()
+        # Also that of an open ledger: a reader whose replicas fail reads it again.
+        self._metadata.update(zip(missing[:_METADATA_KEPT_MAX], read, strict=False))
+        return found | dict(zip(missing, read, strict=True))
 
-    async def is_named_by_address(self, client: LedgerClient, bookie: str) -> bool:
+    async def named_by_address(
+        self, client: LedgerClient, bookies: Iterable[str]
+    ) -> dict[str, None]:
+        """Returns those of these bookies whose id is their address."""
+
+        async def is_named(bookie: str) -> tuple[str, bool]:
+            return bookie, await self._is_named_by_address(client, bookie)
+
+        return {one: None for one, is_so in await map_bounded(bookies, is_named) if is_so}
+
+    async def _is_named_by_address(self, client: LedgerClient, bookie: str) -> bool:
         now_s = trio.current_time()
         found, until_s = self._named_by_address.get(bookie, (False, 0.0))
         if now_s >= until_s:

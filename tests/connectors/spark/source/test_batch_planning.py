@@ -77,3 +77,19 @@ def test_a_micro_batch_is_planned_during_a_purge() -> None:
             assert losses.records == 40
 
     run_scenario(scenario)
+
+
+def test_planning_asks_for_many_ledgers_at_a_time() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace:
+            for _ in range(48):
+                await append(namespace, "a", 1)
+            options = options_for(is_streaming=False)
+            async with cluster.client() as client:
+                begun_s = cluster.simulation.now_s
+                (partition,) = await _plan(client, options, NO_BOUNDS)
+                took_s = cluster.simulation.now_s - begun_s
+            assert len(partition.ranges) == 48
+            assert took_s < 0.1, "one after the other takes 5 ms for each ledger"
+
+    run_scenario(scenario)
