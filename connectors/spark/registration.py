@@ -7,12 +7,13 @@ the most common reason why they cannot import this package.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import sys
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from connectors.spark.options.options import (
     TASKS_VARIABLE,
@@ -31,9 +32,12 @@ from ledger.metastore.zookeeper_access import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+_FORMAT = "ledgerstream"
 _FILE_VARIABLES = (
     CREDENTIALS_VARIABLE, *TLS_VARIABLES, METADATA_TLS_VARIABLE, SECRET_FILE_VARIABLE,
     ZOOKEEPER_CREDENTIALS_VARIABLE, ACL_VARIABLE,
@@ -67,9 +71,41 @@ def register(spark: SparkSession) -> None:
             if name in os.environ and not context.getConf().contains(f"spark.executorEnv.{name}"):
                 context.environment[name] = os.environ[name]
         context.environment[TERMINAL_VARIABLE] = "1" if sys.stderr.isatty() else ""
+        _let_threads_write()
         if _set_environment(spark, LedgerstreamDataSource.name()):
             return
     spark.dataSource.register(LedgerstreamDataSource)
+
+
+def _let_threads_write() -> None:
+    """Has the writers of PySpark make their session the active one of the thread that names our
+    format.
+
+    Spark looks for a format in the active session of the calling thread. A thread that did not make
+    the session has none, so that Spark would report that there is no such format.
+    """
+    from pyspark.sql.readwriter import DataFrameWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    for writer in (DataFrameWriter, DataStreamWriter):
+        if not hasattr(writer.format, _ACTIVATES):
+            writer.format = _activating(writer.format)  # type: ignore[method-assign, assignment]
+
+
+_ACTIVATES = "_ledgerstream_activates"
+
+
+def _activating(original: Callable[[Any, str], Any]) -> Callable[[Any, str], Any]:
+    @functools.wraps(original)
+    def format_in_session(self: Any, source: str) -> Any:
+        if str(source).lower() == _FORMAT:
+            spark = self._df.sparkSession
+            active = type(spark)._get_j_spark_session_class(spark._jvm)
+            active.setActiveSession(spark._jsparkSession)
+        return original(self, source)
+
+    setattr(format_in_session, _ACTIVATES, True)
+    return format_in_session
 
 
 def _named_zone(spark: SparkSession) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -208,6 +209,25 @@ def test_a_missing_stream_is_created_by_option(spark: SparkSession, streams: Str
     name = streams.name("made")
     _write(spark.sql("SELECT 'v' AS value"), streams, stream=name, createStreams="true")
     assert streams.values(name) == [b"v"]
+
+
+def test_any_thread_may_write(spark: SparkSession, streams: Streams) -> None:
+    """Spark looks for the format in the active session of the thread, and another one has none."""
+    name = streams.create()
+    frame = spark.range(3).selectExpr("CAST(id AS STRING) AS value")
+    failed: list[BaseException] = []
+
+    def write() -> None:
+        try:
+            _write(frame, streams, stream=name)
+        except Exception as error:  # noqa: BLE001 - raised in the test's thread
+            failed.append(error)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join()
+    assert not failed, failed[0]
+    assert len(streams.values(name)) == 3
 
 
 # Queries
