@@ -126,7 +126,6 @@ class LedgerClient(Closable):
         self.ledgers = LedgerStore(store, root, layout=layout, keys=keys)
         self.bookies = BookieRegistry(store, root)
         self.underreplication = UnderreplicationStore(store, root, self.now_ms)
-        self._registration = ClientRegistration(store, rng)
         self.addresses = BookieAddresses(self.bookies, direct_tls=self.options.tls == "direct")
         self.pool = BookiePool(
             network, self.addresses.resolve, self.options, rng,
@@ -137,8 +136,8 @@ class LedgerClient(Closable):
         parts = (self.pool, self.ledgers, self.bookies, self.missed, self.options, rng)
         self._send_loop, self._opener = SendLoop(*parts), Opener(*parts)
         self._creator = LedgerCreator(
-            self.pool, self.ledgers, self.bookies, options=self.options, rng=rng,
-            now_ms=self.now_ms, start=self.start_background,
+            self.pool, self.ledgers, self.bookies, ClientRegistration(store, rng),
+            options=self.options, rng=rng, now_ms=self.now_ms, start=self.start_background,
         )  # fmt: skip
         self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
@@ -232,6 +231,7 @@ class LedgerClient(Closable):
         deferred_sync: bool = False,
         prefer: Sequence[str] = (),
         placement: PlacementPolicy | None = None,
+        saves_requests: bool = False,
     ) -> Opening[LedgerWriter]:
         """Creates a ledger and returns its only writer.
 
@@ -242,23 +242,23 @@ class LedgerClient(Closable):
         Bookies whose id matches a pattern of `prefer` ("rack1-*") are chosen first, others if those
         are too few; a later replacement may be any bookie. `placement` (default: copies on
         different hosts as far as there are enough) is stored with the ledger, and followed when
-        bookies are replaced.
-        With `password` None the ledger gets a key of its own, which readers take from the metadata
-        or derive from the cluster's secret. Its bookies, which get it at once, refuse to mix its
-        entries with those of another ledger of the same id. Raises NotEnoughBookies,
-        InvalidArgument, MetadataUnavailable; with `password` None also Unauthorized (another
-        secret, or no right to write), LedgerExists (many ids are taken).
+        bookies are replaced. With `saves_requests` they are chosen from a list of up to a minute
+        ago, and two requests to the metadata store make the ledger. With `password` None it gets
+        a key of its own, which readers take from the metadata or derive from the cluster's secret.
+        Its bookies, which get it at once, refuse to mix its entries with those of another ledger of
+        the same id. Raises NotEnoughBookies, InvalidArgument, MetadataUnavailable; with `password`
+        None also Unauthorized (another secret, no right to write), LedgerExists (many taken ids).
         """
 
         async def create() -> LedgerWriter:
-            client_id = await self._registration.register()
             metadata = await self._creator.create(
                 sizes=(ensemble_size, write_quorum, ack_quorum),
                 digest_type=digest_type,
                 password=password,
-                custom={**custom, CLIENT_TAG: client_id.encode()},
+                custom=custom,
                 prefer=prefer,
                 placement=placement or DEFAULT_PLACEMENT,
+                saves_requests=saves_requests,
             )
             return LedgerWriter(metadata, self._send_loop, is_sync_deferred=deferred_sync)
 
@@ -290,7 +290,7 @@ class LedgerClient(Closable):
         """
 
         async def claim() -> LedgerWriter:
-            client_id = await self._registration.register()
+            client_id = await self._creator.registration.register()
 
             def claimed(stored: LedgerMetadata) -> LedgerMetadata:
                 if stored.state is not LedgerState.OPEN or RESERVED_TAG not in stored.custom:

@@ -56,6 +56,10 @@ DIGEST_BYTES: Final = {
 }
 """Length of the digest of each type."""
 
+FRAME_ROOM_BYTES: Final = 28 + HEADER_BYTES + max(DIGEST_BYTES.values())
+"""Free space that `LedgerWriter.append_frame_nowait` needs before a payload, for any digest: frame
+length, packet header and key of protocol v2, and the header of the entry."""
+
 
 class Entry(NamedTuple):
     """One entry as read. A tuple: readers make one per entry, and a dataclass costs three times

@@ -11,12 +11,14 @@ before: readers rely on that.
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
+import trio
 from google.protobuf.message import DecodeError
 
 from ledger.core.placement.topology import Candidates, Location, Place, weights_of
@@ -94,6 +96,8 @@ class BookieRegistry:
         """Free space by bookie, by which `candidates` are weighted; set by a client that asked."""
         self._made_from: tuple[object, ...] = ()
         self._candidates = Candidates({})
+        self.candidates_s = -math.inf
+        """When `candidates` asked last, by trio's clock."""
 
     # Registered bookies.
 
@@ -105,12 +109,19 @@ class BookieRegistry:
         """Returns the bookies that only serve reads, sorted by id."""
         return await self._infos(self._read_only, await self._store.children(self._read_only))
 
-    async def candidates(self) -> Candidates:
+    async def candidates(self, *, age_s_max: float = 0.0) -> Candidates:
         """Returns the bookies that accept new entries, with their places, prepared for choosing:
         the same object until they change. It costs what `available` costs, and once a minute one
-        request more."""
-        infos = await self.available()
-        return self._prepared(infos, await self.locations.known())
+        request more; nothing if the last answer is not older than `age_s_max`."""
+        if not trio.current_time() - self.candidates_s < age_s_max:
+            infos = await self.available()
+            self._prepared(infos, await self.locations.known())
+            self.candidates_s = trio.current_time()
+        return self._candidates
+
+    def doubt_candidates(self) -> None:
+        """Has the next call of `candidates` ask, because a bookie failed that it returned."""
+        self.candidates_s = -math.inf
 
     async def topology(self) -> Candidates:
         """Returns `candidates`; the read-only bookies were asked for, too, so that their places are

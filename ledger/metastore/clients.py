@@ -27,6 +27,13 @@ class ClientRegistration:
         self._client_id: str | None = None
         self._making = trio.Lock()
 
+    async def last_id(self) -> str:
+        """Returns the id of this client, whose node existed when it was made or looked for last.
+
+        It saves a request where a transaction checks the node. Raises MetadataUnavailable.
+        """
+        return self._client_id or await self.register()
+
     async def register(self) -> str:
         """Returns the id of this client, whose node exists at this moment.
 

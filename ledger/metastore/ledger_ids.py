@@ -27,7 +27,7 @@ class LedgerIds:
         self._store = store
         self._root = root
         self._long_path = f"{root}/idgen-long"
-        self._is_long = False
+        self._is_long = self._has_looked = False
 
     async def next_id(self, layout: Layout, *, beyond: int = -1) -> int:
         """Returns an id that no call returned before, in this process or another.
@@ -40,9 +40,10 @@ class LedgerIds:
             return self._short(layout, await self._store.next_id(path, beyond=beyond))
         if layout is Layout.LEGACY_HIERARCHICAL:
             return self._short(layout, await self._next_short(beyond))
-        if not self._is_long:
-            # Others may still take short ids, which are never equal to long ones.
+        if not self._has_looked:
+            # Asked once: others may still take short ids, which are never equal to long ones.
             self._is_long = await self._exists(self._long_path)
+            self._has_looked = True
         if not self._is_long:
             short = beyond < SHORT_LEDGER_ID_END
             counted = await self._next_short(beyond if short else -1)

@@ -28,7 +28,7 @@ from ledger.errors import (
     NoSuchNode,
     SessionLost,
 )
-from ledger.metastore.base import ANY_VERSION, Check, MetadataStore, Node, Put
+from ledger.metastore.base import ANY_VERSION, Check, Create, MetadataStore, Node, Put
 from ledger.metastore.layout import Layout, decode_layout
 from ledger.metastore.ledger_ids import LedgerIds
 
@@ -94,13 +94,21 @@ class LedgerStore:
         """
         return await self._ids.next_id(await self.layout(), beyond=beyond)
 
-    async def create(self, metadata: LedgerMetadata) -> None:
-        """Writes the first metadata of a ledger. Raises LedgerExists.
+    async def create(self, metadata: LedgerMetadata, *, while_exists: str | None = None) -> None:
+        """Writes the first metadata of a ledger, at version 0. Raises LedgerExists.
 
         The retry of a create whose response was lost succeeds: it finds its own `c_token`.
+        `while_exists` is the path of a node: without it nothing is written, and NoSuchNode is
+        raised; a lost response then raises MetadataUnavailable.
         """
+        path, data = await self.path(metadata.ledger_id), encode(metadata)
         try:
-            await self._store.create(await self.path(metadata.ledger_id), encode(metadata))
+            if while_exists is None:
+                await self._store.create(path, data)
+            else:
+                await self._store.transaction(
+                    [Check(while_exists, ANY_VERSION), Create(path, data)]
+                )
         except NodeExists:
             if metadata.c_token and await self._has_token(metadata):
                 return
@@ -141,6 +149,10 @@ class LedgerStore:
             return await self._store.put(path, encode(metadata), version)
         except NoSuchNode:
             raise _no_such(metadata.ledger_id) from None
+
+    async def put_of_created(self, metadata: LedgerMetadata) -> Put:
+        """Returns the change, for a transaction, of a ledger that is as `create` stored it."""
+        return Put(await self.path(metadata.ledger_id), encode(metadata), 0)
 
     async def update(
         self,

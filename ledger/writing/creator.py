@@ -30,13 +30,17 @@ from ledger.core.placement.topology import Location
 from ledger.errors import (
     LedgerError,
     LedgerExists,
+    MetadataUnavailable,
+    NoSuchNode,
     NotEnoughBookies,
     RetryableError,
     Status,
     Unauthorized,
 )
 from ledger.metastore.bookies import BookieRegistry
-from ledger.metastore.ledgers import LedgerStore
+from ledger.metastore.clients import ClientRegistration
+from ledger.metastore.ledgers import CLIENT_TAG, LedgerStore, client_path
+from ledger.metastore.locations import LOCATIONS_TRUSTED_S
 from ledger.options import ClientOptions
 from ledger.wire.messages import ReadRequest
 
@@ -65,6 +69,7 @@ class LedgerCreator:
         pool: asks bookies for their free space.
         ledgers: where metadata is stored.
         bookies: the bookies to choose from.
+        registration: that of the client, which ledgers name.
         options: `location`, `weight_by_free_space`, and the read timeout.
         rng: chooses bookies; draws keys and tokens.
         now_ms: returns the wall clock in milliseconds, for times of creation.
@@ -76,6 +81,7 @@ class LedgerCreator:
         pool: BookiePool,
         ledgers: LedgerStore,
         bookies: BookieRegistry,
+        registration: ClientRegistration,
         *,
         options: ClientOptions,
         rng: random.Random,
@@ -85,6 +91,7 @@ class LedgerCreator:
         self._pool = pool
         self._ledgers = ledgers
         self._bookies = bookies
+        self.registration = registration
         self._options = options
         self._rng = rng
         self._now_ms = now_ms
@@ -101,13 +108,39 @@ class LedgerCreator:
         custom: Mapping[str, bytes],
         prefer: Sequence[str],
         placement: PlacementPolicy,
+        saves_requests: bool = False,
     ) -> LedgerMetadata:
         """Stores a new ledger and returns its metadata. `sizes` are ensemble size, write quorum and
         ack quorum; the other arguments and the errors are those of `LedgerClient.create_ledger`."""
         tags = dict(custom)
         if not placement.is_default:
             tags[PLACEMENT_TAG] = placement.encode()
-        bookies = await self._choose(sizes, prefer, placement)
+        if saves_requests:
+            client_id = await self.registration.last_id()
+            bookies = await self._choose(sizes, prefer, placement, LOCATIONS_TRUSTED_S)
+            tags[CLIENT_TAG] = client_id.encode()
+            try:
+                return await self._store_new(
+                    sizes, bookies, digest_type, password, tags, while_exists=client_path(client_id)
+                )
+            except (NoSuchNode, MetadataUnavailable):
+                pass  # the session was lost, or an answer; the janitor finds what was made
+        tags[CLIENT_TAG] = (await self.registration.register()).encode()
+        bookies = await self._choose(sizes, prefer, placement, 0.0)
+        return await self._store_new(sizes, bookies, digest_type, password, tags)
+
+    async def _store_new(
+        self,
+        sizes: tuple[int, int, int],
+        bookies: tuple[str, ...],
+        digest_type: DigestType,
+        password: bytes | None,
+        tags: dict[str, bytes],
+        *,
+        while_exists: str | None = None,
+    ) -> LedgerMetadata:
+        """Stores a new ledger under an id that is free at its bookies. `while_exists` is that of
+        `LedgerStore.create`."""
         ensemble_size, write_quorum, ack_quorum = sizes
         taken, beyond = 0, -1
         for _ in range(_TRIES_MAX):
@@ -128,7 +161,7 @@ class LedgerCreator:
                 c_token=self._rng.getrandbits(62) + 1,
             )
             try:
-                await self._ledgers.create(metadata)
+                await self._ledgers.create(metadata, while_exists=while_exists)
             except LedgerExists:
                 continue  # another client chose this id by hand
             try:
@@ -230,13 +263,19 @@ class LedgerCreator:
             _log.info("not deleted now ledger=%d cause=%s", ledger_id, error)
 
     async def _choose(
-        self, sizes: tuple[int, int, int], prefer: Sequence[str], placement: PlacementPolicy
+        self,
+        sizes: tuple[int, int, int],
+        prefer: Sequence[str],
+        placement: PlacementPolicy,
+        age_s: float,
     ) -> tuple[str, ...]:
-        candidates, near = await self._bookies.candidates(), self._location
+        candidates, near = await self._bookies.candidates(age_s_max=age_s), self._location
         self._ask_space_when_due()
         try:
             return placement.choose(*sizes, candidates, (), self._rng, prefer=prefer, near=near)
         except NotEnoughBookies:
+            if age_s:
+                return await self._choose(sizes, prefer, placement, 0.0)
             known = await self._bookies.all()
             return placement.choose_degraded(
                 *sizes, candidates, known, (), self._rng, prefer=prefer, near=near

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from ledger.connection.pending_calls import WRITER_TXN_ID
 from ledger.core.entry import DIGEST_BYTES, HEADER_BYTES
+from ledger.core.entry import FRAME_ROOM_BYTES as FRAME_ROOM_BYTES
 from ledger.errors import InvalidArgument
 from ledger.wire import v2, v3
 from ledger.wire.messages import FRAME_BYTES_MAX, AddRequest, Buffer, Request
@@ -22,8 +23,7 @@ ENTRY_PAYLOAD_BYTES_MAX = FRAME_BYTES_MAX - 500
 
 ADD_START_BYTES = v2.ADD_BYTES_MIN
 """Bytes of an add's frame before the digest: length, packet header, key, the entry's header."""
-FRAME_ROOM_BYTES = ADD_START_BYTES + max(DIGEST_BYTES.values())
-"""Free space that `LedgerWriter.append_frame_nowait` needs before a payload, for any digest."""
+assert ADD_START_BYTES + max(DIGEST_BYTES.values()) == FRAME_ROOM_BYTES, "room for any digest"
 
 
 def as_bytes(payload: Buffer) -> memoryview:

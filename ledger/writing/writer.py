@@ -253,6 +253,41 @@ class LedgerWriter(EnsembleSender):
         """
         if self.is_closed:
             return self.metadata
+        await self._end_adding()
+        own, last, length = self.metadata.last_fragment, self.core.last_add_confirmed, self.length
+        assert self._trailing is not None, "no entry is in flight any more"
+        with self._trailing:
+            self.metadata = await self._loop.ledgers.update(
+                self.ledger_id, lambda stored: closed_by_writer(stored, own, last, length)
+            )
+        self.is_closed = True
+        return self.metadata
+
+    async def prepare_close(self) -> LedgerMetadata:
+        """Waits until all entries are confirmed, and returns the metadata that fix the end.
+
+        For a caller that stores them by a transaction of its own, in place of `metadata`, and
+        calls `note_closed` after it. An ensemble change replaces `metadata`, and gives what is
+        stored another version. If that fails, or its outcome is not known, `close` may be
+        called all the same. Raises what `close` raises.
+        """
+        if self.is_closed:
+            return self.metadata
+        await self._end_adding()
+        own, last, length = self.metadata.last_fragment, self.core.last_add_confirmed, self.length
+        return closed_by_writer(self.metadata, own, last, length) or self.metadata
+
+    def note_closed(self, metadata: LedgerMetadata) -> None:
+        """Notes that what `prepare_close` returned is stored, or may be. Idempotent."""
+        if self.is_closed:
+            return
+        assert self._trailing is not None, "prepare_close was not called"
+        with self._trailing:
+            self.metadata = metadata
+        self.is_closed = True
+
+    async def _end_adding(self) -> None:
+        """Ends the writer once all its entries are confirmed. Raises the writer's error."""
         if self._trailing is None:
             self._refuses = True  # no entry may follow those that are flushed here
             try:
@@ -267,13 +302,6 @@ class LedgerWriter(EnsembleSender):
             if self.error is None:
                 end = self.core.last_add_confirmed
                 self._end(LedgerClosed(f"ledger {self.ledger_id} is closed at entry {end}"))
-        own, last, length = self.metadata.last_fragment, self.core.last_add_confirmed, self.length
-        with self._trailing:
-            self.metadata = await self._loop.ledgers.update(
-                self.ledger_id, lambda stored: closed_by_writer(stored, own, last, length)
-            )
-        self.is_closed = True
-        return self.metadata
 
     @property
     def _is_fenced_when_done(self) -> bool:
