@@ -151,6 +151,36 @@ def committed_now(
     )
 
 
+# Ledgers of a batch
+
+
+def by_stream(ledgers: Sequence[SinkLedger]) -> dict[tuple[str, str], list[SinkLedger]]:
+    """Returns the streams that receive records, each with its ledgers. Raises InvalidArgument."""
+    targets: dict[tuple[str, str], list[SinkLedger]] = {}
+    seen: set[int] = set()
+    for ledger in ledgers:
+        ledger.check()
+        if ledger.ledger_id in seen:
+            raise InvalidArgument(f"ledger {ledger.ledger_id} is named twice")
+        seen.add(ledger.ledger_id)
+        if ledger.end.records > 0:
+            targets.setdefault((ledger.namespace, ledger.stream), []).append(ledger)
+    return targets
+
+
+def are_all_committed(
+    streams: Sequence[tuple[StreamMetadata, int]],
+    targets: Mapping[tuple[str, str], list[SinkLedger]],
+) -> bool:
+    """Whether the streams have every one of these ledgers, of which there is at least one."""
+    named = [
+        ledger.ledger_id in stream.ledgers()
+        for (stream, _), ledgers in zip(streams, targets.values(), strict=True)
+        for ledger in ledgers
+    ]
+    return bool(named) and all(named)
+
+
 # Changes of a stream
 
 

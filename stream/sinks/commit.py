@@ -38,6 +38,8 @@ from stream.core.sinks import (
     SinkLedger,
     SinkMetadata,
     added_range,
+    are_all_committed,
+    by_stream,
     committed,
     committed_now,
     encode_sink,
@@ -45,6 +47,7 @@ from stream.core.sinks import (
     range_in_stream,
 )
 from stream.errors import NoSuchStream
+from stream.sinks.prepared import SinkMemory, UnclosedLedger, UnclosedLedgers, VersionedStreams
 from stream.store.sinks import read_sink_node, sink_path
 from stream.store.streams import StreamStore, stream_path
 from stream.takeover import STREAM_TAG, StreamLedgers
@@ -91,6 +94,8 @@ class BatchCommitter:
         batch_id: int | None,
         origin: str = "",
         query: SinkQuery | None = None,
+        unclosed: Sequence[UnclosedLedger] = (),
+        memory: SinkMemory | None = None,
     ) -> None:
         self._client = client
         self._store = client.store
@@ -100,6 +105,8 @@ class BatchCommitter:
         self._batch_id = batch_id
         self._origin = origin
         self._query = query
+        self._unclosed = UnclosedLedgers(client, unclosed)
+        self._memory = SinkMemory() if memory is None else memory
         self._targets = by_stream(ledgers)
         self._checked: set[int] = set()
         self._ended: dict[int, SegmentEnd] = {}
@@ -112,8 +119,25 @@ class BatchCommitter:
 
     async def run(self) -> BatchCommit:
         """Commits the batch; retries after conflicts and while the store is unavailable."""
-        give_up_at, pause_s = math.inf, _PAUSE_S
         self._check_count()
+        try:
+            return await self._by_memory() or await self._by_reading()
+        except MetadataUnavailable:
+            self._unclosed.note_closed()
+            raise
+
+    async def _by_memory(self) -> BatchCommit | None:
+        """Commits ledgers of this process without reading; None if that cannot be or failed."""
+        if self._memory.precedes(self._batch_id, self._query) and not self._closed():
+            try:
+                return await self._try(self._memory)
+            except LedgerError as error:
+                _log.debug("sink=%s batch=%s: reads: %s", self._sink_id, self._batch_id, error)
+                self._memory.forget()
+        return None
+
+    async def _by_reading(self) -> BatchCommit:
+        give_up_at, pause_s = math.inf, _PAUSE_S
         while True:
             try:
                 return await self._try()
@@ -145,36 +169,39 @@ class BatchCommitter:
             ) from error
         await trio.sleep(conflict_pause_s(self._conflicts, waited_s, self._client.rng))
 
-    async def _try(self) -> BatchCommit:
+    async def _try(self, memory: SinkMemory | None = None) -> BatchCommit:
+        """Makes one attempt, by what is in the metadata, or by what `memory` says about it."""
         sink, sink_version = None, -1
         if self._sink_id is not None and self._batch_id is not None:
-            sink, sink_version = await read_sink_node(self._store, self._sink_id)
+            sink, sink_version = (
+                await read_sink_node(self._store, self._sink_id)
+                if memory is None
+                else (memory.sink, memory.sink_version)
+            )
             check_order(sink, self._sink_id, self._batch_id, self._origin, self._query)
             if sink is not None and sink.is_committed(self._batch_id):
                 return await self._repeated(sink, sink_version)
-        streams = await self._read_streams()
+        streams = await self._read_streams(None if memory is None else memory.streams)
         created_ms = self._created_ms(streams)
         if sink is not None:
             check_streams(sink, self._query, created_ms)
-        if self._sink_id is None and _are_all_committed(streams, self._targets):
+        if self._sink_id is None and are_all_committed(streams, self._targets):
+            self._unclosed.note_closed()
             return BatchCommit(not self._may_have_committed, self._present_ranges(streams))
+        if self._conflicts > 1:
+            await self._unclosed.close()
+        closing = await self._unclosed.changes()
         await self._check_ledgers()
         now_ms = self._client.now_ms()
-        restores = await self._client.restores()
-        changes: list[Change] = []
-        shares: list[CommittedRange] = []
+        restores = await self._memory.counted_restores(self._client, is_known=memory is not None)
         self._check_fits(streams, now_ms)
         await self._end_open_segments(streams)
-        for ((namespace, name), sources), (stream, version) in zip(
-            self._targets.items(), streams, strict=True
-        ):
-            ends = [(ledger.ledger_id, ledger.end) for ledger in sources]
-            if stream.open_segment is not None:
-                stream = interrupted(stream, self._ended[stream.open_segment.ledger_id], now_ms)
-            stream = stream.continued_after(restores)
-            shares.append(added_range(namespace, stream, ends))
-            data = _encoded(committed(stream, ends, now_ms))
-            changes.append(Put(stream_path(namespace, name), data, version))
+        shares, after = self._continued(streams, restores, now_ms)
+        changes: list[Change] = [
+            Put(stream_path(*target), _encoded(stream), version - 1)
+            for target, (stream, version) in after.items()
+        ]
+        shown: SinkMetadata | None = None
         if self._sink_id is not None and self._batch_id is not None:
             owner = self._owner(sink, created_ms)
             shown = committed_now(
@@ -184,11 +211,34 @@ class BatchCommitter:
             changes.insert(0, Create(path, data) if sink is None else Put(path, data, sink_version))
         if not changes:
             return BatchCommit(False, ())
-        changes += [Check(await self._path(ledger), ANY_VERSION) for ledger in self._full()]
+        changes += closing
+        changes += [Check(await self._path(ledger), ANY_VERSION) for ledger in self._closed()]
+        if memory is not None and memory.client_node is not None:
+            # After the metadata were put back, versions may mean another history.
+            changes.append(Check(memory.client_node, ANY_VERSION))
         _check_size(changes, len(streams))
         self._may_have_committed = True
         await self._store.transaction(changes)
+        self._unclosed.note_closed()
+        self._memory.note(shown, sink_version + 1, after, self._unclosed.client_node)
         return BatchCommit(False, tuple(shares))
+
+    def _continued(
+        self, streams: Sequence[tuple[StreamMetadata, int]], restores: int, now_ms: int
+    ) -> tuple[list[CommittedRange], VersionedStreams]:
+        """Returns what the batch adds to each stream, and the streams after it."""
+        shares: list[CommittedRange] = []
+        after: dict[tuple[str, str], tuple[StreamMetadata, int]] = {}
+        for (target, sources), (stream, version) in zip(
+            self._targets.items(), streams, strict=True
+        ):
+            ends = [(ledger.ledger_id, ledger.end) for ledger in sources]
+            if stream.open_segment is not None:
+                stream = interrupted(stream, self._ended[stream.open_segment.ledger_id], now_ms)
+            stream = stream.continued_after(restores)
+            shares.append(added_range(target[0], stream, ends))
+            after[target] = committed(stream, ends, now_ms), version + 1
+        return shares, after
 
     def _check_count(self) -> None:
         """Checks the number of changes before anything is done. Raises InvalidArgument."""
@@ -234,7 +284,9 @@ class BatchCommitter:
                 await self._store.put(sink_path(sink.sink_id), data, sink_version)
         if self._may_have_committed:
             streams = await self._read_streams()
-            is_repeat = not _are_all_committed(streams, self._targets)
+            is_repeat = not are_all_committed(streams, self._targets)
+        if not is_repeat:
+            self._unclosed.note_closed()
         return BatchCommit(is_repeat, sink.streams)
 
     def _present_ranges(
@@ -251,12 +303,18 @@ class BatchCommitter:
     def _full(self) -> list[SinkLedger]:
         return [ledger for ledger in self._ledgers if ledger.end.records > 0]
 
+    def _closed(self) -> list[SinkLedger]:
+        return [ledger for ledger in self._full() if ledger.ledger_id not in self._unclosed]
+
     async def _path(self, ledger: SinkLedger) -> str:
         return await self._client.ledgers.path(ledger.ledger_id)
 
-    async def _read_streams(self) -> list[tuple[StreamMetadata, int]]:
-        """Returns the streams in the order of the targets. Raises NoSuchStream."""
-        found: dict[tuple[str, str], tuple[StreamMetadata, int]] = {}
+    async def _read_streams(
+        self, known: VersionedStreams | None = None
+    ) -> list[tuple[StreamMetadata, int]]:
+        """Returns the streams in the order of the targets; reads those that are not `known`. Raises
+        NoSuchStream."""
+        found = {target: known[target] for target in self._targets if known and target in known}
 
         async def read(target: tuple[str, str]) -> None:
             stream, version = await self._streams.read_stream(*target)
@@ -267,7 +325,7 @@ class BatchCommitter:
                 )
             found[target] = stream, version
 
-        await map_bounded(self._targets, read)
+        await map_bounded([each for each in self._targets if each not in found], read)
         return [found[target] for target in self._targets]
 
     async def _end_open_segments(self, streams: Sequence[tuple[StreamMetadata, int]]) -> None:
@@ -314,7 +372,7 @@ class BatchCommitter:
 
             self._checked.add(ledger.ledger_id)
 
-        unchecked = [one for one in self._full() if one.ledger_id not in self._checked]
+        unchecked = [one for one in self._closed() if one.ledger_id not in self._checked]
         await map_bounded(unchecked, check)
 
     async def _check_existing(self) -> None:
@@ -327,33 +385,6 @@ class BatchCommitter:
                     f"before batch {self._batch_id} of sink {self._sink_id!r} was committed: no "
                     f"stream named it for too long, or the batch was discarded"
                 )
-
-
-def by_stream(ledgers: Sequence[SinkLedger]) -> dict[tuple[str, str], list[SinkLedger]]:
-    """Returns the streams that receive records, each with its ledgers. Raises InvalidArgument."""
-    targets: dict[tuple[str, str], list[SinkLedger]] = {}
-    seen: set[int] = set()
-    for ledger in ledgers:
-        ledger.check()
-        if ledger.ledger_id in seen:
-            raise InvalidArgument(f"ledger {ledger.ledger_id} is named twice")
-        seen.add(ledger.ledger_id)
-        if ledger.end.records > 0:
-            targets.setdefault((ledger.namespace, ledger.stream), []).append(ledger)
-    return targets
-
-
-def _are_all_committed(
-    streams: Sequence[tuple[StreamMetadata, int]],
-    targets: dict[tuple[str, str], list[SinkLedger]],
-) -> bool:
-    """Whether the streams have every one of these ledgers, of which there is at least one."""
-    named = [
-        ledger.ledger_id in stream.ledgers()
-        for (stream, _), ledgers in zip(streams, targets.values(), strict=True)
-        for ledger in ledgers
-    ]
-    return bool(named) and all(named)
 
 
 def _encoded(stream: StreamMetadata) -> bytes:

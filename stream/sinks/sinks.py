@@ -16,10 +16,12 @@ from ledger.metastore.base import Check, Delete
 from ledger.runtime.concurrency import map_bounded
 from stream.core.sink_owner import SinkQuery as SinkQuery
 from stream.core.sinks import SinkLedger as SinkLedger
-from stream.core.sinks import SinkTag, check_batch
+from stream.core.sinks import SinkTag, by_stream, check_batch
 from stream.errors import NoSuchStream
 from stream.sinks.commit import BatchCommit as BatchCommit
-from stream.sinks.commit import BatchCommitter, by_stream
+from stream.sinks.commit import BatchCommitter
+from stream.sinks.prepared import SinkMemory as SinkMemory
+from stream.sinks.prepared import UnclosedLedger as UnclosedLedger
 from stream.store.sinks import read_sink_node
 from stream.store.streams import UPDATE_TRIES_MAX, StreamStore, stream_path
 from stream.takeover import APPLICATION_TAG, SINK_TAG, STREAM_TAG
@@ -51,6 +53,8 @@ async def commit_batch(
     batch_id: int | None = None,
     origin: str = "",
     query: SinkQuery | None = None,
+    unclosed: Sequence[UnclosedLedger] = (),
+    memory: SinkMemory | None = None,
 ) -> BatchCommit:
     """Makes closed ledgers segments of their streams, all of them or none, once.
 
@@ -64,6 +68,10 @@ async def commit_batch(
     batches are consecutive, they are refused, too, behind a number that the sink does not know, and
     for a stream that was created again; a run of it repeats only the batch that it begins with.
 
+    `unclosed` are ledgers among these that this process has written and not closed: the
+    transaction closes them. With the `memory` of this sink, the same object in each call, what the
+    last commit left is not read again.
+
     Raises CommitOutOfOrder for a batch before the last one, or with its number but of another
     origin, and for what `query` refuses; InvalidArgument for a ledger that is open, is not as its
     task reported, or is in the stream already, and if the metadata of a stream, or of all together,
@@ -71,7 +79,9 @@ async def commit_batch(
     did: try again, or call `is_committed`.
     """
     check_batch(sink_id, batch_id)
-    return await BatchCommitter(client, ledgers, sink_id, batch_id, origin, query).run()
+    return await BatchCommitter(
+        client, ledgers, sink_id, batch_id, origin, query, unclosed, memory
+    ).run()
 
 
 async def is_committed(

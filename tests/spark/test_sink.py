@@ -283,6 +283,32 @@ def test_a_query_writes_each_batch_once_over_restarts(
     assert len(_ledgers(streams) - before) == 1
 
 
+def test_small_results_of_all_tasks_are_one_segment(
+    spark: SparkSession, streams: Streams, files: _Files, new_checkpoint: Callable[[], str]
+) -> None:
+    """Also beside a task whose result is not small; in a batch write as in a query."""
+    name = streams.create()
+    frame = spark.range(0, 400, 1, 16).selectExpr(
+        "IF(id = 250, repeat('x', 200000), CAST(id AS STRING)) AS value"
+    )
+    _write(frame, streams, stream=name, smallResultBytes="100k")
+    values = [b"x" * 200_000 if number == 250 else b"%d" % number for number in range(400)]
+    assert streams.values(name) == values
+    segments = streams.of(name).stream_metadata(name.partition("/")[2]).segments
+    assert [segment.records for segment in segments] == [250, 25, 125]
+
+    name = streams.create()
+    expected = files.add(0, lines=40) + files.add(1, lines=40)
+    reader = spark.readStream.format("text").option("maxFilesPerTrigger", 1)
+    rows = reader.load(str(files.directory)).repartition(16)
+    writer = rows.writeStream.format("ledgerstream").trigger(availableNow=True)
+    writer = writer.options(cluster=streams.cluster, stream=name, sortWithinBatch="value")
+    writer.option("checkpointLocation", new_checkpoint()).start().awaitTermination()
+    assert streams.values(name) == [*sorted(expected[:40]), *sorted(expected[40:])]
+    segments = streams.of(name).stream_metadata(name.partition("/")[2]).segments
+    assert [segment.records for segment in segments] == [40, 40]
+
+
 def test_an_old_spark_checkpoint_is_refused(
     spark: SparkSession, streams: Streams, files: _Files, new_checkpoint: Callable[[], str]
 ) -> None:

@@ -30,6 +30,7 @@ LONG_FILES = {
     "ledger/wire/v2.py": "one protocol: its layouts, and requests and responses in them",
     "stream/cli/streams.py": "the sub-commands of `stream`; half of it is their help",
     "stream/core/metadata/streams.py": "one document: its invariants and its legal changes",
+    "stream/sinks/commit.py": "the attempts of one commit, which share what they have read",
     "stream/core/retention.py": "one policy, for streams and for partitioned ones",
     "tests/bookie/test_settings_arrive.py": "one table: each setting, and where it arrives",
     "tools/faces/generate.py": "one program; the exceptions it knows are in table.py",

@@ -161,6 +161,7 @@ class WriteOptions:
     create_streams: bool = False
     entry_bytes: int = 1 << 20
     max_ledgers_per_task: int = 256
+    small_result_bytes: int = 1 << 20
     query_name: str = ""
     checkpoint: str = ""
 
@@ -195,6 +196,7 @@ class WriteOptions:
             create_streams=given.value("createStreams", values.flag, False),
             entry_bytes=given.value("entryBytes", _entry_bytes, 1 << 20),
             max_ledgers_per_task=given.value("maxLedgersPerTask", values.count, 256),
+            small_result_bytes=given.value("smallResultBytes", values.size_or_none, 1 << 20),
             query_name=given.text("queryName") or "",
             checkpoint=given.text("checkpointLocation") or "",
         )

@@ -141,6 +141,11 @@ WRITE_OPTIONS = (
         "maxLedgersPerTask", "256", _COUNT,
         "the maximum number of streams that one task may write to; more is an error",
     ),
+    Option(
+        "smallResultBytes", "1m", "a size: 64m, 64MiB, 500MB or a number of bytes; 0: none",
+        "a task whose rows have at most this size returns them to the driver, which writes those "
+        "of all tasks as one segment per stream; task number n at most 32 MiB / (n + 1)",
+    ),
 )  # fmt: skip
 
 

@@ -156,6 +156,11 @@ def size_bytes(text: str) -> int:
     return size
 
 
+def size_or_none(text: str) -> int:
+    """Parses a size, or "0"."""
+    return 0 if text.strip() == "0" else size_bytes(text)
+
+
 def duration_ms(text: str) -> int:
     try:
         return parse_duration_ms(text)

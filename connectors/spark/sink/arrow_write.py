@@ -15,8 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from connectors.spark.sink.arrow_input import EVENT_TIME, HEADERS, KEY, VALUE
+from ledger.core.entry import FRAME_ROOM_BYTES
 from ledger.errors import InvalidArgument
-from ledger.writing.frames import FRAME_ROOM_BYTES
 from stream.core.entry.compression import Compression
 from stream.core.entry.encoder import with_header
 from stream.core.entry.format import (

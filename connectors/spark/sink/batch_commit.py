@@ -9,12 +9,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from connectors.spark.sink.routing import look_up, parse_target
+from connectors.spark.sink.small_ledgers import SmallLedgers
 from connectors.spark.sink.sort_merge import in_total_order
 from connectors.spark.sink.sort_order import SortOrder
-from connectors.spark.sink.task_ledgers import SinkBatch, TaskLedger
+from connectors.spark.sink.task_results import (
+    SinkBatch,
+    SmallResult,
+    TaskLedger,
+    check_results,
+)
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from stream.core.metadata.streams import StreamMetadata
@@ -22,7 +30,9 @@ from stream.core.names import check_new_name
 from stream.errors import StreamExists
 from stream.sinks.sinks import (
     BatchCommit,
+    SinkMemory,
     SinkQuery,
+    UnclosedLedger,
     commit_batch,
     discard_ledgers,
     is_committed,
@@ -34,6 +44,10 @@ if TYPE_CHECKING:
     from connectors.spark.options.options import WriteOptions
 
 _log = logging.getLogger(__name__)
+
+_MEMORIES_MAX = 16
+_memories: WeakKeyDictionary[LedgerClient, dict[str, SinkMemory]] = WeakKeyDictionary()
+"""What this process knows of the sinks that it commits to, by their ids."""
 
 
 def make_target(cluster: ClusterClient, name: str) -> None:
@@ -53,9 +67,9 @@ async def _make_streams(client: LedgerClient, names: Sequence[tuple[str, str]]) 
             await StreamStore(client.store).create_stream(namespace, metadata)
 
 
-async def commit_task_ledgers(
+async def commit_results(
     client: LedgerClient,
-    ledgers: Sequence[TaskLedger],
+    results: Sequence[TaskLedger | SmallResult],
     options: WriteOptions,
     *,
     sink_id: str | None,
@@ -63,21 +77,53 @@ async def commit_task_ledgers(
     origin: str = "",
     query: SinkQuery | None = None,
 ) -> BatchCommit:
-    """Makes the ledgers segments of their streams, once for this sink and batch.
+    """Makes what tasks have written, or returned, segments of their streams, once for this sink and
+    batch.
 
-    A batch without ledgers is committed, too: older batches are refused from then on. Raises what
-    `stream.sinks.sinks.commit_batch` raises.
+    `results` are in the order of tasks. A batch without any is committed, too: older batches are
+    refused from then on. Raises what `stream.sinks.sinks.commit_batch` and writing ledgers raise;
+    DigestMismatch and InvalidArgument for results that are damaged or too large.
     """
+    small = [each for each in results if isinstance(each, SmallResult)]
+    check_results(small, options.small_result_bytes)
+    order = SortOrder(options.sort_within_batch) if options.sort_within_batch else None
+    batch = SinkBatch(sink_id, batch_id, "written by the driver")
+    written = SmallLedgers(client, batch, order, options.entry_bytes)
+    try:
+        ledgers = await written.write(results)
+        return await _commit(
+            client, ledgers, written.unclosed, order, batch, options, origin, query
+        )
+    except BaseException:
+        await written.discard()
+        raise
+
+
+async def _commit(
+    client: LedgerClient,
+    ledgers: Sequence[TaskLedger],
+    unclosed: Sequence[UnclosedLedger],
+    order: SortOrder | None,
+    batch: SinkBatch,
+    options: WriteOptions,
+    origin: str,
+    query: SinkQuery | None,
+) -> BatchCommit:
+    sink_id, batch_id = batch.sink_id, batch.batch_id
     chosen = [each.ledger for each in ledgers]
-    if options.sort_within_batch and not await _is_committed(client, sink_id, batch_id):
-        order = SortOrder(options.sort_within_batch)
-        batch = SinkBatch(sink_id, batch_id, "merged by the driver")
-        chosen = await in_total_order(client, ledgers, order, batch, options.entry_bytes)
+    if (
+        order is not None
+        and _may_overlap(ledgers)
+        and not await _is_committed(client, sink_id, batch_id)
+    ):
+        merged = replace(batch, attempt="merged by the driver")
+        chosen = await in_total_order(client, ledgers, order, merged, options.entry_bytes)
     new = {(e.ledger.namespace, e.ledger.stream): None for e in ledgers if e.is_new}
     await _make_streams(client, list(new))
     done = await commit_batch(
-        client, chosen, sink_id=sink_id, batch_id=batch_id, origin=origin, query=query
-    )
+        client, chosen, sink_id=sink_id, batch_id=batch_id, origin=origin, query=query,
+        unclosed=unclosed, memory=_memory_of(client, sink_id),
+    )  # fmt: skip
     kept_ids = set() if done.is_repeat else {ledger.ledger_id for ledger in chosen}
     useless = {each.ledger.ledger_id: each.ledger for each in ledgers}
     useless |= {ledger.ledger_id: ledger for ledger in chosen}
@@ -88,6 +134,22 @@ async def commit_task_ledgers(
         except LedgerError as error:
             _log.info("sink=%s batch=%s: left to the janitor: %s", sink_id, batch_id, error)
     return done
+
+
+def _may_overlap(ledgers: Sequence[TaskLedger]) -> bool:
+    """Whether a stream has more than one ledger: a single one is sorted."""
+    return len(ledgers) > len({(each.ledger.namespace, each.ledger.stream) for each in ledgers})
+
+
+def _memory_of(client: LedgerClient, sink_id: str | None) -> SinkMemory | None:
+    if sink_id is None:
+        return None
+    memories = _memories.setdefault(client, {})
+    memory = memories.pop(sink_id, None) or SinkMemory()
+    if len(memories) >= _MEMORIES_MAX:
+        del memories[next(iter(memories))]  # the one that was not used for the longest time
+    memories[sink_id] = memory
+    return memory
 
 
 async def _is_committed(client: LedgerClient, sink_id: str | None, batch_id: int | None) -> bool:

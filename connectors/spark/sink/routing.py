@@ -8,21 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from connectors.spark.sink.arrow_input import KEY, PARTITION, RECORD_COLUMNS, STREAM
-from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, NoSuchNode
-from stream.core.metadata.format import decode_stream
-from stream.core.metadata.namespaces import NamespaceMetadata
-from stream.core.metadata.partitioned import decode_partitioned
 from stream.core.names import check_name, parse_partition, partition_name
 from stream.core.routing import Routes
 from stream.errors import NoSuchStream
-from stream.store.streams import StreamStore, stream_path
+
+if TYPE_CHECKING:
+    from ledger.client import LedgerClient
+    from stream.core.metadata.namespaces import NamespaceMetadata
 
 
 class Target(NamedTuple):
@@ -65,6 +64,11 @@ async def look_up(client: LedgerClient, target: Target, *, may_be_missing: bool)
 
     Raises NoSuchNamespace, NoSuchStream, MetadataUnavailable.
     """
+    # A task that does not look up a target does not need them.
+    from stream.core.metadata.format import decode_stream
+    from stream.core.metadata.partitioned import decode_partitioned
+    from stream.store.streams import StreamStore, stream_path
+
     policy, _ = await StreamStore(client.store).read_namespace(target.namespace)
     try:
         node = await client.store.get(stream_path(target.namespace, target.stream))

@@ -2,8 +2,9 @@
 
 When `commit` has returned, the whole batch is in its streams, once per (sink, batch), by a single
 metadata transaction (stream/sinks/sinks.py). The objects are pickled to tasks and back: they hold
-options and numbers, never a connection. Must never delete a ledger without checking that no stream
-has it.
+options and numbers, never a connection. Each process of Spark that starts imports this module, so
+that what only a driver or a task needs is imported where it is used. Must never delete a ledger
+without checking that no stream has it.
 """
 
 from __future__ import annotations
@@ -20,28 +21,26 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from connectors.spark.client.client_cache import cached_cluster
 from connectors.spark.client.quickack import set_quickack
 from connectors.spark.error_messages import errors_without_traceback
-from connectors.spark.sink.batch_commit import (
-    commit_task_ledgers,
-    discard_task_ledgers,
-    make_target,
-)
 from connectors.spark.sink.schema_check import check_sink_schema
-from connectors.spark.sink.task_ledgers import SinkBatch, TaskLedger
-from connectors.spark.sink.task_writer import TaskWriter
+from connectors.spark.sink.task_results import SinkBatch, SmallResult, TaskLedger
 from ledger.errors import InvalidArgument, LedgerError
-from stream.core.sink_owner import QUERY_ORIGIN
-from stream.sinks.sinks import SinkQuery
+from stream.core.sink_owner import QUERY_ORIGIN, SinkQuery
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
+    from connectors.spark.core.cluster_access import ClusterAccess
     from connectors.spark.options.options import WriteOptions
+    from connectors.spark.sink.routing import Target, TargetStream
 
 _log = logging.getLogger(__name__)
+
+_made_targets: set[tuple[ClusterAccess, str]] = set()
+"""Targets of streaming writes with createStreams: Spark makes a writer for every micro-batch."""
+_MADE_TARGETS_MAX = 1000
 
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"
@@ -61,10 +60,13 @@ class TaskCommit(WriterCommitMessage):
     query_id: str | None = None
     batch_id: int | None = None
     run_id: str | None = None
+    small: tuple[SmallResult, ...] = ()
+    """The rows themselves, if they are few: the driver writes them."""
 
     @property
     def records(self) -> int:
-        return sum(each.ledger.end.records for each in self.ledgers)
+        written = sum(each.ledger.end.records for each in self.ledgers)
+        return written + sum(each.records for each in self.small)
 
 
 @errors_without_traceback
@@ -79,12 +81,33 @@ class _Sink:
         assert not overwrite, "the data source refuses it"
         check_sink_schema(schema, options)
         self.options = options
+        self._known_targets: dict[Target, TargetStream] = {}
         if options.create_streams and options.stream is not None:
+            target = (options.cluster, options.stream)
+            if options.is_streaming and target in _made_targets:
+                return
+            from connectors.spark.client.client_cache import cached_cluster
+            from connectors.spark.sink.batch_commit import make_target
+
             make_target(cached_cluster(options.cluster), options.stream)
+            if len(_made_targets) < _MADE_TARGETS_MAX:
+                _made_targets.add(target)
+
+    def __getstate__(self) -> dict[str, object]:
+        """Spark pickles the writer for its tasks."""
+        from connectors.spark.sink.task_writer import known_targets
+
+        known = self._known_targets
+        if not known or self.options.is_streaming:
+            known = known_targets(self.options)
+        return {**self.__dict__, "_known_targets": known}
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
-        """Writes the rows of a task to ledgers of its own, which are then durable and closed."""
+        """Writes the rows of a task to ledgers of its own, which are then durable and closed; or
+        returns the rows, if they are few."""
         set_quickack()
+        from connectors.spark.sink.task_writer import TaskWriter
+
         options = self.options
         context = TaskContext.get()
         query_id = batch_id = run_id = None
@@ -103,9 +126,11 @@ class _Sink:
                 batch_id = None if number is None else int(number)
         sink_id, sink_batch = self._names(query_id, batch_id)
         batch = SinkBatch(sink_id, sink_batch, attempt)
-        writer = TaskWriter(cached_cluster(options.cluster), options, batch, turn=partition)
-        ledgers = writer.write(iterator)
-        return TaskCommit(tuple(ledgers), partition, query_id, batch_id, run_id)
+        writer = TaskWriter(options, batch, partition, self._known_targets)
+        results = writer.write(iterator)
+        ledgers = tuple(each for each in results if isinstance(each, TaskLedger))
+        small = tuple(each for each in results if isinstance(each, SmallResult))
+        return TaskCommit(ledgers, partition, query_id, batch_id, run_id, small)
 
     def _names(self, query_id: str | None, batch_id: int | None) -> tuple[str | None, int | None]:
         """Returns the ids of sink and batch, or two Nones for a write without an identity."""
@@ -117,17 +142,20 @@ class _Sink:
 
     def _commit(self, commits: Sequence[TaskCommit], batch_id: int | None) -> None:
         sink_id, sink_batch = self._identity(commits, batch_id)
-        ledgers = _in_order(commits)
-        if not ledgers and sink_id is None:
+        results = _in_order(commits)
+        if not results and sink_id is None:
             return
+        from connectors.spark.client.client_cache import cached_cluster
+        from connectors.spark.sink.batch_commit import commit_results
+
         done = cached_cluster(self.options.cluster).run(
-            commit_task_ledgers, ledgers, self.options,
+            commit_results, results, self.options,
             sink_id=sink_id, batch_id=sink_batch, origin=self._origin(commits),
             query=self._query(commits),
         )  # fmt: skip
         _log.info(
-            "sink=%s batch=%s: %d records in %d ledgers%s",
-            sink_id, sink_batch, sum(commit.records for commit in commits), len(ledgers),
+            "sink=%s batch=%s: %d records in %d results of tasks%s",
+            sink_id, sink_batch, sum(commit.records for commit in commits), len(results),
             " were committed before" if done.is_repeat else "",
         )  # fmt: skip
 
@@ -153,9 +181,12 @@ class _Sink:
         )
 
     def _abort(self, commits: Sequence[TaskCommit], batch_id: int | None) -> None:
-        ledgers = _in_order(commits)
+        ledgers = [each for each in _in_order(commits) if isinstance(each, TaskLedger)]
         if not ledgers:
             return
+        from connectors.spark.client.client_cache import cached_cluster
+        from connectors.spark.sink.batch_commit import discard_task_ledgers
+
         sink_id, sink_batch = self._identity(commits, batch_id)
         try:
             count = cached_cluster(self.options.cluster).run(
@@ -177,7 +208,11 @@ class _Sink:
         if len(query_ids) > 1:
             raise InvalidArgument(f"the messages of one batch are from the queries {query_ids}")
         sink_id, sink_batch = self._names(next(iter(query_ids), None), batch_id)
-        if self.options.is_streaming and sink_id is None and any(c.ledgers for c in commits):
+        if (
+            self.options.is_streaming
+            and sink_id is None
+            and any(c.ledgers or c.small for c in commits)
+        ):
             raise InvalidArgument(
                 f"batch {batch_id}: its tasks did not receive the id of the query, so that it "
                 "could be committed twice. Cure: the option sinkId, a name of your own for this "
@@ -193,10 +228,14 @@ def _task_commits(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCo
     return [message for message in messages if isinstance(message, TaskCommit)]
 
 
-def _in_order(commits: Sequence[TaskCommit]) -> list[TaskLedger]:
-    """Returns the ledgers ordered by partition, to keep the order of rows that Spark has sorted."""
-    ordered = sorted(commits, key=lambda commit: commit.partition)
-    return [ledger for commit in ordered for ledger in commit.ledgers]
+def _in_order(commits: Sequence[TaskCommit]) -> list[TaskLedger | SmallResult]:
+    """Returns what tasks wrote or returned, ordered by partition, to keep the order of rows that
+    Spark has sorted."""
+    found: list[TaskLedger | SmallResult] = []
+    for commit in sorted(commits, key=lambda commit: commit.partition):
+        found += commit.ledgers
+        found += commit.small
+    return found
 
 
 @errors_without_traceback

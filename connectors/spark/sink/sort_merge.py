@@ -13,18 +13,13 @@ from contextlib import AsyncExitStack
 
 import pyarrow as pa
 
-from connectors.spark.sink.arrow_input import EVENT_TIME, HEADERS, KEY, VALUE
-from connectors.spark.sink.arrow_write import RowSizes, encode_rows
+from connectors.spark.sink.ledger_output import LedgerOutput, rows_of
 from connectors.spark.sink.routing import Target
 from connectors.spark.sink.sort_order import Key, SortOrder
-from connectors.spark.sink.task_ledgers import SegmentTotals, SinkBatch, TaskLedger, make_ledger
+from connectors.spark.sink.task_results import SinkBatch, TaskLedger
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.reading.reader import LedgerReader
-from ledger.writing.writer import LedgerWriter
-from stream.core.entry.compression import Compression
-from stream.core.entry.format import BODY_BYTES_MAX
-from stream.core.entry.records import decode
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.sinks import SinkLedger
 from stream.store.streams import StreamStore
@@ -33,7 +28,6 @@ _log = logging.getLogger(__name__)
 
 MERGED_AT_ONCE_MAX = 16
 """Ledgers that are merged at once; more are merged in rounds."""
-_ROOM_BYTES = 4096
 
 
 def overlapping(ledgers: Sequence[TaskLedger]) -> list[list[TaskLedger]]:
@@ -104,7 +98,7 @@ class _Merge:
         self._client = client
         self._order = order
         self._batch = batch
-        self._entry_bytes = min(entry_bytes, BODY_BYTES_MAX - _ROOM_BYTES)
+        self._entry_bytes = entry_bytes
         self._made: list[int] = []
 
     async def merged(self, target: Target, runs: list[list[SinkLedger]]) -> list[SinkLedger]:
@@ -123,7 +117,7 @@ class _Merge:
     ) -> list[SinkLedger]:
         if len(runs) == 1:
             return runs[0]
-        output = _Output(self._client, target, policy, self._batch, self._entry_bytes, self._made)
+        output = LedgerOutput(self._client, target, policy, self._batch, self._entry_bytes)
         try:
             inputs = [_Input(self._client, run) for run in runs]
             async with AsyncExitStack() as stack:
@@ -134,8 +128,10 @@ class _Merge:
         except BaseException:
             output.abandon()
             raise
+        finally:
+            self._made += output.made
 
-    async def _merge_rows(self, inputs: list[_Input], output: _Output) -> None:
+    async def _merge_rows(self, inputs: list[_Input], output: LedgerOutput) -> None:
         order = self._order
         while True:
             for each in inputs:
@@ -207,8 +203,7 @@ class _Input:
             await self.close()
             self._reader = await self._client.open_ledger(ledger_id, recover=False)
         read = (await self._reader.read(entry, entry))[0]
-        found = decode(read.payload, entry=entry).to_arrow()
-        self.rows = found.rename_columns([VALUE, KEY, EVENT_TIME, HEADERS])
+        self.rows = rows_of(read.payload, entry)
 
     def last_key(self, order: SortOrder) -> Key:
         """Returns the key of the last row of the current entry."""
@@ -228,81 +223,3 @@ class _Input:
         reader, self._reader = self._reader, None
         if reader is not None:
             await reader.__aexit__(None, None, None)
-
-
-class _Output:
-    """Writes sorted rows to new ledgers, one after the other as they fill."""
-
-    def __init__(
-        self,
-        client: LedgerClient,
-        target: Target,
-        policy: NamespaceMetadata,
-        batch: SinkBatch,
-        entry_bytes: int,
-        made: list[int],
-    ) -> None:
-        self._client = client
-        self._target = target
-        self._policy = policy
-        self._batch = batch
-        self._entry_bytes = entry_bytes
-        self._made = made
-        self._compression = Compression.named(policy.compression)
-        self._buffered: list[pa.RecordBatch] = []
-        self._buffered_bytes = 0
-        self._writer: LedgerWriter | None = None
-        self._totals = SegmentTotals()
-        self._done: list[SinkLedger] = []
-
-    async def add(self, rows: pa.RecordBatch) -> None:
-        self._buffered.append(rows)
-        self._buffered_bytes += RowSizes(rows).between(0, rows.num_rows)
-        if self._buffered_bytes >= self._entry_bytes:
-            await self._send()
-
-    async def _send(self) -> None:
-        if not self._buffered:
-            return
-        held, self._buffered, self._buffered_bytes = self._buffered, [], 0
-        rows = pa.concat_batches(held)
-        for first, stop in RowSizes(rows).cuts(self._entry_bytes):
-            writer = await self._current_ledger()
-            count = stop - first
-            payload = encode_rows(
-                rows.slice(first, count),
-                first_sequence=self._totals.records,
-                append_time_ms=self._client.now_ms(),
-                compression=self._compression,
-            )
-            while not writer.has_room:
-                await writer.wait_room()
-            writer.append_nowait(payload)
-            self._totals.add(payload, count)
-
-    async def _current_ledger(self) -> LedgerWriter:
-        """Returns the ledger for the next entry."""
-        if self._writer is not None and self._writer.length >= self._policy.roll_bytes:
-            await self._end_ledger()
-        if self._writer is None:
-            self._totals = SegmentTotals()
-            self._writer = await make_ledger(self._client, self._target, self._policy, self._batch)
-            self._made.append(self._writer.ledger_id)
-        return self._writer
-
-    async def _end_ledger(self) -> None:
-        if self._writer is not None:
-            metadata = await self._writer.close()
-            end = self._totals.end(metadata.last_entry_id, metadata.length)
-            namespace, stream = self._target
-            self._done.append(SinkLedger(namespace, stream, metadata.ledger_id, end))
-            self._writer = None
-
-    async def close(self) -> list[SinkLedger]:
-        await self._send()
-        await self._end_ledger()
-        return self._done
-
-    def abandon(self) -> None:
-        if self._writer is not None:
-            self._writer.abandon()

@@ -10,14 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections import deque
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import trio
 
 from connectors.spark.sink.routing import Target
-from connectors.spark.sink.sort_order import Key
+from connectors.spark.sink.task_results import SinkBatch
 from ledger.client import LedgerClient
 from ledger.core.entry import DigestType
 from ledger.errors import LedgerError
@@ -29,7 +28,6 @@ from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import SegmentEnd
 from stream.core.producers import SegmentTally
 from stream.core.sinks import SinkLedger
-from stream.sinks.sinks import ledger_tags
 
 if TYPE_CHECKING:
     from connectors.spark.client.client_cache import BackgroundCall, ClusterClient
@@ -42,39 +40,16 @@ that a single ledger never refuses an entry for its bytes."""
 _DELETE_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class SinkBatch:
-    """The tag of a task's ledgers: their sink, their batch, and the attempt of the task."""
-
-    sink_id: str | None = None
-    batch_id: int | None = None
-    attempt: str = ""
-
-    def tags(self, target: Target) -> Mapping[str, bytes]:
-        return ledger_tags(
-            target.namespace, target.stream,
-            sink_id=self.sink_id, batch_id=self.batch_id, attempt=self.attempt,
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class TaskLedger:
-    """A closed ledger for the commit.
-
-    `low` and `high` bound its sort keys, if rows are sorted. If it `is_new`, its stream did not
-    exist and is created before the commit.
-    """
-
-    ledger: SinkLedger
-    low: Key | None = None
-    high: Key | None = None
-    is_new: bool = False
-
-
 async def make_ledger(
-    client: LedgerClient, target: Target, policy: NamespaceMetadata, batch: SinkBatch
+    client: LedgerClient,
+    target: Target,
+    policy: NamespaceMetadata,
+    batch: SinkBatch,
+    *,
+    saves_requests: bool = False,
 ) -> LedgerWriter:
-    """Creates a tagged ledger with the settings of the namespace.
+    """Creates a tagged ledger with the settings of the namespace; `saves_requests` is that of
+    `create_ledger`.
 
     Raises NotEnoughBookies, MetadataUnavailable.
     """
@@ -87,6 +62,7 @@ async def make_ledger(
         custom=batch.tags(target),
         prefer=policy.preferred_bookies,
         placement=policy.bookie_placement,
+        saves_requests=saves_requests,
     )
 
 
@@ -370,10 +346,12 @@ class TaskLedgers:
                 self._has_ended = True
                 self._moved.notify_all()
             if not is_done:
-                await _delete(client, [ledger for sender in senders for ledger in sender.made])
+                await delete_ledgers(
+                    client, [ledger for sender in senders for ledger in sender.made]
+                )
 
 
-async def _delete(client: LedgerClient, ledger_ids: list[int]) -> None:
+async def delete_ledgers(client: LedgerClient, ledger_ids: list[int]) -> None:
     """Deletes ledgers unknown to the driver. Never raises: the janitor finds the rest."""
     with trio.move_on_after(_DELETE_S, shield=True):
         for ledger_id in ledger_ids:

@@ -7,8 +7,10 @@ Runs in the task's thread; task_ledgers.py sends the entries.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -17,17 +19,22 @@ from connectors.spark.sink.arrow_input import input_rows
 from connectors.spark.sink.arrow_write import RowSizes, encode_frame, encode_rows
 from connectors.spark.sink.routing import Router, Target, TargetStream, look_up, parse_target
 from connectors.spark.sink.sort_order import Key, SortOrder
-from connectors.spark.sink.task_ledgers import SinkBatch, TaskLedger, TaskLedgers
-from ledger.client import wall_ms
-from ledger.errors import InvalidArgument
+from connectors.spark.sink.task_results import (
+    SinkBatch,
+    SmallResult,
+    TaskLedger,
+    TaskOutput,
+    bytes_of_task,
+)
+from ledger.errors import InvalidArgument, LedgerError
 from stream.core.entry.compression import Compression, require
 from stream.core.entry.format import BODY_BYTES_MAX
-from stream.core.sinks import SinkLedger
 from stream.core.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
-    from connectors.spark.client.client_cache import ClusterClient
+    from connectors.spark.core.cluster_access import ClusterAccess
     from connectors.spark.options.options import WriteOptions
+    from stream.core.sinks import SinkLedger
 
 GATHERED_BYTES_MAX = 64 << 20
 """Bytes that a task buffers, over all targets, for larger entries or longer sorted runs."""
@@ -42,7 +49,7 @@ class _TargetRows:
 
     def __init__(
         self,
-        ledgers: TaskLedgers,
+        output: TaskOutput,
         target: Target,
         stream: TargetStream,
         entry_bytes: int,
@@ -52,7 +59,7 @@ class _TargetRows:
         self.stream = stream
         self.bounds: list[tuple[Key, Key]] = []
         """The range of sort keys in each ledger."""
-        self._ledgers = ledgers
+        self._output = output
         self._entry_bytes = min(entry_bytes, BODY_BYTES_MAX - _ROOM_BYTES)
         self._order = order
         self._compression = Compression.named(stream.policy.compression)
@@ -110,7 +117,7 @@ class _TargetRows:
             payload = (encode_frame if is_large else encode_rows)(
                 cut,
                 first_sequence=self._sequence,
-                append_time_ms=wall_ms(),
+                append_time_ms=time.time_ns() // 1_000_000,
                 compression=self._compression,
             )
             count = stop - first
@@ -121,7 +128,7 @@ class _TargetRows:
                 else:
                     self.bounds[-1] = (self.bounds[-1][0], high)
             self._wait_quota(len(payload))
-            self._ledgers.append(self.target, policy, payload, count, begins_ledger=begins_ledger)
+            self._output.append(self.target, policy, payload, count, begins_ledger=begins_ledger)
             self._sequence += count
             self._ledger_bytes += len(payload)
         self._records += rows.num_rows
@@ -147,32 +154,71 @@ class _TargetRows:
         )
 
 
+_LOOKED_UP_S = 10.0
+"""How long a streaming write knows a target without looking it up again."""
+_LOOKED_UP_MAX = 1000
+_looked_up: dict[tuple[ClusterAccess, Target], tuple[float, TargetStream]] = {}
+
+
+def _target_stream(options: WriteOptions, target: Target, *, may_be_missing: bool) -> TargetStream:
+    """Returns the metadata of a target; of a streaming write they may be ten seconds old."""
+    key, now_s = (options.cluster, target), time.monotonic()
+    then_s, known = _looked_up.get(key, (-math.inf, None))
+    if known is not None and options.is_streaming and now_s - then_s <= _LOOKED_UP_S:
+        return known
+    from connectors.spark.client.client_cache import cached_cluster
+
+    found = cached_cluster(options.cluster).run(look_up, target, may_be_missing=may_be_missing)
+    if not found.is_missing:
+        if len(_looked_up) >= _LOOKED_UP_MAX:
+            _looked_up.clear()
+        _looked_up[key] = now_s, found
+    return found
+
+
+def known_targets(options: WriteOptions) -> dict[Target, TargetStream]:
+    """Returns the metadata of the default target, so that no task has to read it. Empty if it
+    cannot be read now: tasks say why."""
+    if options.stream is None:
+        return {}
+    target = parse_target(options.stream, options.namespace)
+    try:
+        return {target: _target_stream(options, target, may_be_missing=False)}
+    except LedgerError:
+        return {}
+
+
 class TaskWriter:
     """Writes the rows of one task.
 
     Args:
-        cluster: the client of the cluster.
         options: the options of the sink.
         batch: the tag of the ledgers.
-        turn: the first partition for rows without a key.
+        number: that of the task: the first partition for rows without a key, and its share in what
+            tasks may return to the driver.
+        known: the metadata of targets that need not be read.
     """
 
     def __init__(
-        self, cluster: ClusterClient, options: WriteOptions, batch: SinkBatch, turn: int = 0
+        self,
+        options: WriteOptions,
+        batch: SinkBatch,
+        number: int = 0,
+        known: Mapping[Target, TargetStream] = MappingProxyType({}),
     ) -> None:
-        self._cluster = cluster
         self._options = options
         self._batch = batch
-        self._turn = turn
+        self._number = number
         self._order = SortOrder(options.sort_within_batch) if options.sort_within_batch else None
-        self._streams: dict[Target, TargetStream] = {}
+        self._streams = dict(known)
         self._rows: dict[Target, _TargetRows] = {}
         self.records = 0
 
-    def write(self, batches: Iterable[pa.RecordBatch]) -> list[TaskLedger]:
-        """Writes all rows; returns the closed ledgers when the rows are durable.
+    def write(self, batches: Iterable[pa.RecordBatch]) -> list[TaskLedger | SmallResult]:
+        """Writes all rows; returns the closed ledgers when the rows are durable, or all rows if
+        they are few enough for the driver to write them.
 
-        The ledgers of one target are in the order of their rows. Raises InvalidArgument for rows
+        What is of one target is in the order of its rows. Raises InvalidArgument for rows
         that cannot be written, NoSuchStream, NoSuchNamespace, NotEnoughBookies,
         MetadataUnavailable. The janitor finds ledgers that could not be deleted then.
         """
@@ -180,13 +226,14 @@ class TaskWriter:
         default = None
         if options.stream is not None:
             default = parse_target(options.stream, options.namespace)
-        router = Router(default, options.namespace, self._describe, self._turn)
-        with TaskLedgers(self._cluster, self._batch) as ledgers:
+        router = Router(default, options.namespace, self._describe, self._number)
+        held_max = bytes_of_task(options.small_result_bytes, self._number)
+        with TaskOutput(options.cluster, self._batch, held_max, self._number) as output:
             buffered = 0
             for batch in _bounded(batches):
                 rows = input_rows(batch, self.records)
                 for target, stream, group in router.split(rows, self.records):
-                    self._rows_of(ledgers, target, stream).add(group)
+                    self._rows_of(output, target, stream).add(group)
                 self.records += batch.num_rows
                 # Whole batches are counted, because a slice keeps all of its batch in memory.
                 buffered += batch.nbytes
@@ -194,7 +241,8 @@ class TaskWriter:
                     self._flush()
                     buffered = 0
             self._flush()
-            return self._described(ledgers.close())
+            small = output.small_results(lambda target: self._rows[target].stream.is_missing)
+            return [*self._described(output.close())] if small is None else [*small]
 
     def _flush(self) -> None:
         for rows in self._rows.values():
@@ -204,11 +252,11 @@ class TaskWriter:
         stream = self._streams.get(target)
         if stream is None:
             may_be_missing = self._options.create_streams
-            stream = self._cluster.run(look_up, target, may_be_missing=may_be_missing)
+            stream = _target_stream(self._options, target, may_be_missing=may_be_missing)
             self._streams[target] = stream
         return stream
 
-    def _rows_of(self, ledgers: TaskLedgers, target: Target, stream: TargetStream) -> _TargetRows:
+    def _rows_of(self, output: TaskOutput, target: Target, stream: TargetStream) -> _TargetRows:
         rows = self._rows.get(target)
         if rows is None:
             limit = self._options.max_ledgers_per_task
@@ -220,7 +268,7 @@ class TaskWriter:
                     "costs a ledger per task and batch)"
                 )
             rows = self._rows[target] = _TargetRows(
-                ledgers, target, stream, self._options.entry_bytes, self._order
+                output, target, stream, self._options.entry_bytes, self._order
             )
         return rows
 

@@ -1,10 +1,11 @@
 """Batches of sinks beside running writers, with every fault: `python -m tests.sim.commits.run`.
 
 Several drivers, some insisting on the same sink, commit batches to several streams of two
-namespaces, repeat them with new ledgers, give up half way, and are killed at any moment. Beside
-them writers with producers and conditions are killed and taken over, segments roll, streams are
-truncated, deleted and brought back, janitors sweep, readers follow; bookies, connections and the
-metadata store fail. model.py says what must be there in the end.
+namespaces, in part as small results that the driver writes, repeat them with new ledgers, give up
+half way, and are killed at any moment. Beside them writers with producers and conditions are killed
+and taken over, segments roll, streams are truncated, deleted and brought back, janitors sweep,
+readers follow; bookies, connections and the metadata store fail. model.py says what must be there
+in the end.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from bookie.testing.cluster import SimCluster
 from bookie.testing.metastore import MetadataOptions
 from bookie.testing.process import SimProcess, leaves_of
 from bookie.testing.scheduler import Simulation, run_simulated
+from connectors.spark.sink.task_results import SmallResult
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from stream.core.entry.records import Record
@@ -26,10 +28,18 @@ from stream.core.position import EARLIEST, Position
 from stream.errors import CommitOutOfOrder, NotInTrash, StreamExists
 from stream.namespace import Namespace
 from stream.retention.janitor import Janitor
-from stream.sinks.sinks import SinkLedger, commit_batch, discard_ledgers, is_committed
+from stream.sinks.sinks import (
+    BatchCommit,
+    SinkLedger,
+    commit_batch,
+    discard_ledgers,
+    is_committed,
+)
 from stream.store.sinks import find_sink
+from stream.store.streams import StreamStore
 from tests.sim.command import run_worlds
 from tests.sim.commits.model import Attempt
+from tests.sim.commits.small import commit, small_result
 from tests.sim.commits.writers import Body, Writers
 from tests.sim.model import Violation
 from tests.sim.workload import client_options
@@ -111,13 +121,14 @@ class Commits(Writers):
                 last = -1 if sink is None else sink.batch_id
                 batch_id = max(0, last + chance.choice((-1, 0, 0, 1, 1, 1, 1, 1, 3)))
             name = f"try{self.number()}"
-            ledgers, shares = await self._write(client, chance, name, sink_id, batch_id)
+            results, shares = await self._write(client, chance, name, sink_id, batch_id)
+            ledgers = [result for result in results if isinstance(result, SinkLedger)]
             self.model.attempts[name] = Attempt((shown, batch_id or 0), shares)
             if chance.random() < 0.1:
                 return  # its driver dies here
             self.commits_left -= 1
             for _ in range(chance.choice((1, 1, 2, 3))):
-                if await self._commit(client, chance, name, ledgers, sink_id, batch_id):
+                if await self._commit(client, chance, name, results, sink_id, batch_id):
                     break
             else:
                 if chance.random() < 0.5:
@@ -135,9 +146,12 @@ class Commits(Writers):
         name: str,
         sink_id: str | None,
         batch_id: int | None,
-    ) -> tuple[list[SinkLedger], dict[str, int]]:
-        ledgers: list[SinkLedger] = []
+    ) -> tuple[list[SinkLedger | SmallResult], dict[str, int]]:
+        """Returns what the tasks of a batch write, or return to the driver."""
+        results: list[SinkLedger | SmallResult] = []
         shares: dict[str, int] = {}
+        # Without a sink, a batch is known by its ledgers.
+        small = 0.0 if sink_id is None else chance.choice((0.0, 0.7, 1.0))
         for stream in chance.sample(self.streams, chance.randint(1, len(self.streams))):
             for _ in range(chance.randint(1, 3)):
                 entries: list[list[bytes]] = []
@@ -148,24 +162,37 @@ class Commits(Writers):
                         entries[-1].append(b"k/%s/%d" % (name.encode(), count))
                         shares[stream] = count + 1
                 namespace, short = stream.split("/")
+                if chance.random() < small:
+                    policy, _ = await StreamStore(client.store).read_namespace(namespace)
+                    results.append(small_result(policy, short, entries, partition=len(results)))
+                    continue
                 ledger = await write_ledger(
                     client, short, entries, namespace=namespace, sink_id=sink_id, batch_id=batch_id
                 )
-                ledgers.append(ledger)
-        return ledgers, shares
+                results.append(ledger)
+        return [one for one in results if not isinstance(one, SmallResult) or one.entries], shares
 
     async def _commit(
         self,
         client: LedgerClient,
         chance: random.Random,
         name: str,
-        ledgers: list[SinkLedger],
+        results: list[SinkLedger | SmallResult],
         sink_id: str | None,
         batch_id: int | None,
     ) -> bool:
+        ledgers = [result for result in results if isinstance(result, SinkLedger)]
+        is_small = len(ledgers) < len(results)
+
+        async def call() -> BatchCommit:
+            if not is_small:
+                return await commit_batch(client, ledgers, sink_id=sink_id, batch_id=batch_id)
+            self.model.count("small results", len(results) - len(ledgers))
+            return await commit(client, results, sink_id, batch_id)
+
         try:
             with trio.move_on_after(chance.choice((0.02, 0.3, 60, 60))) as scope:
-                done = await commit_batch(client, ledgers, sink_id=sink_id, batch_id=batch_id)
+                done = await call()
             if scope.cancelled_caught:
                 self.model.count("commits given up")
                 return False
@@ -183,7 +210,7 @@ class Commits(Writers):
         if is_asked and not await is_committed(client, ledgers, sink_id=sink_id, batch_id=batch_id):
             raise Violation(f"{name}: is not committed, and was")
         if chance.random() < 0.2:
-            again = await commit_batch(client, ledgers, sink_id=sink_id, batch_id=batch_id)
+            again = await call()
             if not again.is_repeat and self.model.attempts[name].shares:
                 raise Violation(f"{name}: committed twice")
         return True
@@ -313,6 +340,9 @@ class Commits(Writers):
                 if await _read_all(space, short) != found[stream]:
                     raise Violation(f"{stream}: a sweep changed what is there")
                 named.update((await space.stream_metadata(short)).ledgers())
+            for ledger_id in named:
+                if not (await client.ledger_metadata(ledger_id)).is_closed:
+                    raise Violation(f"ledger {ledger_id} of a sealed segment is open")
             left = set(await client.list_ledgers()) - named
             if left:
                 raise Violation(f"ledgers {sorted(left)} are nobody's, and stay")

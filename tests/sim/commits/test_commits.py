@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
+from ledger.metastore.base import Put
 from stream.core.sinks import SinkMetadata
 from stream.core.takeover import Takeover
+from stream.sinks.prepared import UnclosedLedgers
 from stream.writing.batch_sender import BatchSender
 from tests.sim.commits.run import run_world
 
@@ -19,6 +21,7 @@ def test_each_batch_is_there_once_and_whole_and_writers_lose_nothing(seed: int) 
     counts = run_world(seed, COMMITS)
     assert counts["committed"] > 0
     assert counts["kills"] > 0
+    assert counts["small results"] > 0
 
 
 def _late_batches_are_new(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,12 +39,20 @@ def _ends_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Takeover, "_note", lambda *_: None)
 
 
+def _commits_leave_ledgers_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def changes(_: UnclosedLedgers) -> list[Put]:
+        return []
+
+    monkeypatch.setattr(UnclosedLedgers, "changes", changes)
+
+
 @pytest.mark.parametrize(
     ("plant", "seed"),
     [
         (_late_batches_are_new, 0),
         (_sequences_stay, 1),
         (_ends_are_forgotten, 4),
+        (_commits_leave_ledgers_open, 0),
     ],
 )
 def test_a_planted_bug_is_found(

@@ -76,7 +76,8 @@ class Scenario:
         read = {**both, **_SMALL, "stream": source, "startingPosition": "earliest"}
         spec = QuerySpec(shape, shape, str(directory / "checkpoint"), target, read, both)
         if shape != "fan-out":
-            spec = replace(spec, write={**both, "stream": target})
+            # Some tasks return small results, others write ledgers, often in one batch.
+            spec = replace(spec, write={**both, "stream": target, "smallResultBytes": "8k"})
         if shape == "shuffled":
             spec = replace(spec, write={**spec.write, "sortWithinBatch": "key", "sinkId": "sorted"})
         self.specs.append(spec)

@@ -84,7 +84,7 @@ def test_a_batch_without_messages_is_nothing_or_counts(streams: Streams) -> None
 
 def test_abort_after_a_successful_commit_deletes_nothing(streams: Streams) -> None:
     name = streams.create()
-    writer = _query(streams, stream=name)
+    writer = _query(streams, stream=name, smallResultBytes="0")
     messages = [_written(writer, b"kept", query_id=name.replace("/", "-"), batch_id=0)]
     writer.commit(messages, 0)
     writer.abort(messages, 0)
@@ -94,7 +94,7 @@ def test_abort_after_a_successful_commit_deletes_nothing(streams: Streams) -> No
 
 def test_abort_deletes_ledgers_that_are_in_no_stream(streams: Streams) -> None:
     name = streams.create()
-    writer = _query(streams, stream=name)
+    writer = _query(streams, stream=name, smallResultBytes="0")
     message = _written(writer, b"gone", query_id=name.replace("/", "-"), batch_id=0)
     writer.abort([None, message], 0)
     assert not _ids(message) & set(_ledgers(streams))
@@ -105,7 +105,7 @@ def test_abort_deletes_ledgers_that_are_in_no_stream(streams: Streams) -> None:
 
 def test_a_batch_write_that_is_aborted_leaves_nothing(streams: Streams) -> None:
     name = streams.create()
-    given = {"cluster": streams.cluster, "stream": name}
+    given = {"cluster": streams.cluster, "stream": name, "smallResultBytes": "0"}
     options = WriteOptions.parse(given, {}, is_streaming=False)
     writer = LedgerstreamWriter(options, _SCHEMA, False)
     message = _written(writer, b"gone")
@@ -196,7 +196,9 @@ def test_a_second_query_is_refused_at_its_first_batch(streams: Streams, batch_id
         streams, stream=name, sinkId=sink, queryName="first", checkpointLocation="/cp/first"
     )
     first.commit([_written(first, b"0", query_id="one", run_id="r1", batch_id=0)], 0)
-    second = _query(streams, stream=name, sinkId=sink, checkpointLocation="/cp/second")
+    second = _query(
+        streams, stream=name, sinkId=sink, checkpointLocation="/cp/second", smallResultBytes="0"
+    )
     message = _written(second, b"lost", query_id="two", run_id="r2", batch_id=batch_id)
     with pytest.raises(CommitOutOfOrder) as caught:
         second.commit([message], batch_id)

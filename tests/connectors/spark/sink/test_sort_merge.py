@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from connectors.spark.sink.sort_merge import overlapping, range_of
 from connectors.spark.sink.sort_order import BOUND_BYTES_MAX, SortOrder
-from connectors.spark.sink.task_ledgers import TaskLedger
+from connectors.spark.sink.task_results import TaskLedger
 
 
 def _batch(**columns: list[bytes]) -> pa.RecordBatch:

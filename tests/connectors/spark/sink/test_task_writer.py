@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from connectors.spark.client.client_cache import ClusterClient, cached_cluster
 from connectors.spark.options.options import WriteOptions
 from connectors.spark.sink import sort_merge, task_writer
-from connectors.spark.sink.batch_commit import commit_task_ledgers, discard_task_ledgers
+from connectors.spark.sink.batch_commit import commit_results, discard_task_ledgers
 from connectors.spark.sink.routing import Target, look_up
-from connectors.spark.sink.task_ledgers import SinkBatch, TaskLedger, TaskLedgers
+from connectors.spark.sink.task_ledgers import TaskLedgers
+from connectors.spark.sink.task_results import SinkBatch, SmallResult, TaskLedger
 from connectors.spark.sink.task_writer import TaskWriter
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerFenced, NoSuchLedger
@@ -56,11 +57,11 @@ def _write(
     """Writes a whole batch: each task, then the commit of the driver."""
     chosen, cluster = _options(streams, **options), cached_cluster(streams.cluster)
     sink_id, batch_id = batch or (None, None)
-    found: list[TaskLedger] = []
+    found: list[TaskLedger | SmallResult] = []
     for number, batches in enumerate(tasks):
-        writer = TaskWriter(cluster, chosen, SinkBatch(sink_id, batch_id, str(number)), number)
+        writer = TaskWriter(chosen, SinkBatch(sink_id, batch_id, str(number)), number)
         found += writer.write(batches)
-    return cluster.run(commit_task_ledgers, found, chosen, sink_id=sink_id, batch_id=batch_id)
+    return cluster.run(commit_results, found, chosen, sink_id=sink_id, batch_id=batch_id)
 
 
 async def _ledgers(client: LedgerClient) -> list[int]:
@@ -103,7 +104,11 @@ def test_a_stream_gets_all_rows_in_the_order_of_tasks(
 ) -> None:
     name = streams.create()
     size = data.draw(st.sampled_from(["100", "1k", "1m"]))
-    _write(streams, [list(map(_table, batches)) for batches in tasks], stream=name, entryBytes=size)
+    small = data.draw(st.sampled_from(["0", "300", "1m"]))
+    _write(
+        streams, [list(map(_table, batches)) for batches in tasks],
+        stream=name, entryBytes=size, smallResultBytes=small,
+    )  # fmt: skip
     assert _triples(streams, name) == [row for task in tasks for rows in task for row in rows]
     assert [row.sequence for row in streams.rows(name)] == list(
         range(sum(len(rows) for task in tasks for rows in task))
@@ -155,9 +160,14 @@ def test_columns_name_stream_and_partition(streams: Streams) -> None:
 @given(
     tasks=st.lists(st.lists(_ROWS, max_size=4), min_size=1, max_size=5),
     columns=st.sampled_from(["event_time", "key", "key,event_time", "value", "event_time,value"]),
+    small=st.sampled_from(["0", "300", "1m"]),
 )
 def test_a_batch_is_sorted_over_all_tasks(
-    streams: Streams, monkeypatch: pytest.MonkeyPatch, tasks: list[list[Any]], columns: str
+    streams: Streams,
+    monkeypatch: pytest.MonkeyPatch,
+    tasks: list[list[Any]],
+    columns: str,
+    small: str,
 ) -> None:
     monkeypatch.setattr(task_writer, "GATHERED_BYTES_MAX", 400)  # so that tasks have several runs
     monkeypatch.setattr(sort_merge, "MERGED_AT_ONCE_MAX", 2)
@@ -165,7 +175,7 @@ def test_a_batch_is_sorted_over_all_tasks(
     before = set(cached_cluster(streams.cluster).run(_ledgers))
     _write(
         streams, [list(map(_table, batches)) for batches in tasks],
-        stream=name, sortWithinBatch=columns, entryBytes="200",
+        stream=name, sortWithinBatch=columns, entryBytes="200", smallResultBytes=small,
     )  # fmt: skip
     place = {"value": 0, "key": 1, "event_time": 2}
 
@@ -185,7 +195,7 @@ def test_sorted_tasks_that_follow_each_other_are_not_merged(streams: Streams) ->
     name = streams.create()
     tasks = [[_batch(value=[b"x"] * 4, event_time=[t, t + 1, t + 2, t + 3])] for t in (40, 10, 13)]
     before = set(cached_cluster(streams.cluster).run(_ledgers))
-    done = _write(streams, tasks, stream=name, sortWithinBatch="event_time")
+    done = _write(streams, tasks, stream=name, sortWithinBatch="event_time", smallResultBytes="0")
     assert [row.event_time_ms for row in streams.rows(name)] == [
         10, 11, 12, 13, 13, 14, 15, 16, 40, 41, 42, 43,
     ]  # fmt: skip
@@ -216,10 +226,10 @@ def test_a_batch_without_rows_counts(streams: Streams) -> None:
 
 def test_ledgers_have_tags(streams: Streams, cluster_client: ClusterClient) -> None:
     name = streams.create()
-    writer = TaskWriter(
-        cluster_client, _options(streams, stream=name), SinkBatch("a-sink", 3, "task 9")
-    )
+    options = _options(streams, stream=name, smallResultBytes="0")
+    writer = TaskWriter(options, SinkBatch("a-sink", 3, "task 9"))
     (made,) = writer.write([_batch(value=[b"v"])])
+    assert isinstance(made, TaskLedger)
 
     async def custom(client: LedgerClient) -> dict[str, bytes]:
         return dict((await client.ledger_metadata(made.ledger.ledger_id)).custom)
