@@ -30,7 +30,7 @@ from benchmarks.systems import system as systems
 Name = Literal[
     "rate", "idle", "ledger-add", "append", "fanout", "catchup", "record-size", "writers",
     "cold-read", "streams", "start", "restart", "many-ledgers", "mixed", "copy", "spark-read",
-    "spark-write", "spark-latency", "security", "all",
+    "spark-write", "spark-latency", "security", "segments", "all",
 ]  # fmt: skip
 _OF_SYSTEMS: tuple[Name, ...] = ("rate", "idle")
 """Benchmarks of ours and of its peers."""
@@ -148,6 +148,7 @@ def bench(name: Name, *, settings: Settings | None = None) -> None:
         mixed: writes, a tail and two catch-up readers together, compared with writes alone.
         copy: a ledger of two bookies to the third; with --rate, appends beside it.
         security: what TLS, authentication and permissions cost, compared with a cluster in clear.
+        segments: streams of a hundred, ten thousand and, with --count 1000000, a million segments.
         spark-read: a stream into Spark, and Parquet. spark-write: rows of Spark into a stream, and
         into Parquet. spark-latency: one record through a micro-batch.
         all: every one of them, as docs/performance.md reports them, in about 40 minutes, or 60

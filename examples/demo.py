@@ -207,8 +207,7 @@ async def run_demo(cluster: str, directory: Path, events: list[Flight]) -> Run:
                     run.seconds = time.perf_counter() - started_s - run.waited_s
                     run.rolls = writer.statistics().rolls
                 await tail.wait()
-        stream = await namespace.stream_metadata(STREAM)
-        for segment in stream.segments:
+        for segment in await namespace.segments(STREAM):
             ledger = await namespace.client.ledger_metadata(segment.ledger_id)
             run.ensemble_changes += len(ledger.fragments) - 1
     return run

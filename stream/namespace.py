@@ -25,6 +25,7 @@ from stream.core.entry.records import Record
 from stream.core.metadata.cursors import CursorMetadata
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.partitioned import PartitionedStream
+from stream.core.metadata.segments import Segment
 from stream.core.metadata.streams import StreamInfo, StreamMetadata
 from stream.core.names import check_name, check_new_name, parse_partition
 from stream.core.position import EARLIEST, FromTime, Position, Start
@@ -55,6 +56,7 @@ from stream.retention.trash_listing import list_trash
 from stream.scope import NamespaceScope
 from stream.sinks.sinks import commit_batch, is_committed
 from stream.store.cursors import CursorStore
+from stream.store.pages import SEGMENTS_LISTED_MAX
 from stream.store.partitions import PartitionStore
 from stream.store.streams import StreamStore
 from stream.takeover import StreamLedgers
@@ -594,8 +596,21 @@ class Namespace(Closable):
         return plan
 
     async def stream_metadata(self, stream: str) -> StreamMetadata:
-        """Returns segments, epoch and truncation point. Raises NoSuchStream, IsPartitioned."""
+        """Returns the newest segments, epoch and truncation point. Raises NoSuchStream,
+        IsPartitioned."""
         return await self.scope.stream_metadata(stream)
+
+    async def segments(
+        self, stream: str, *, since: int = 0, limit: int = SEGMENTS_LISTED_MAX
+    ) -> list[Segment]:
+        """Returns up to `limit` segments of a stream from number `since` on, in order, those in the
+        trash included.
+
+        Raises NoSuchStream, IsPartitioned, MetadataCorrupt if a list of older segments is missing
+        or damaged (the error says which segments it had), MetadataUnavailable.
+        """
+        metadata = await self.scope.stream_metadata(stream)
+        return await self.store.pages.listed(metadata, since, limit)
 
     # Truncation and trash
 

@@ -124,7 +124,10 @@ class StreamLedgers:
                 # A deleted stream of the name may have it, in the trash: the janitor decides.
                 trash = await self.store.list_trash(self.namespace)
                 may_be_in_trash = any(name == self.stream for name, _ in trash)
-                if not may_be_in_trash and ledger.ledger_id not in stream.ledgers():
+                is_named = await self.store.pages.resolve(
+                    stream, lambda present: present.names(ledger.ledger_id)
+                )
+                if not may_be_in_trash and not is_named:
                     path = await self.ledger_path(ledger.ledger_id)
                     await self.store.delete_orphan(self.namespace, self.stream, version, path)
             except LedgerError as error:
@@ -132,7 +135,8 @@ class StreamLedgers:
 
     def check_recent_copies(self, stream: StreamMetadata) -> None:
         """Has the copies of segments checked that were sealed lately: a writer that died may not
-        have lived to record which bookies missed entries of them."""
+        have lived to record which bookies missed entries of them. Those in pages have many behind
+        them."""
         since_ms = self.client.now_ms() - RECENT_MS
         recent = [segment.ledger_id for segment in stream.segments if segment.sealed_ms >= since_ms]
         if recent:
@@ -191,7 +195,7 @@ class StreamLedgers:
                         made = None
                         if machine.made is not None:
                             made = await self.ledger_path(machine.made)
-                        version = await self.store.put_stream(
+                        stored, version = await self.store.put_stream(
                             self.namespace, stream, version, ledger_path=made
                         )
                     except MetadataConflict:
@@ -203,7 +207,7 @@ class StreamLedgers:
                         ) from error
                     except MetadataUnavailable:
                         return StoreUnknown()
-                    return StreamStored(version)
+                    return StreamStored(version, stored)
                 case EndLedger(ledger_id, first_sequence):
                     try:
                         if end is not None:

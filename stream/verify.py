@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import trio
 
@@ -184,23 +185,35 @@ class _StreamVerifier:
         self._on_progress = on_progress
         self._entries = 0
         self._payload_bytes = 0
-        self._done: dict[int, SegmentReport | None] = {}
+        self._done = 0
 
     async def run(self) -> list[SegmentReport]:
         metadata = await self._scope.stream_metadata(self._stream)
-        segments = metadata.live()
-        self._report_progress(len(segments))
+        pages = self._scope.store.pages
+        live = await pages.resolve(metadata, lambda known: known.live())
+        total = sum(span.count for span in live)
+        self._report_progress(total)
+        reports: list[SegmentReport] = []
+        since = live[0].number if live else metadata.next_segment
+        while segments := await pages.listed(metadata, since):
+            reports += await self._verify_all(segments, total)
+            since = segments[-1].number + 1
+        return reports
+
+    async def _verify_all(self, segments: list[Segment], total: int) -> list[SegmentReport]:
         waiting = iter(segments)
+        found: dict[int, SegmentReport | None] = {}
 
         async def verify_next() -> None:
             for segment in waiting:
-                self._done[segment.number] = await self._verify(segment, len(segments))
-                self._report_progress(len(segments))
+                found[segment.number] = await self._verify(segment, total)
+                self._done += 1
+                self._report_progress(total)
 
         async with trio.open_nursery() as nursery:
             for _ in range(min(SEGMENTS_VERIFIED_MAX, len(segments))):
                 nursery.start_soon(verify_next)
-        reports = [self._done[segment.number] for segment in segments]
+        reports = [found[segment.number] for segment in segments]
         return [report for report in reports if report is not None]
 
     async def _verify(self, segment: Segment, total: int) -> SegmentReport | None:
@@ -218,7 +231,9 @@ class _StreamVerifier:
             )
         except NoSuchLedger as error:
             present = await self._scope.stream_metadata(self._stream)
-            if not _has_segment(present, segment):
+            if not await self._scope.store.pages.resolve(
+                present, partial(_has_segment, segment=segment)
+            ):
                 return None
             problem = str(error)
         else:
@@ -231,15 +246,17 @@ class _StreamVerifier:
 
     def _report_progress(self, segments: int) -> None:
         if self._on_progress is not None:
-            done = len(self._done)
             self._on_progress(
-                VerifyProgress(self._stream, done, segments, self._entries, self._payload_bytes)
+                VerifyProgress(
+                    self._stream, self._done, segments, self._entries, self._payload_bytes
+                )
             )
 
 
 def _has_segment(stream: StreamMetadata, segment: Segment) -> bool:
     """Whether the stream still names this segment."""
-    return segment.ledger_id in [present.ledger_id for present in stream.live()]
+    present = stream.segment_on(segment.ledger_id)
+    return present is not None and stream.is_live(present)
 
 
 async def _verify_receipt(
@@ -251,8 +268,7 @@ async def _verify_receipt(
             f"the receipt is for {receipt.namespace}/{receipt.stream}, not for "
             f"{scope.name}/{stream}"
         )
-    metadata = await scope.stream_metadata(stream)
-    problem = _missing_from(metadata, receipt)
+    problem = await _missing(scope, stream, receipt)
     ledger = None
     if not problem:
         expected = ExpectedEntry(receipt.entry_id, receipt.digest, receipt.bookies)
@@ -260,20 +276,25 @@ async def _verify_receipt(
             ledger = await verify_entry(scope.client, ledger_id, expected, silent=silent)
         except NoSuchLedger as error:
             # If it was truncated meanwhile, this raises Truncated.
-            problem = _missing_from(await scope.stream_metadata(stream), receipt) or str(error)
+            problem = await _missing(scope, stream, receipt) or str(error)
     segment = SegmentReport(stream, position.segment, ledger_id, ledger, problem)
     return StreamReport(stream, (segment,), receipt)
+
+
+async def _missing(scope: NamespaceScope, stream: str, receipt: Receipt) -> str:
+    metadata = await scope.stream_metadata(stream)
+    return await scope.store.pages.resolve(metadata, partial(_missing_from, receipt=receipt))
 
 
 def _missing_from(stream: StreamMetadata, receipt: Receipt) -> str:
     """Returns why the stream cannot hold the record, "" if it can.
 
     Raises Truncated if the record was truncated, or is of an earlier stream of the name;
-    InvalidArgument if it is of one whose numbers are those of this stream.
+    InvalidArgument if it is of one whose numbers are those of this stream; PagesNeeded.
     """
     position = receipt.position
     stream.check_position(position)
-    segment = next((s for s in stream.segments if s.ledger_id == receipt.ledger_id), None)
+    segment = stream.segment_on(receipt.ledger_id)
     if segment is None and stream.created_ms > receipt.append_time_ms:
         raise InvalidArgument(
             f"the receipt is for an earlier stream {stream.name!r}: that was deleted, and this "

@@ -3,8 +3,9 @@
 The first line is a header, each further line a node, and the last line has their number, so
 that a file that was cut short is noticed. Nodes of sessions are left out: they belong to processes.
 The namespaces are read before the ledgers, so that a backup of a cluster in use has the ledger of
-each segment that it has. What was created meanwhile may be missing; bookies keep it
-(`ledger.metastore.restores`). Lengths of lines are bounded by those of nodes.
+each segment that it has, and in them the streams before the pages of their segments. What was
+created meanwhile may be missing; bookies keep it (`ledger.metastore.restores`). Lengths of lines
+are bounded by those of nodes.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ VERSION = 1
 _OWN = "/ledgerstream"
 _OF_SESSIONS = ("{root}/available", f"{_OWN}/clients", f"{_OWN}/restores", f"{_OWN}/bookies")
 """Registrations, and what only the newest metadata may say."""
+_LAST = "pages"
+"""Nodes of a namespace that others name, and that are there before they are named."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,9 @@ async def _nodes(
             yield path, (await store.get(path)).data
         except NoSuchNode:
             continue  # deleted meanwhile
-        waiting += [f"{path}/{name}" for name in reversed(await store.children(path))]
+        names = await store.children(path)
+        names.sort(key=lambda name: name == _LAST)  # stays in order otherwise
+        waiting += [f"{path}/{name}" for name in reversed(names)]
 
 
 def decode_backup(lines: Iterable[str]) -> Backup:

@@ -29,6 +29,7 @@ from stream.core.entry.records import Record
 from stream.core.metadata.cursors import CursorMetadata
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.partitioned import PartitionedStream
+from stream.core.metadata.segments import Segment
 from stream.core.metadata.streams import StreamInfo, StreamMetadata
 from stream.core.position import EARLIEST, FromTime, Position, Start
 from stream.core.receipt import Receipt
@@ -40,6 +41,7 @@ from stream.reading.merge_options import OrderBy
 from stream.reading.reader import OnTruncated
 from stream.retention.policies import NamespaceSettings
 from stream.retention.trash import TrashEntry
+from stream.store.pages import SEGMENTS_LISTED_MAX
 from stream.verify import OnProgress, StreamReport
 from stream.writing.open_segment import WriterOptions
 
@@ -653,8 +655,22 @@ class Namespace(Opened):
         return await self._bridge.call(lambda: self._inner.explain_retention(stream))
 
     async def stream_metadata(self, stream: str) -> StreamMetadata:
-        """Returns segments, epoch and truncation point. Raises NoSuchStream, IsPartitioned."""
+        """Returns the newest segments, epoch and truncation point. Raises NoSuchStream,
+        IsPartitioned."""
         return await self._bridge.call(lambda: self._inner.stream_metadata(stream))
+
+    async def segments(
+        self, stream: str, *, since: int = 0, limit: int = SEGMENTS_LISTED_MAX
+    ) -> list[Segment]:
+        """Returns up to `limit` segments of a stream from number `since` on, in order, those in the
+        trash included.
+
+        Raises NoSuchStream, IsPartitioned, MetadataCorrupt if a list of older segments is missing
+        or damaged (the error says which segments it had), MetadataUnavailable.
+        """
+        return await self._bridge.call(
+            lambda: self._inner.segments(stream, since=since, limit=limit)
+        )
 
     async def truncate(self, stream: str, position: Position) -> StreamMetadata:
         """Drops the records before `position` for readers; whole segments go to the trash.

@@ -48,7 +48,7 @@ async def explain(
         NAMESPACE/STREAM, or NAMESPACE.
     segments
         A line for each segment, also if they are many. Without it, those with the same fate share
-        a line then.
+        a line then. Segments that are far from what changes next may share a line in any case.
     """
     from stream.cli.arguments import StreamName, parse_stream
     from stream.cli.connecting import connect
@@ -95,7 +95,8 @@ def warn(plans: Sequence[RetentionPlan]) -> None:
 
 
 def plan_facts(plan: RetentionPlan) -> dict[str, Any]:
-    """Returns a plan for programs: times in milliseconds, sizes in bytes."""
+    """Returns a plan for programs: times in milliseconds, sizes in bytes. Neighbours with one fate
+    may share a row, if they are in pages."""
     return {
         "stream": plan.stream,
         "now_ms": plan.now_ms,
@@ -106,7 +107,9 @@ def plan_facts(plan: RetentionPlan) -> dict[str, Any]:
         "segments": [
             {
                 "segment": segment.number,
-                "ledger_id": segment.ledger_id,
+                "last_segment": segment.last_number,
+                "count": segment.count,
+                "ledger_id": None if segment.count > 1 else segment.ledger_id,
                 "verdict": segment.verdict.value,
                 "is_purged": segment.is_purged,
                 "due_ms": segment.due_ms,
@@ -130,7 +133,8 @@ def _run_row(run: Sequence[SegmentPlan]) -> dict[str, Any]:
     first, last = run[0], run[-1]
     is_open = last.newest_ms < 0
     sealed = [segment for segment in run if segment.newest_ms >= 0]
-    number = str(first.number) if first is last else f"{first.number}..{last.number}"
+    is_one = first.number == last.last_number
+    number = str(first.number) if is_one else f"{first.number}..{last.last_number}"
     return {
         "segment": number,
         "what": _what(first),
@@ -181,7 +185,8 @@ def amount(segments: Sequence[SegmentPlan]) -> str:
         return "nothing"
     records = sum(segment.records for segment in segments)
     nbytes = sum(segment.nbytes for segment in segments)
-    many = "1 segment" if len(segments) == 1 else f"{len(segments):,} segments"
+    count = sum(segment.count for segment in segments)
+    many = "1 segment" if count == 1 else f"{count:,} segments"
     return f"{many} ({records:,} records, {size_text(nbytes)})"
 
 
@@ -206,10 +211,10 @@ def _summary(plan: RetentionPlan, *, is_for_people: bool) -> dict[str, Any]:
         "deleted_ms": None if plan.deleted_ms < 0 else plan.deleted_ms,
         "begin": str(plan.begin),
         **{
-            f"segments_{verdict.name.lower()}": len(segments)
+            f"segments_{verdict.name.lower()}": sum(segment.count for segment in segments)
             for verdict, segments in by_verdict.items()
         },
-        "segments_purged_now": len(plan.purged),
+        "segments_purged_now": sum(segment.count for segment in plan.purged),
         "bytes_dropped_now": sum(segment.nbytes for segment in plan.dropped),
         "bytes_purged_now": sum(segment.nbytes for segment in plan.purged),
         "next_ms": plan.next_ms,
@@ -232,9 +237,15 @@ def consequence_facts(change: Consequence, *, is_for_people: bool) -> dict[str, 
         "stream": plan.stream,
         "deleted_ms": None if plan.deleted_ms < 0 else plan.deleted_ms,
         "begin": str(plan.begin),
-        "segments_dropped": [segment.number for segment in change.dropped],
-        "segments_purged": [segment.number for segment in change.purged],
+        "segments_dropped": _numbers(change.dropped),
+        "segments_purged": _numbers(change.purged),
         "records_dropped": sum(segment.records for segment in change.dropped),
         "bytes_dropped": sum(segment.nbytes for segment in change.dropped),
         "bytes_purged": sum(segment.nbytes for segment in change.purged),
     }
+
+
+def _numbers(segments: Sequence[SegmentPlan]) -> list[int | str]:
+    return [
+        one.number if one.count == 1 else f"{one.number}..{one.last_number}" for one in segments
+    ]

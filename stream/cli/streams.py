@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from cyclopts import App, Parameter
 
@@ -21,7 +22,8 @@ from ledger.cli.output import (
 
 if TYPE_CHECKING:
     from stream.cli.arguments import StreamName
-    from stream.core.metadata.streams import Segment, StreamInfo, StreamMetadata
+    from stream.core.metadata.segments import Segment, Span
+    from stream.core.metadata.streams import StreamInfo, StreamMetadata
     from stream.namespace import Namespace
     from stream.partitions.partitions import PartitionedInfo
 
@@ -88,23 +90,25 @@ def _segment_facts(stream: StreamMetadata, segment: Segment) -> dict[str, Any]:
     }
 
 
-def _state(stream: StreamMetadata, segment: Segment) -> str:
-    return "dropped" if stream.is_dropped(segment) else segment.state.value
+def _state(stream: StreamMetadata, span: Span) -> str:
+    if stream.is_dropped(span):
+        return "dropped"
+    return "open" if span.is_open else "sealed"
 
 
 def _segments_by_state(stream: StreamMetadata) -> list[dict[str, Any]]:
     """Returns a row for each state: how many segments have it, and what is in them."""
-    by_state: dict[str, list[Segment]] = {}
-    for segment in stream.segments:
-        by_state.setdefault(_state(stream, segment), []).append(segment)
+    by_state: dict[str, list[Span]] = {}
+    for span in (*stream.dropped(), *stream.live()):
+        by_state.setdefault(_state(stream, span), []).append(span)
     return [
         {
             "segments": state,
-            "number": len(found),
+            "number": sum(segment.count for segment in found),
             "records": sum(segment.records for segment in found),
             "bytes": sum(segment.nbytes for segment in found),
             "first": found[0].number,
-            "last": found[-1].number,
+            "last": found[-1].last_number,
             "oldest": time_of(found[0].created_ms),
         }
         for state, found in by_state.items()
@@ -298,32 +302,63 @@ async def show(
             output.show_list(parts, title="partitions", none="no partitions yet")
             return
         warn(await plans_of(namespace.client, await namespace.policy(), [name.stream]))
+        shown = await namespace.store.pages.resolve(
+            metadata,
+            lambda known: _shown(
+                name, known, page if segments else None, is_for_programs=output.json
+            ),
+        )
     if output.json:
-        rows = [_segment_facts(metadata, segment) for segment in metadata.segments]
-        print_json(facts | {"segments": rows})
+        rows = [_segment_facts(metadata, segment) for segment in shown.segments]
+        print_json(facts | {"segments": rows, "segments_before": shown.skipped})
         return
     if not segments:
         output.show(facts, title=f"stream {name}")
-    _show_segments(name, metadata, output, page=page if segments else None)
+    _show_segments(name, metadata, shown, output, page=page if segments else None)
+
+
+class _Shown(NamedTuple):
+    """Some of `total` segments, those behind the first `skipped`, or rows in their place."""
+
+    segments: Sequence[Segment]
+    skipped: int
+    total: int
+    by_state: Sequence[dict[str, Any]] = ()
+
+
+def _shown(
+    name: StreamName, stream: StreamMetadata, page: int | None, *, is_for_programs: bool
+) -> _Shown:
+    """Returns one page of the segments. Without a page, it returns all if they are few, else what
+    they are by their state, or for programs the newest. Raises UsageError for a page that is not
+    there."""
+    total = sum(span.count for span in stream.spans())
+    if page is None:
+        skipped = total - len(stream.segments)
+        is_long = total > _SEGMENTS_SHOWN_MAX and not is_for_programs
+        by_state = _segments_by_state(stream) if is_long else ()
+        return _Shown(stream.segments, skipped, total, by_state)
+    pages = max(1, -(-total // _SEGMENTS_PER_PAGE))
+    if page > pages:
+        raise UsageError(f"--page {page}: the last page of segments of {name} is {pages}")
+    skipped = (page - 1) * _SEGMENTS_PER_PAGE
+    return _Shown(stream.listed(skipped, _SEGMENTS_PER_PAGE), skipped, total)
 
 
 def _show_segments(
-    name: StreamName, metadata: StreamMetadata, output: OutputOption, *, page: int | None
+    name: StreamName,
+    metadata: StreamMetadata,
+    shown: _Shown,
+    output: OutputOption,
+    *,
+    page: int | None,
 ) -> None:
-    """Lists one page of the segments. Without a page, it lists all if they are few, else what they
-    are by their state. Raises UsageError for a page that is not there."""
-    found = metadata.segments
-    if page is None and len(found) > _SEGMENTS_SHOWN_MAX:
-        output.show_list(_segments_by_state(metadata), title="segments", none="")
-        remark(f"`ledgerstream stream show {name} --segments` lists all {len(found)} segments")
+    if shown.by_state:
+        output.show_list(shown.by_state, title="segments", none="")
+        remark(f"`ledgerstream stream show {name} --segments` lists all {shown.total} segments")
         return
-    pages = max(1, -(-len(found) // _SEGMENTS_PER_PAGE))
-    number = page or 1
-    if number > pages:
-        raise UsageError(f"--page {number}: the last page of segments of {name} is {pages}")
-    first = (number - 1) * _SEGMENTS_PER_PAGE
-    shown = found[first : first + _SEGMENTS_PER_PAGE]
-    rows = [_segment_facts(metadata, segment) for segment in shown]
+    pages, number = max(1, -(-shown.total // _SEGMENTS_PER_PAGE)), page or 1
+    rows = [_segment_facts(metadata, segment) for segment in shown.segments]
     output.show_list(rows, title="segments", none="no segments yet")
     if pages > 1:
         following = f"; --page {number + 1} shows more" if number < pages else ""

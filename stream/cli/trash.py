@@ -118,15 +118,20 @@ async def untruncate(
             )
         rows = []
         for partition in partitions:
-            before = (await namespace.stream_metadata(partition)).first_available
+            before = await namespace.stream_metadata(partition)
             back = await namespace.untruncate(partition, to)
+            pages = namespace.store.pages
+            began_at = await pages.resolve(before, lambda known: known.first_available)
+            begins_at, live = await pages.resolve(
+                back, lambda known: (known.first_available, known.live())
+            )
             plan = await namespace.explain_retention(partition)
             rows.append(
                 {
                     "stream": f"{name.namespace}/{partition}",
-                    "began_at": str(before),
-                    "begins_at": str(back.first_available),
-                    "records": sum(segment.records for segment in back.live()),
+                    "began_at": str(began_at),
+                    "begins_at": str(begins_at),
+                    "records": sum(span.records for span in live),
                 }
             )
             if plan.dropped:

@@ -41,6 +41,8 @@ def moment_text(time_ms: int) -> str:
 def known_times(stream: StreamMetadata) -> Iterator[int]:
     """Yields the times that writers, not janitors, left in the metadata of a stream."""
     yield stream.created_ms
+    for run in stream.pages.roots:
+        yield from (run.created_ms, run.newest_ms)
     for segment in stream.segments:
         yield from (segment.created_ms, segment.sealed_ms, segment.last_time_ms)
 

@@ -7,12 +7,14 @@ keeps everything, because unknown never means absent.
 `retention_bytes` of a partitioned stream counts all partitions as one: the sealed segments of all
 partitions are put in one order, by the time of their newest record; then the rule is that of a
 plain stream. A partition that is not known here counts nothing, so that more is kept. All of this
-is pure: sums over metadata, with the time as an argument.
+is pure: sums over metadata, with the time as an argument. Of the segments that are in pages, only
+those around a boundary are looked at one by one; their pages are asked for by PagesNeeded.
 """
 
 from __future__ import annotations
 
 import enum
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -20,13 +22,10 @@ from ledger.errors import FinalError
 from ledger.units import duration_text, size_text
 from stream.core.clocks import is_ahead, moment_text
 from stream.core.metadata.namespaces import NamespaceMetadata
-from stream.core.metadata.streams import Segment, StreamMetadata
+from stream.core.metadata.segments import Run, Segment, Span
+from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import Position
 from stream.core.trash import purged
-
-TRASH_SEGMENTS_MAX = 2000
-"""Segments in the trash of one stream. They share a metadata node with the live segments, which
-must not fill up with them: beyond this number the oldest are purged before their time."""
 
 
 class Verdict(enum.Enum):
@@ -51,13 +50,13 @@ class Cause(enum.Enum):
     SIZE = "enough bytes are behind it"
     TRUNCATED = "it was truncated"
     DELETED = "its stream was deleted"
-    TRASH_FULL = "the trash is full"
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """A segment: what happens to it next, and why.
+    """A segment, or a run of neighbours with the same fate: what happens to it next, and why.
 
+    A run has the numbers `number` to `last_number`, `count` segments, and no `ledger_id` (-1).
     `due_ms` is when it happens if neither the policy nor anything else changes (it is dropped, if
     it is kept; purged, if it is in the trash or goes there); None: not by time alone. `newest_ms`
     is the time of its last record. `bytes_behind` are sealed behind it: later in its stream, or by
@@ -79,8 +78,13 @@ class SegmentPlan:
     cursor: str = ""
     cursor_at: Position | None = None
     dropped_ms: int = -1
+    last_number: int = -1
+    count: int = 1
     policy: NamespaceMetadata = field(repr=False, kw_only=True)
     now_ms: int = field(kw_only=True)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "last_number", max(self.number, self.last_number))
 
     @property
     def warning(self) -> str | None:
@@ -127,8 +131,6 @@ class SegmentPlan:
             case Verdict.IN_TRASH:
                 left = duration_text((self.due_ms or self.now_ms) - self.now_ms)
                 return f"{self._since_when()}: {left} left to restore it"
-            case Verdict.PURGE if self.cause is Cause.TRASH_FULL:
-                return f"the trash of a stream holds {TRASH_SEGMENTS_MAX:,} segments, not more"
             case Verdict.PURGE:
                 return self._since_when()
 
@@ -189,11 +191,7 @@ class SegmentPlan:
 
     def _then(self) -> str:
         if self.is_purged:
-            return (
-                "deleted at once (trash_ms is 0)"
-                if self.policy.trash_ms == 0
-                else "deleted at once (the trash is full)"
-            )
+            return "deleted at once (trash_ms is 0)"
         return f"then {duration_text(self.policy.trash_ms)} in the trash"
 
 
@@ -272,18 +270,16 @@ def explain(
     begin = dropped[-1][0].end if dropped else stream.truncated_to
     begin = max(begin, stream.truncated_to)
     after = stream.truncated(begin, now_ms) if dropped else stream
-    trash = after.dropped()
-    through = purge_through(trash, policy, now_ms)
-    plans = [
-        _trash_plan(segment, policy, now_ms, through, len(trash)) for segment in stream.dropped()
-    ]
+    through = purge_through(after.dropped(), policy, now_ms)
+    plans = [_trash_plan(segment, policy, now_ms, through) for segment in stream.dropped()]
     for segment, cause, behind in dropped:
         plans.append(
             SegmentPlan(
-                segment.number, segment.ledger_id, Verdict.DROP, cause, segment.records,
-                segment.nbytes, newest_ms(segment), now_ms + policy.trash_ms,
+                segment.number, _ledger_of(segment), Verdict.DROP, cause, segment.records,
+                segment.nbytes, segment.newest_ms, now_ms + policy.trash_ms,
                 is_purged=segment.number <= through, bytes_behind=behind,
                 partitions=share.partitions if share else 0, policy=policy, now_ms=now_ms,
+                last_number=segment.last_number, count=segment.count,
             )
         )  # fmt: skip
     return RetentionPlan(stream.name, now_ms, begin, through, (*plans, *kept))
@@ -296,14 +292,15 @@ def explain_deleted(
     is_due = now_ms - stream.deleted_ms >= policy.trash_ms
     plans = tuple(
         SegmentPlan(
-            segment.number, segment.ledger_id, Verdict.PURGE if is_due else Verdict.IN_TRASH,
+            segment.number, _ledger_of(segment), Verdict.PURGE if is_due else Verdict.IN_TRASH,
             Cause.DELETED, segment.records, segment.nbytes,
-            -1 if segment.is_open else newest_ms(segment), stream.deleted_ms + policy.trash_ms,
+            -1 if segment.is_open else segment.newest_ms, stream.deleted_ms + policy.trash_ms,
             is_purged=is_due, dropped_ms=stream.deleted_ms, policy=policy, now_ms=now_ms,
+            last_number=segment.last_number, count=segment.count,
         )
-        for segment in stream.segments
+        for segment in stream.spans()
     )  # fmt: skip
-    through = stream.segments[-1].number if is_due and stream.segments else 0
+    through = plans[-1].last_number if is_due and plans else 0
     return RetentionPlan(
         stream.name, now_ms, stream.first_available, through, plans, stream.deleted_ms
     )
@@ -316,28 +313,23 @@ def retained(stream: StreamMetadata, plan: RetentionPlan) -> StreamMetadata:
     return purged(stream.truncated(plan.begin, plan.now_ms), plan.purge_through)
 
 
-def newest_ms(segment: Segment) -> int:
-    """Returns when its newest record was appended, or a time no earlier than that if it is not
-    known. A record is no older than its segment: the clock of its writer was wrong then."""
-    if segment.last_time_ms >= 0:
-        return max(segment.last_time_ms, segment.created_ms)
-    return max(segment.sealed_ms, segment.created_ms)
+def _ledger_of(span: Span) -> int:
+    return span.ledger_id if isinstance(span, Segment) else -1
 
 
-def purge_through(trash: Sequence[Segment], policy: NamespaceMetadata, now_ms: int) -> int:
+def purge_through(trash: Sequence[Span], policy: NamespaceMetadata, now_ms: int) -> int:
     """Returns the number of the last truncated segment whose time has passed; 0 for none."""
     through = 0
-    surplus = len(trash) - TRASH_SEGMENTS_MAX
-    for index, segment in enumerate(trash):
+    for segment in trash:
         # The time of a segment that is not marked yet begins now.
         since_ms = segment.dropped_ms if segment.dropped_ms >= 0 else now_ms
-        if now_ms - since_ms < policy.trash_ms and index >= surplus:
+        if now_ms - since_ms < policy.trash_ms:
             break
-        through = segment.number
+        through = segment.last_number
     return through
 
 
-_Dropped = tuple[Segment, Cause, int]
+_Dropped = tuple[Span, Cause, int]
 
 
 def _divide(
@@ -353,45 +345,52 @@ def _divide(
         ((cursors[name], name) for name in policy.retention_cursors if name in cursors),
         default=None,
     )
-    live = stream.live()
+    live = deque(stream.live())
     left = sum(segment.nbytes for segment in live)
     dropped: list[_Dropped] = []
     kept: list[SegmentPlan] = []
     due_ms: int | None = now_ms
-    for segment in live:
+    while live:
+        segment = live.popleft()
         left -= segment.nbytes
-        behind = left if share is None else share.bytes_behind.get(segment.number, 0)
+        behind = left if share is None else share.behind(segment.last_number)
         is_surplus = policy.retention_bytes is not None and (
             behind >= policy.retention_bytes
             if share is None
-            else segment.number <= share.drop_through
+            else segment.last_number <= share.drop_through
         )
         cause, is_kept, cursor, at = _judge(segment, policy, is_surplus, missing, slowest, now_ms)
         if not is_kept and not kept:
             dropped.append((segment, cause, behind))
+            continue
+        is_boundary = not kept and cause not in (Cause.NO_LIMIT, Cause.CURSOR_MISSING)
+        if is_boundary and isinstance(segment, Run):
+            left += segment.nbytes
+            live.extendleft(reversed(stream.pages.below(segment)))
             continue
         if not is_kept:
             cause = Cause.BEHIND_KEPT
         is_timed = cause is Cause.WITHIN_LIMITS and policy.retention_ms is not None
         if is_timed and missing is None and (slowest is None or slowest[0] >= segment.end):
             assert policy.retention_ms is not None, "timed without a time"
-            expiry = newest_ms(segment) + policy.retention_ms + 1
+            expiry = segment.newest_ms + policy.retention_ms + 1
             due_ms = None if due_ms is None else max(due_ms, expiry)
         elif is_kept:
             due_ms = None
         kept.append(
             SegmentPlan(
-                segment.number, segment.ledger_id, Verdict.KEEP, cause, segment.records,
-                segment.nbytes, -1 if segment.is_open else newest_ms(segment), due_ms,
+                segment.number, _ledger_of(segment), Verdict.KEEP, cause, segment.records,
+                segment.nbytes, -1 if segment.is_open else segment.newest_ms, due_ms,
                 bytes_behind=behind, partitions=share.partitions if share else 0,
                 cursor=cursor, cursor_at=at, policy=policy, now_ms=now_ms,
+                last_number=segment.last_number, count=segment.count,
             )
         )  # fmt: skip
     return dropped, kept
 
 
 def _judge(
-    segment: Segment,
+    segment: Span,
     policy: NamespaceMetadata,
     is_surplus: bool,
     missing: str | None,
@@ -399,12 +398,12 @@ def _judge(
     now_ms: int,
 ) -> tuple[Cause, bool, str, Position | None]:
     """Returns the cause, whether the segment is kept by itself, and the cursor that keeps it, if
-    any."""
+    any. Of a run: what holds for its last one, with the time of its newest."""
     if segment.is_open:
         return Cause.OPEN, True, "", None
     if policy.retention_ms is None and policy.retention_bytes is None:
         return Cause.NO_LIMIT, True, "", None
-    is_old = policy.retention_ms is not None and now_ms - newest_ms(segment) > policy.retention_ms
+    is_old = policy.retention_ms is not None and now_ms - segment.newest_ms > policy.retention_ms
     if not (is_old or is_surplus):
         return Cause.WITHIN_LIMITS, True, "", None
     if missing is not None:
@@ -414,18 +413,15 @@ def _judge(
     return (Cause.AGE if is_old else Cause.SIZE), False, "", None
 
 
-def _trash_plan(
-    segment: Segment, policy: NamespaceMetadata, now_ms: int, through: int, count: int
-) -> SegmentPlan:
+def _trash_plan(segment: Span, policy: NamespaceMetadata, now_ms: int, through: int) -> SegmentPlan:
     since_ms = segment.dropped_ms if segment.dropped_ms >= 0 else now_ms
     is_purged = segment.number <= through
-    is_early = is_purged and now_ms - since_ms < policy.trash_ms
     return SegmentPlan(
-        segment.number, segment.ledger_id,
-        Verdict.PURGE if is_purged else Verdict.IN_TRASH,
-        Cause.TRASH_FULL if is_early else Cause.TRUNCATED,
-        segment.records, segment.nbytes, newest_ms(segment), since_ms + policy.trash_ms,
+        segment.number, _ledger_of(segment),
+        Verdict.PURGE if is_purged else Verdict.IN_TRASH, Cause.TRUNCATED,
+        segment.records, segment.nbytes, segment.newest_ms, since_ms + policy.trash_ms,
         is_purged=is_purged, dropped_ms=segment.dropped_ms, policy=policy, now_ms=now_ms,
+        last_number=segment.last_number, count=segment.count,
     )  # fmt: skip
 
 
@@ -433,13 +429,22 @@ def _trash_plan(
 class SizeShare:
     """What the size of the whole stream says about one partition.
 
-    `bytes_behind`: by the number of a sealed segment, the bytes sealed behind it in all
-    `partitions`. `drop_through`: the last segment behind which there are enough; 0 for none.
+    `bytes_behind`: by the number of a sealed segment, or of the last one of a run, ascending, the
+    bytes sealed behind it in all `partitions`. `drop_through`: the last segment behind which there
+    are enough; 0 for none.
     """
 
     partitions: int
     bytes_behind: Mapping[int, int]
     drop_through: int
+
+    def behind(self, number: int) -> int:
+        """Returns the bytes behind this segment, or, within a run, behind the run."""
+        found = self.bytes_behind.get(number)
+        if found is None:
+            later = (left for other, left in self.bytes_behind.items() if other > number)
+            found = next(later, 0)
+        return found
 
 
 def size_shares(partitions: Iterable[StreamMetadata], retention_bytes: int) -> dict[str, SizeShare]:
@@ -449,28 +454,55 @@ def size_shares(partitions: Iterable[StreamMetadata], retention_bytes: int) -> d
     `retention_bytes`; within a partition in their order. A segment that is cut by a truncation
     counts nothing, because its remaining bytes are not known.
     """
-    behind: dict[str, dict[int, int]] = {}
-    through: dict[str, int] = {}
-    line: list[tuple[int, int, str, int, int]] = []
-    for stream in partitions:
-        behind[stream.name], through[stream.name] = {}, 0
-        latest_ms = -1
-        for segment in stream.live():
-            if segment.is_open:
-                continue
-            latest_ms = max(latest_ms, newest_ms(segment))
-            size = _whole_bytes(stream, segment)
-            # Compare the length first: `clicks#2` is before `clicks#10`.
-            line.append((latest_ms, len(stream.name), stream.name, segment.number, size))
-    left = sum(size for *_, size in line)
-    for _, _, name, number, size in sorted(line):
-        left -= size
-        behind[name][number] = left
-        if left >= retention_bytes:
-            through[name] = number
-    return {name: SizeShare(len(behind), behind[name], through[name]) for name in behind}
+    parts = {stream.name: (stream, _sealed(stream)) for stream in partitions}
+    while True:
+        line: list[tuple[int, int, str, int, int]] = []
+        for stream, spans in parts.values():
+            latest_ms = -1
+            for span in spans:
+                latest_ms = max(latest_ms, span.newest_ms)
+                size = _whole_bytes(stream, span)
+                # Compare the length first: `clicks#2` is before `clicks#10`.
+                line.append((latest_ms, len(stream.name), stream.name, span.last_number, size))
+        behind: dict[str, dict[int, int]] = {name: {} for name in parts}
+        through = dict.fromkeys(parts, 0)
+        left = sum(size for *_, size in line)
+        cut_ms: int | None = None
+        for latest_ms, _, name, number, size in sorted(line):
+            left -= size
+            behind[name][number] = left
+            if left >= retention_bytes:
+                through[name] = number
+            elif cut_ms is None:
+                cut_ms = latest_ms
+        is_exact = True
+        for name, (stream, spans) in parts.items():
+            finer = _refined(stream, spans, through[name], cut_ms)
+            is_exact &= finer == spans
+            parts[name] = stream, finer
+        if is_exact:
+            return {name: SizeShare(len(parts), behind[name], through[name]) for name in parts}
 
 
-def _whole_bytes(stream: StreamMetadata, segment: Segment) -> int:
+def _sealed(stream: StreamMetadata) -> list[Span]:
+    return [span for span in stream.live() if not span.is_open]
+
+
+def _refined(
+    stream: StreamMetadata, spans: list[Span], through: int, cut_ms: int | None
+) -> list[Span]:
+    """Returns the segments of a partition with the first run that is kept, up to `cut_ms`, in
+    pieces: older ones in it may have to go."""
+    latest_ms = -1
+    for index, span in enumerate(spans):
+        if span.last_number > through:
+            if isinstance(span, Run) and cut_ms is not None and latest_ms <= cut_ms:
+                return [*spans[:index], *stream.pages.below(span), *spans[index + 1 :]]
+            break
+        latest_ms = max(latest_ms, span.newest_ms)
+    return spans
+
+
+def _whole_bytes(stream: StreamMetadata, segment: Span) -> int:
     is_cut = stream.truncated_to > Position(segment.number, 0, 0)
     return 0 if is_cut else segment.nbytes

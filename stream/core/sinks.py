@@ -169,13 +169,13 @@ def by_stream(ledgers: Sequence[SinkLedger]) -> dict[tuple[str, str], list[SinkL
 
 
 def are_all_committed(
-    streams: Sequence[tuple[StreamMetadata, int]],
-    targets: Mapping[tuple[str, str], list[SinkLedger]],
+    streams: Sequence[StreamMetadata], targets: Mapping[tuple[str, str], list[SinkLedger]]
 ) -> bool:
-    """Whether the streams have every one of these ledgers, of which there is at least one."""
+    """Whether the streams have every one of these ledgers, of which there is at least one. Raises
+    PagesNeeded."""
     named = [
-        ledger.ledger_id in stream.ledgers()
-        for (stream, _), ledgers in zip(streams, targets.values(), strict=True)
+        stream.names(ledger.ledger_id)
+        for stream, ledgers in zip(streams, targets.values(), strict=True)
         for ledger in ledgers
     ]
     return bool(named) and all(named)
@@ -203,7 +203,8 @@ def committed(
 
     Their append time is the time of the commit: it never goes back within a stream, and says when
     the records became readable. Raises StreamBusy while a segment is open, InvalidArgument for a
-    ledger that the stream has already: it would be deleted with the first of its segments.
+    ledger that the stream has already: it would be deleted with the first of its segments;
+    PagesNeeded.
     """
     if stream.open_segment is not None:
         raise StreamBusy(
@@ -216,7 +217,7 @@ def committed(
     for ledger_id, end in ends:
         if end.records <= 0:
             continue
-        if ledger_id in known:
+        if ledger_id in known or stream.segment_on(ledger_id) is not None:
             raise InvalidArgument(
                 f"stream {stream.name!r} has ledger {ledger_id} already: each batch must have "
                 f"ledgers of its own"
@@ -248,8 +249,9 @@ def range_in_stream(
     namespace: str, stream: StreamMetadata, ledger_ids: Collection[int]
 ) -> CommittedRange | None:
     """Returns the range of these ledgers in the stream, which are adjacent there; None if there are
-    none."""
-    there = [segment for segment in stream.segments if segment.ledger_id in ledger_ids]
+    none. Raises PagesNeeded."""
+    found = [stream.segment_on(ledger_id) for ledger_id in ledger_ids]
+    there = sorted((s for s in found if s is not None), key=lambda segment: segment.number)
     if not there:
         return None
     return CommittedRange(

@@ -64,7 +64,10 @@ class StreamRead:
 
 @dataclass(frozen=True, slots=True)
 class StreamStored:
+    """`stream` is what was stored, if it differs: older segments are in pages then."""
+
     version: int
+    stream: StreamMetadata | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +205,9 @@ class Takeover:
         match self._step, event:
             case _Step.READING_TO_TAKE, StreamRead(stream, version):
                 return self._take(stream, version)
-            case _Step.STORING_EPOCH, StreamStored(version):
+            case _Step.STORING_EPOCH, StreamStored(version, stored):
                 self.version = version
-                self.stream = self._target
+                self.stream = stored or self._target
                 assert self.stream is not None, self.history()
                 self.epoch = self.stream.epoch
                 return self._end_old()
@@ -222,9 +225,9 @@ class Takeover:
             case _Step.MAKING, LedgerMade(ledger_id):
                 self.made = ledger_id
                 return self._store()
-            case _Step.STORING, StreamStored(version):
+            case _Step.STORING, StreamStored(version, stored):
                 self.version = version
-                self.stream = self._target
+                self.stream = stored or self._target
                 return self._go(_Step.DONE)
             case _Step.STORING, StoreConflicted() | StoreUnknown():
                 return self._go(_Step.READING_AGAIN, ReadStream())

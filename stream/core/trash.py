@@ -8,52 +8,63 @@ deleted. Shell: retention/trash.py.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from ledger.errors import InvalidArgument, MetadataConflict
 from stream.core.metadata.streams import SegmentEnd, StreamMetadata
 from stream.core.position import Position
 
+PURGED_AT_ONCE: Final = 1000
+"""Segments of pages that one change makes garbage; the rest follows."""
+
 
 def purged(stream: StreamMetadata, through: int) -> StreamMetadata:
     """Returns the stream after segments up to number `through` left the trash: their ledgers are
-    garbage.
+    garbage. Of those in pages only the first PURGED_AT_ONCE leave at once.
 
-    Raises MetadataConflict if one of them is not truncated.
+    Raises MetadataConflict if one of them is not truncated; PagesNeeded.
     """
-    going = [segment for segment in stream.segments if segment.number <= through]
-    if not going:
-        return stream
+    oldest, pages = stream.pages.without_first(through, PURGED_AT_ONCE)
+    newest = [segment for segment in stream.segments if segment.number <= through]
+    if pages:
+        newest = []
+    going = [*oldest, *newest]
     for segment in going:
         if not stream.is_dropped(segment):
             raise MetadataConflict(
                 f"stream {stream.name!r}: segment {segment.number} is not truncated, "
                 f"it cannot be purged"
             )
+    if not going and pages == stream.pages:
+        return stream
     return replace(
         stream,
-        segments=stream.segments[len(going) :],
+        segments=stream.segments[len(newest) :],
+        pages=pages,
         garbage=(*stream.garbage, *(segment.ledger_id for segment in going)),
     )
 
 
 def first_recoverable(stream: StreamMetadata) -> Position:
-    """Returns where the stream begins if all of its trash is restored."""
-    if not stream.segments:
+    """Returns where the stream begins if all of its trash is restored. Raises PagesNeeded."""
+    first = stream.first_where(lambda span: True)
+    if first is None:
         return stream.truncated_to
-    return min(stream.truncated_to, Position(stream.segments[0].number, 0, 0))
+    return min(stream.truncated_to, Position(first.number, 0, 0))
 
 
 def untruncated(stream: StreamMetadata, position: Position | None) -> StreamMetadata:
     """Returns the stream beginning at `position` again, or as early as its trash allows (None).
 
     A position at or behind the present begin changes nothing. Raises InvalidArgument for one that
-    was purged already.
+    was purged already; PagesNeeded.
     """
     first = first_recoverable(stream)
     begin = first if position is None else position
     if begin >= stream.truncated_to:
         return stream
-    oldest = stream.segments[0].number if stream.segments else stream.next_segment
+    segment = stream.first_where(lambda span: True)
+    oldest = stream.next_segment if segment is None else segment.number
     if begin < first and oldest > 1:
         raise InvalidArgument(
             f"stream {stream.name!r}: what is before {first} was purged and cannot be restored; "
@@ -62,6 +73,7 @@ def untruncated(stream: StreamMetadata, position: Position | None) -> StreamMeta
     begun = replace(stream, truncated_to=begin)
     return replace(
         begun,
+        pages=stream.pages.unmarked(begun.dropped_in_pages()),
         segments=tuple(
             replace(segment, dropped_ms=-1)
             if segment.dropped_ms >= 0 and not begun.is_dropped(segment)
@@ -135,9 +147,23 @@ def undeleted(stream: StreamMetadata, name: str, epoch: int, next_segment: int) 
 
 
 def purged_whole(stream: StreamMetadata) -> StreamMetadata:
-    """Returns a deleted stream that can no longer be restored: all its ledgers are garbage."""
+    """Returns a deleted stream that can no longer be restored: all its ledgers are garbage, or will
+    be (`drained`)."""
     assert stream.is_deleted, f"stream {stream.name!r} is not in the trash"
     return replace(
-        stream, segments=(), prepared=None, garbage=stream.ledgers(), interrupted=None,
-        producers={}, is_purged=True,
+        stream, prepared=None, interrupted=None, producers={}, is_purged=True,
+        segments=(), garbage=stream.ledgers(),
     )  # fmt: skip
+
+
+def drained(stream: StreamMetadata) -> StreamMetadata:
+    """Returns a purged stream without the oldest segments of its pages, which are garbage then.
+    Raises PagesNeeded."""
+    assert stream.is_purged, f"stream {stream.name!r} is not purged"
+    oldest, pages = stream.pages.without_first(stream.next_segment, PURGED_AT_ONCE)
+    ledgers = (segment.ledger_id for segment in oldest)
+    return replace(
+        stream,
+        pages=pages,
+        garbage=(*stream.garbage, *ledgers),
+    )

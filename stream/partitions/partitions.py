@@ -119,7 +119,7 @@ async def truncate(
     async def truncate_one(number: int, name: str) -> Position:
         position = await _position_at(scope, name, to) if isinstance(to, FromTime) else to[number]
         truncated = await truncate_stream(scope.client, scope.store, scope.name, name, position)
-        return truncated.first_available
+        return await seek.first_available(scope.client, truncated)
 
     numbers = None if isinstance(to, FromTime) else sorted(to)
     return await for_each_partition(present, truncate_one, numbers)

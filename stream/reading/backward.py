@@ -17,9 +17,10 @@ from ledger.errors import InvalidArgument, LedgerError, NoSuchEntry, NoSuchLedge
 from ledger.reading.reader import LedgerReader
 from stream.core.entry.records import Record, RecordBatch, decode
 from stream.core.metadata.streams import Segment, StreamMetadata
-from stream.core.position import Position
+from stream.core.position import BEGINNING, Position
 from stream.errors import NoSuchStream
 from stream.reading.seek import end_of
+from stream.store.pages import PageLost
 from stream.store.streams import StreamStore
 
 _FETCH_ENTRIES_FIRST = 4
@@ -49,6 +50,8 @@ class BackwardBatches:
         self._namespace = namespace
         self._before = before
         self._metadata: StreamMetadata | None = None
+        self._begin = BEGINNING
+        """Where the stream begins by that metadata."""
         self._segment: Segment | None = None
         self._ledger: LedgerReader | None = None
         self._fetched: list[Entry] = []
@@ -87,10 +90,9 @@ class BackwardBatches:
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         while self._fetched or await self._fetch():
-            stream, segment, before = self._metadata, self._segment, self._before
+            segment, before = self._segment, self._before
             if not self._fetched:
                 continue
-            assert stream is not None, "fetched from a stream"
             assert segment is not None, "fetched from a segment"
             assert before is not None, "fetched before a position"
             entry = self._fetched.pop()
@@ -103,7 +105,7 @@ class BackwardBatches:
             )
             if before < batch.after:
                 batch = batch.between(0, before.slot)
-            begin = stream.first_available
+            begin = self._begin
             if batch.first_position < begin:
                 batch = batch.since(begin.slot)
             self._before = Position(segment.number, entry.entry_id, batch.first_slot)
@@ -126,10 +128,10 @@ class BackwardBatches:
                 stream = await self._refresh()
             if self._before is None:
                 self._before = await end_of(self._client, stream)
-            if self._before <= stream.first_available:
+            if self._before <= self._begin:
                 return False
             await self._fetch_before(stream, self._before)
-        except (NoSuchLedger, NoSuchEntry) as error:
+        except (NoSuchLedger, NoSuchEntry, PageLost) as error:
             await self._leave_segment()
             if not await self._has_changed(stream, error):
                 raise
@@ -140,9 +142,11 @@ class BackwardBatches:
 
     async def _fetch_before(self, stream: StreamMetadata, before: Position) -> None:
         if self._ledger is None:
-            self._segment = _segment_before(stream, before)
+            self._segment = await self._store.pages.resolve(
+                stream, lambda known: _segment_before(known, before)
+            )
             if self._segment is None:
-                self._before = stream.first_available
+                self._before = self._begin
                 return
             self._ledger = await self._client.open_ledger(self._segment.ledger_id, recover=False)
             if self._segment.is_open:
@@ -155,7 +159,7 @@ class BackwardBatches:
         last = ledger.last_add_confirmed if segment.is_open else segment.last_entry
         if before.segment == segment.number:
             last = min(last, before.entry - (not before.slot))
-        begin = stream.first_available
+        begin = self._begin
         first = begin.entry if begin.segment == segment.number else 0
         if last < first:
             await self._leave_segment()
@@ -188,6 +192,7 @@ class BackwardBatches:
             raise NoSuchStream(f"stream {self.stream!r} was deleted")
         if self._metadata is not None and stream.created_ms != self._metadata.created_ms:
             raise NoSuchStream(f"stream {self.stream!r} was deleted and created again")
+        self._begin = await self._store.pages.resolve(stream, lambda known: known.first_available)
         self._metadata = stream
         return stream
 
@@ -202,10 +207,8 @@ class BackwardBatches:
 
 def _segment_before(stream: StreamMetadata, before: Position) -> Segment | None:
     """Returns the last segment that can have a record before this position."""
-    for segment in reversed(stream.segments):
-        if Position(segment.number, 0, 0) < before:
-            return None if stream.is_dropped(segment) else segment
-    return None
+    segment = stream.last_where(lambda span: Position(span.number, 0, 0) < before)
+    return None if segment is None or stream.is_dropped(segment) else segment
 
 
 async def read_last(batches: BackwardBatches, records: int) -> list[Record]:

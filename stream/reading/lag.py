@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from ledger.client import LedgerClient
 from ledger.errors import NoSuchLedger
 from stream.core.entry.format import EntryHeader, read_header
-from stream.core.metadata.streams import Segment, StreamMetadata
+from stream.core.metadata.segments import Run, Segment
+from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import Position
 from stream.errors import NoSuchStream
+from stream.store.pages import PageLost, PageStore
 from stream.store.streams import StreamStore
 
 
@@ -44,16 +46,16 @@ async def measure_lag(
     client: LedgerClient, stream: StreamMetadata, position: Position, now_ms: int
 ) -> CursorLag:
     """Returns the lag of `position`. Raises NoSuchLedger if the stream was truncated meanwhile."""
-    at = max(position, stream.first_available)
-    first = stream.segment_at(at)
+    at, first, following, nbytes = await PageStore(client.store).resolve(
+        stream, lambda known: _behind(known, position)
+    )
     if first is None:
         return CursorLag(0, 0, 0.0)
     reaches = {first.number: await _reach(client, first)}
     last = stream.segments[-1]
     if last.number not in reaches:
         reaches[last.number] = await _reach(client, last)
-    behind = [s for s in stream.segments if s.number > first.number]
-    nbytes = sum(reaches[s.number].nbytes if s is last else s.nbytes for s in behind)
+        nbytes += reaches[last.number].nbytes
     reach = reaches[first.number]
     entry = at.entry if at.segment == first.number else 0
     slot = at.slot if at.segment == first.number else 0
@@ -62,8 +64,9 @@ async def measure_lag(
         # The first segment is handled; the lag begins with the next one.
         seconds = 0.0
         if end_sequence > reach.next_sequence:
-            first_header, _ = await _read_entry_header(client, behind[0], 0)
-            seconds = _age_s(behind[0], first_header, now_ms)
+            assert following is not None, "records without a segment"
+            first_header, _ = await _read_entry_header(client, following, 0)
+            seconds = _age_s(following, first_header, now_ms)
         return CursorLag(max(0, end_sequence - reach.next_sequence), nbytes, seconds)
     header, bytes_before = await _read_entry_header(client, first, entry)
     if slot >= header.count:  # behind the last record of its entry
@@ -73,6 +76,31 @@ async def measure_lag(
         bytes=nbytes + reach.nbytes - bytes_before,
         seconds=_age_s(first, header, now_ms),
     )
+
+
+def _behind(
+    stream: StreamMetadata, position: Position
+) -> tuple[Position, Segment | None, Segment | None, int]:
+    """Returns where the lag begins, its first two segments, and the bytes behind the first one
+    without those of the last segment."""
+    at = max(position, stream.first_available)
+    first = stream.segment_at(at)
+    if first is None:
+        return at, None, None, 0
+    number = first.number
+    following = stream.first_where(lambda span: span.last_number > number)
+
+    def is_mixed(run: Run) -> bool:
+        return run.number <= number < run.last_number
+
+    nbytes = sum(
+        part.nbytes
+        for span in stream.listed_spans[:-1]
+        if span.last_number > number
+        for part in stream.pages.split(span, is_mixed)
+        if part.number > number
+    )
+    return at, first, following, nbytes
 
 
 async def lag_of(
@@ -87,7 +115,7 @@ async def lag_of(
             raise NoSuchStream(f"stream {stream.name!r} was deleted and created again")
         try:
             return await measure_lag(client, present, position, client.now_ms())
-        except NoSuchLedger:
+        except (NoSuchLedger, PageLost):
             if is_last:
                 raise
             # Retention deleted the segment between the two reads.

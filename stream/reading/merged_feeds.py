@@ -337,16 +337,17 @@ class MergedFeeds:
             try:
                 stream, _ = await scope.store.read_stream(scope.name, feed.stream)
                 end = await end_of(scope.client, stream)
+                # The reader's own position: it may have skipped records before its start.
+                is_quiet = feed.reader is not None and await is_at_end(
+                    scope.client, stream, feed.reader.position, end
+                )
             except LedgerError:
                 # Unknown holds the others back; its own task reports the error, if it lasts.
-                stream, end = None, None
+                is_quiet = False
         if feed.batches != batches or feed.waits_since == math.inf:
             return
         feed.waits_since = trio.current_time() + _IDLE_PAUSE_S
-        if stream is None or end is None or feed.reader is None:
-            return
-        # The reader's own position: it may have skipped records before its start.
-        if is_at_end(stream, feed.reader.position, end):
+        if is_quiet and feed.reader is not None:
             self.merge.note_idle(feed.source)
             self._changed.unpark_all()
 

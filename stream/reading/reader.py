@@ -31,6 +31,7 @@ from stream.core.position import (
 )
 from stream.reading.seek import end_of, find, first_event_slot
 from stream.reading.shared_tail import ReaderFeed, SharedTails
+from stream.store.pages import PageLost
 from stream.store.streams import StreamStore
 
 _log = logging.getLogger(__name__)
@@ -80,7 +81,7 @@ class StreamReader(Opened):
         raises."""
         try:
             self._feed.position = await self._find(await self._feed.refresh())
-        except (NoSuchLedger, NoSuchEntry):
+        except (NoSuchLedger, NoSuchEntry, PageLost):
             # Retention may have deleted the segment between the two reads.
             self._feed.position = await self._find(await self._feed.refresh())
         return self

@@ -17,7 +17,8 @@ from ledger.errors import InvalidArgument
 from ledger.reading.reader import LedgerReader
 from stream.core.entry.format import FLAG_EVENT_TIMES, EntryHeader, read_header
 from stream.core.entry.records import RecordBatch, decode
-from stream.core.metadata.streams import Segment, StreamInfo, StreamMetadata
+from stream.core.metadata.segments import Run, Segment
+from stream.core.metadata.streams import StreamInfo, StreamMetadata
 from stream.core.position import (
     EARLIEST,
     LATEST,
@@ -32,6 +33,7 @@ from stream.core.position import (
     Truncated,
 )
 from stream.store.cursors import CursorStore
+from stream.store.pages import PageStore
 
 
 async def end_of(client: LedgerClient, stream: StreamMetadata) -> Position:
@@ -48,9 +50,13 @@ async def end_of(client: LedgerClient, stream: StreamMetadata) -> Position:
     return max(end, stream.truncated_to)
 
 
-def is_at_end(stream: StreamMetadata, position: Position, end: Position) -> bool:
+async def is_at_end(
+    client: LedgerClient, stream: StreamMetadata, position: Position, end: Position
+) -> bool:
     """Whether no record is between `position` and `end`, by metadata as old as `end`."""
-    segment = stream.segment_at(position)
+    if position >= end:
+        return True
+    segment = await _segment_at(client, stream, position)
     return segment is None or end <= max(position, Position(segment.number, 0, 0))
 
 
@@ -70,7 +76,7 @@ async def measure(client: LedgerClient, stream: StreamMetadata) -> tuple[Positio
 
 async def sequence_at(client: LedgerClient, stream: StreamMetadata, position: Position) -> int:
     """Returns the sequence of the first record at or behind `position`."""
-    segment = stream.segment_at(position)
+    segment = await _segment_at(client, stream, position)
     if segment is None:
         return stream.next_sequence
     if position <= Position(segment.number, 0, 0):
@@ -86,16 +92,29 @@ async def sequence_at(client: LedgerClient, stream: StreamMetadata, position: Po
     return segment.sequence_of(header) + within
 
 
+async def _segment_at(
+    client: LedgerClient, stream: StreamMetadata, position: Position
+) -> Segment | None:
+    return await PageStore(client.store).resolve(stream, lambda known: known.segment_at(position))
+
+
+async def first_available(client: LedgerClient, stream: StreamMetadata) -> Position:
+    """Returns the first position that a reader can read."""
+    return await PageStore(client.store).resolve(stream, lambda known: known.first_available)
+
+
 async def stream_info(client: LedgerClient, stream: StreamMetadata) -> StreamInfo:
     """Returns where the stream begins and ends now, asked of metadata and bookies."""
-    first = stream.first_available
+    first, live = await PageStore(client.store).resolve(
+        stream, lambda known: (known.first_available, known.live())
+    )
     end, next_sequence = await measure(client, stream)
     return StreamInfo(
         name=stream.name,
         epoch=stream.epoch,
         created_ms=stream.created_ms,
-        segments=len(stream.live()),
-        sealed_bytes=sum(segment.nbytes for segment in stream.live()),
+        segments=sum(span.count for span in live),
+        sealed_bytes=sum(span.nbytes for span in live),
         has_open_segment=stream.open_segment is not None,
         first_position=first,
         end_position=end,
@@ -112,15 +131,19 @@ async def find(
     Raises Truncated if it was truncated, NoSuchCursor, InvalidArgument for anything that is not a
     start.
     """
+    pages = PageStore(client.store)
     if isinstance(start, FromCursor):
         if namespace is None:
             raise InvalidArgument(f"cursor {start.name!r} cannot be a start here")
         cursors = CursorStore(client.store)
         position = (await cursors.read(namespace, stream, start.name))[0].position
-        stream.check_position(position)
+        await pages.resolve(stream, lambda known: known.check_position(position))
         return position
     if isinstance(start, Position):
-        stream.check_position(start, restores=await client.restores(), is_given=True)
+        restores = await client.restores()
+        await pages.resolve(
+            stream, lambda known: known.check_position(start, restores=restores, is_given=True)
+        )
         return start
     if isinstance(start, FromSequence):
         return await _find_sequence(client, stream, start.sequence)
@@ -131,7 +154,7 @@ async def find(
     if isinstance(start, FromEnd):
         return await _find_from_end(client, stream, start.records)
     if start is EARLIEST:
-        return stream.first_available
+        return await first_available(client, stream)
     if start is LATEST:
         return await end_of(client, stream)
     shown = repr(start) if isinstance(start, str) else f"of type {type(start).__name__}"
@@ -141,44 +164,48 @@ async def find(
     )
 
 
-def _live(stream: StreamMetadata) -> list[Segment]:
-    """Returns the segments from which a reader can read something; those before them are in the
-    trash."""
-    return [segment for segment in stream.segments if not stream.is_dropped(segment)]
+def _with_sequence(stream: StreamMetadata, wanted: int) -> Segment | None:
+    """Returns the segment that has this sequence or will have it; None: it is behind the end.
+
+    Raises Truncated, PositionLost, PagesNeeded.
+    """
+    first = stream.first_where(stream.is_live)
+    begin = stream.next_sequence if first is None else first.first_sequence
+    if wanted < begin:
+        raise Truncated(stream.name, f"sequence {wanted}", stream.first_available)
+    segment = stream.first_where(lambda span: span.is_open or wanted < span.next_sequence)
+    if segment is not None and wanted < segment.first_sequence:  # and not in the segment before
+        raise PositionLost(stream.name, f"sequence {wanted}", Position(segment.number, 0, 0))
+    return segment
 
 
 async def _find_sequence(client: LedgerClient, stream: StreamMetadata, wanted: int) -> Position:
-    live = _live(stream)
-    first = live[0].first_sequence if live else stream.next_sequence
-    if wanted < first:
-        raise Truncated(stream.name, f"sequence {wanted}", stream.first_available)
-    for segment in live:
-        if wanted < segment.first_sequence:  # and not in the segment before
-            begin = Position(segment.number, 0, 0)
-            raise PositionLost(stream.name, f"sequence {wanted}", begin)
-        if not segment.is_open and wanted >= segment.next_sequence:
-            continue
+    segment = await PageStore(client.store).resolve(
+        stream, lambda known: _with_sequence(known, wanted)
+    )
+    if segment is None:
+        end = await end_of(client, stream)
+        await _check_is_to_come(client, stream, wanted, end)
+        return end
 
-        def is_behind(header: EntryHeader, segment: Segment = segment) -> bool:
-            return segment.sequence_of(header) > wanted
+    def is_behind(header: EntryHeader, segment: Segment = segment) -> bool:
+        return segment.sequence_of(header) > wanted
 
-        entries = await _Entries.of(client, segment)
-        async with entries.reader:
-            entry = await entries.first_where(is_behind) - 1
-            if entry < 0:
-                return Position(segment.number, 0, 0)
-            header = await entries.header(entry)
-            first = segment.sequence_of(header)
-            position = Position(segment.number, entry, wanted - first)
-            if wanted >= first + header.count:  # not written yet
-                position = Position(segment.number, entry + 1, 0)
-                await _check_is_to_come(client, stream, wanted, position)
-        if position < stream.truncated_to:
-            raise Truncated(stream.name, f"sequence {wanted}", stream.first_available)
-        return position
-    end = await end_of(client, stream)
-    await _check_is_to_come(client, stream, wanted, end)
-    return end
+    entries = await _Entries.of(client, segment)
+    async with entries.reader:
+        entry = await entries.first_where(is_behind) - 1
+        if entry < 0:
+            return Position(segment.number, 0, 0)
+        header = await entries.header(entry)
+        first = segment.sequence_of(header)
+        position = Position(segment.number, entry, wanted - first)
+        if wanted >= first + header.count:  # not written yet
+            position = Position(segment.number, entry + 1, 0)
+            await _check_is_to_come(client, stream, wanted, position)
+    if position < stream.truncated_to:
+        begin = await first_available(client, stream)
+        raise Truncated(stream.name, f"sequence {wanted}", begin)
+    return position
 
 
 async def _check_is_to_come(
@@ -190,14 +217,18 @@ async def _check_is_to_come(
 
 
 async def _find_time(client: LedgerClient, stream: StreamMetadata, wanted_ms: int) -> Position:
-    for segment in _live(stream):
-        if not segment.is_open and segment.last_time_ms < wanted_ms:
-            continue
-        entries = await _Entries.of(client, segment)
-        async with entries.reader:
-            entry = await entries.first_where(partial(_is_since, segment, wanted_ms))
-        return max(Position(segment.number, entry, 0), stream.first_available)
-    return await end_of(client, stream)
+    def first_since(known: StreamMetadata) -> Segment | None:
+        return known.first_where(
+            lambda span: known.is_live(span) and (span.is_open or span.last_time_ms >= wanted_ms)
+        )
+
+    segment = await PageStore(client.store).resolve(stream, first_since)
+    if segment is None:
+        return await end_of(client, stream)
+    entries = await _Entries.of(client, segment)
+    async with entries.reader:
+        entry = await entries.first_where(partial(_is_since, segment, wanted_ms))
+    return max(Position(segment.number, entry, 0), await first_available(client, stream))
 
 
 def _is_since(segment: Segment, time_ms: int, header: EntryHeader) -> bool:
@@ -210,26 +241,54 @@ async def _find_from_end(client: LedgerClient, stream: StreamMetadata, records: 
     end, next_sequence = await measure(client, stream)
     if records == 0:
         return end
+    sequence = await PageStore(client.store).resolve(
+        stream, lambda known: _sequence_before(known, next_sequence, records)
+    )
+    if sequence is not None:
+        try:
+            return await _find_sequence(client, stream, sequence)
+        except Truncated:
+            pass
+    return await first_available(client, stream)
+
+
+def _sequence_before(stream: StreamMetadata, next_sequence: int, records: int) -> int | None:
+    """Returns the sequence from which on there are `records` records; None if there are fewer.
+    Sequences may have gaps. Raises PagesNeeded."""
     left = records
-    for segment in reversed(_live(stream)):
-        behind = next_sequence if segment.is_open else segment.next_sequence
-        if left <= behind - segment.first_sequence:
-            try:
-                return await _find_sequence(client, stream, behind - left)
-            except Truncated:
-                break
-        left -= behind - segment.first_sequence
-    return stream.first_available
+    stack = list(stream.live())
+    while stack:
+        span = stack.pop()
+        behind = next_sequence if span.is_open else span.next_sequence
+        size = span.records if isinstance(span, Run) else behind - span.first_sequence
+        if left > size:
+            left -= size
+        elif isinstance(span, Run):
+            stack += stream.pages.below(span)
+        else:
+            return behind - left
+    return None
 
 
 async def _find_event_time(
     client: LedgerClient, stream: StreamMetadata, wanted_ms: int
 ) -> Position:
-    begin = stream.first_available
+    pages = PageStore(client.store)
+    begin = await first_available(client, stream)
     end = await end_of(client, stream)
-    for segment in _live(stream):
-        if not segment.is_open and 0 <= segment.event_max_ms < wanted_ms:
-            continue
+    since = 0
+
+    def following(known: StreamMetadata) -> Segment | None:
+        return known.first_where(
+            lambda span: (
+                span.last_number >= since
+                and known.is_live(span)
+                and (span.is_open or not 0 <= span.event_max_ms < wanted_ms)
+            )
+        )
+
+    while (segment := await pages.resolve(stream, following)) is not None:
+        since = segment.number + 1
         entries = await _Entries.of(client, segment)
         async with entries.reader:
             found = await _scan_event_time(entries, segment, begin, wanted_ms)

@@ -24,6 +24,7 @@ from stream.core.entry.records import RecordBatch, decode
 from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.core.position import Position
 from stream.errors import NoSuchStream
+from stream.store.pages import PageLost
 from stream.store.streams import StreamStore
 
 _log = logging.getLogger(__name__)
@@ -86,7 +87,7 @@ class SegmentFeed:
             if end is not None:
                 if at >= end:
                     return None
-                self._note_end(at, end)
+                await self._note_end(at, end)
             if not self._fetched:
                 with trio.CancelScope() as self._fetching:
                     has_more = await self._fetch(at, end, may_wait)
@@ -100,10 +101,10 @@ class SegmentFeed:
             if batch is not None:
                 return batch
 
-    def _note_end(self, at: Position, end: Position) -> None:
+    async def _note_end(self, at: Position, end: Position) -> None:
         """Notes what the reading of `end` showed: what is confirmed, and what was truncated."""
         if self._metadata is not None:
-            self._metadata.check_position(at)
+            await self._check(self._metadata, at)
         ledger, segment = self._ledger, self._segment
         if ledger is not None and segment is not None and segment.number == end.segment:
             ledger.note_confirmed(end.entry - 1)
@@ -148,7 +149,7 @@ class SegmentFeed:
             if end is not None and end.segment <= segment.number:
                 return False
             self.position = Position(segment.number + 1, 0, 0)
-        except (NoSuchLedger, NoSuchEntry) as error:
+        except (NoSuchLedger, NoSuchEntry, PageLost) as error:
             await self._leave_segment()
             await self._explain(at, error)
         except MetadataUnavailable as error:
@@ -166,15 +167,11 @@ class SegmentFeed:
 
     async def _enter_segment(self, at: Position, end: Position | None, may_wait: bool) -> bool:
         """Opens the segment of `at`, waiting for one if the stream ends here."""
-        stream = await self.refresh()
-        stream.check_position(at)
-        segment = stream.segment_at(at)
+        segment = await self._segment_at(await self.refresh(), at)
         if segment is None:
             if end is not None or not may_wait:
                 return False
-            stream = await self._wait_segment(at)
-            stream.check_position(at)
-            segment = stream.segment_at(at)
+            segment = await self._segment_at(await self._wait_segment(at), at)
             assert segment is not None, "waited for a segment"
         if end is not None and segment.number > end.segment:
             return False
@@ -197,6 +194,19 @@ class SegmentFeed:
             return False
         return True
 
+    async def _check(self, stream: StreamMetadata, at: Position) -> None:
+        if stream.restores or at < stream.truncated_to:
+            await self._store.pages.resolve(stream, lambda known: known.check_position(at))
+
+    async def _segment_at(self, stream: StreamMetadata, at: Position) -> Segment | None:
+        """Returns the segment at or behind `at`. Raises Truncated."""
+
+        def find(known: StreamMetadata) -> Segment | None:
+            known.check_position(at)
+            return known.segment_at(at)
+
+        return await self._store.pages.resolve(stream, find)
+
     async def _wait_segment(self, at: Position) -> StreamMetadata:
         """Waits until the stream has a segment at or behind `at`."""
         async with aclosing(self._store.watch_stream(self._namespace, self.stream)) as versions:
@@ -204,7 +214,7 @@ class SegmentFeed:
                 if stream is None:
                     raise NoSuchStream(f"stream {self.stream!r} was deleted")
                 self._note(stream)
-                if stream.segment_at(at) is not None:
+                if await self._store.pages.resolve(stream, lambda known: known.segment_at(at)):
                     return stream
         raise AssertionError("a watch never ends by itself")
 
@@ -228,7 +238,7 @@ class SegmentFeed:
         trying again is right; raises Truncated if it was truncated, else `error`."""
         before = self._metadata
         stream = await self.refresh()
-        stream.check_position(at)
+        await self._check(stream, at)
         if stream == before:
             raise error
 

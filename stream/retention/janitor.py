@@ -7,6 +7,7 @@ ledger only when metadata says that nothing can need it, and never on a guess.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -24,6 +25,7 @@ from ledger.errors import (
 )
 from ledger.metastore.base import Check
 from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.segments import Run
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.names import parse_partition
 from stream.core.sinks import SinkMetadata, SinkTag
@@ -34,6 +36,7 @@ from stream.retention.partition_sizes import PartitionSizes
 from stream.retention.reclaim import StreamVersion, apply_retention
 from stream.retention.trash import TOMBSTONE_MS, Trash, delete
 from stream.store.groups import forget_groups
+from stream.store.pages import PageLost
 from stream.store.sinks import find_sink
 from stream.store.streams import StreamStore, namespace_path, stream_path
 from stream.takeover import SINK_TAG, STREAM_TAG
@@ -75,7 +78,9 @@ class _Sweep:
     sizes: PartitionSizes
     counts: dict[str, int] = field(default_factory=dict)
     named: set[int] = field(default_factory=set)
-    """Ledgers that a stream or the trash names."""
+    """Ledgers that a stream or the trash names in its document."""
+    paged: list[StreamMetadata] = field(default_factory=list)
+    """Streams, also in the trash, that name others in pages."""
     sinks: dict[str, SinkMetadata | None] = field(default_factory=dict)
     created_ms: int = -1
     """When the metadata store created the namespace; -1 before it was asked."""
@@ -118,6 +123,9 @@ class Janitor:
         """Warnings about stored times, each of which is logged once."""
         self._foreign: set[int] = set()
         """Ledgers that are not of this namespace: checked once, not in every sweep."""
+        self._in_pages: set[int] = set()
+        """Ledgers that a page names, each of which is read once. What leaves a page is garbage of
+        its stream until it is deleted."""
 
     async def run(self, interval_s: float) -> None:
         """Sweeps forever, `interval_s` apart; failures are logged and tried again."""
@@ -173,7 +181,7 @@ class Janitor:
     async def _sweep_stream(self, sweep: _Sweep, name: str) -> None:
         stream, version = await self._store.read_stream(self._namespace, name)
         if stream.is_deleted:
-            if stream.ledgers():
+            if stream.has_ledgers:
                 # Deleted by a release without a trash, and interrupted half way.
                 await delete(self._client.store, self._namespace, name, self._client.now_ms())
             else:
@@ -183,12 +191,17 @@ class Janitor:
         seen = StreamVersion(sweep.policy, sweep.policy_version, stream, version)
         applied = await apply_retention(self._client, self._namespace, seen, sweep.sizes)
         self._warn(name, applied.plan.warnings)
-        sweep.named.update(applied.stream.ledgers())
+        self._note_named(sweep, applied.stream)
         sweep.count("streams")
         sweep.count("streams_truncated", bool(applied.plan.dropped))
-        sweep.count("segments_dropped", len(applied.plan.dropped))
-        sweep.count("segments_purged", len(applied.plan.purged))
+        sweep.count("segments_dropped", sum(plan.count for plan in applied.plan.dropped))
+        sweep.count("segments_purged", sum(plan.count for plan in applied.plan.purged))
         sweep.count("ledgers_deleted", applied.ledgers_deleted)
+
+    def _note_named(self, sweep: _Sweep, stream: StreamMetadata) -> None:
+        sweep.named.update(stream.ledgers())
+        if stream.pages:
+            sweep.paged.append(stream)
 
     def _warn(self, name: str, warnings: Sequence[str]) -> None:
         for warning in warnings:
@@ -230,6 +243,7 @@ class Janitor:
         sweep.named.update(stream.ledgers())
         is_due = self._client.now_ms() - deleted_ms >= sweep.policy.trash_ms
         if not (is_due or stream.is_purged):
+            self._note_named(sweep, stream)
             await self._trash.fence(name, deleted_ms)
             return
         unchanged = Check(namespace_path(self._namespace), sweep.policy_version)
@@ -238,6 +252,7 @@ class Janitor:
                 "ledgers_deleted", await self._trash.purge(name, deleted_ms, only_if=[unchanged])
             )
         except MetadataConflict:
+            self._note_named(sweep, stream)
             return  # the policy changed, or it is in use: the next sweep checks again
         sweep.count("streams_purged", not stream.is_purged)
 
@@ -252,8 +267,13 @@ class Janitor:
         older: list[int] = []
         ledger_ids = await self._client.list_ledgers()
         self._foreign.intersection_update(ledger_ids)
+        self._in_pages.intersection_update(ledger_ids)
+        known = sweep.named | self._foreign | self._in_pages
+        doubtful = await self._look_in_pages(sweep, sorted(set(ledger_ids) - known))
         for ledger_id in ledger_ids:
             if ledger_id in sweep.named or ledger_id in self._foreign:
+                continue
+            if ledger_id in self._in_pages or ledger_id in doubtful:
                 continue
             try:
                 metadata = await self._client.ledger_metadata(ledger_id)
@@ -288,6 +308,32 @@ class Janitor:
                 "lost, restore it; if not, delete them (ledgerstream ledger delete)",
                 self._namespace, len(older), older[0],
             )  # fmt: skip
+
+    async def _look_in_pages(self, sweep: _Sweep, wanted: Sequence[int]) -> set[int]:
+        """Notes the ledgers that are named by pages which may name one of `wanted`, in order;
+        returns those that a page may name which cannot be read: they are kept."""
+        doubtful: set[int] = set()
+        for stream in sweep.paged:
+            stack = list(stream.pages.roots)
+            while stack:
+                run = stack.pop()
+                first = bisect_left(wanted, run.ledger_min)
+                last = bisect_right(wanted, run.ledger_max)
+                if first == last or run.last_number < stream.pages.first:
+                    continue
+                try:
+                    spans = await self._store.pages.read(stream.pages.folder, run)
+                except PageLost as error:
+                    # Damaged, or another janitor has purged it just now.
+                    _log.warning("stream=%s: orphans are left: %s", stream.name, error)
+                    doubtful.update(wanted[first:last])
+                    continue
+                for span in spans:
+                    if isinstance(span, Run):
+                        stack.append(span)
+                    elif span.number >= stream.pages.first:
+                        self._in_pages.add(span.ledger_id)
+        return doubtful
 
     async def _is_older(self, sweep: _Sweep, ledger_id: int) -> bool:
         """Whether the ledger is older than the namespace, by the clock of the metadata store: it
@@ -330,7 +376,7 @@ class Janitor:
         except NoSuchStream:
             await self._store.delete_orphan_of_none(path, only_if=only_if)
             return 1
-        if ledger_id in stream.ledgers():
+        if await self._store.pages.resolve(stream, lambda known: known.names(ledger_id)):
             return 0
         await self._store.delete_orphan(self._namespace, name, version, path, only_if=only_if)
         return 1

@@ -12,6 +12,7 @@ from ledger.client import LedgerClient
 from ledger.errors import NoSuchLedger
 from ledger.runtime.concurrency import map_bounded
 from stream.core.metadata.streams import StreamMetadata
+from stream.core.trash import purged
 from stream.store.streams import StreamStore
 
 DELETIONS_CONCURRENT_MAX = 16
@@ -63,3 +64,25 @@ async def delete_garbage(
 
             stream = await store.update_stream(namespace, stream.name, forgotten)
     return stream, count
+
+
+async def purge_through(
+    client: LedgerClient, store: StreamStore, namespace: str, stream: StreamMetadata, through: int
+) -> tuple[StreamMetadata, int]:
+    """Deletes truncated segments up to number `through`, some of those in pages at a time; what is
+    restored meanwhile stays. Returns the stream, and how many ledgers were deleted.
+
+    Raises NoSuchStream, MetadataUnavailable; the rest is then done next time.
+    """
+
+    def purged_again(known: StreamMetadata) -> StreamMetadata:
+        return purged(known, min(through, known.last_dropped()))
+
+    deleted = 0
+    while True:
+        before = stream.pages.first
+        stream = await store.update_stream(namespace, stream.name, purged_again, is_purge=True)
+        stream, count = await delete_garbage(client, store, namespace, stream)
+        deleted += count
+        if stream.pages.first == before or not stream.pages:
+            return stream, deleted

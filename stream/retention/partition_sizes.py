@@ -12,6 +12,7 @@ from ledger.client import LedgerClient
 from ledger.errors import MetadataCorrupt
 from ledger.metastore.base import Check
 from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.segments import Segment
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.names import parse_partition
 from stream.core.retention import SizeShare, size_shares
@@ -70,13 +71,15 @@ class PartitionSizes:
                 each = read[name] = each or await self._read_one(name)
                 if each is not None:
                     found[name] = each
-        shares = size_shares(
-            [stream, *(each.stream for each in found.values())], policy.retention_bytes
+        retention_bytes = policy.retention_bytes
+        shares = await self._streams.pages.resolve_all(
+            [stream, *(each.stream for each in found.values())],
+            lambda known: size_shares(known, retention_bytes),
         )
         checks = [
             Check(stream_path(self._namespace, name), each.version)
             for name, each in found.items()
-            if any(not segment.is_open for segment in each.stream.live())
+            if any(_counts(each.stream, segment) for segment in each.stream.segments)
         ]
         return shares[stream.name], checks
 
@@ -95,3 +98,7 @@ class PartitionSizes:
         except (NoSuchStream, MetadataCorrupt):
             return None
         return None if stream.is_deleted else Partition(stream, version)
+
+
+def _counts(stream: StreamMetadata, segment: Segment) -> bool:
+    return not segment.is_open and stream.is_live(segment)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 
 from ledger.client import LedgerClient
@@ -190,7 +191,8 @@ async def plans(client: LedgerClient, policy: NamespaceMetadata) -> list[Retenti
         except NotInTrash:
             continue
         if not stream.is_purged:
-            found.append(explain_deleted(stream, policy, client.now_ms()))
+            ask = partial(explain_deleted, policy=policy, now_ms=client.now_ms())
+            found.append(await store.pages.resolve(stream, ask))
     return found
 
 
@@ -231,13 +233,14 @@ async def consequences(
     found = []
     for plan in await plans(client, wanted):
         old = before.get((plan.stream, plan.deleted_ms))
-        dropped_before = {s.number for s in old.dropped} if old else set()
-        purged_before = {s.number for s in old.purged} if old else set()
+        # What goes is the oldest: by both policies all segments up to a number.
+        dropped_before = old.dropped[-1].last_number if old and old.dropped else 0
+        purged_before = old.purged[-1].last_number if old and old.purged else 0
         found.append(
             Consequence(
                 plan,
-                tuple(s for s in plan.dropped if s.number not in dropped_before),
-                tuple(s for s in plan.purged if s.number not in purged_before),
+                tuple(s for s in plan.dropped if s.last_number > dropped_before),
+                tuple(s for s in plan.purged if s.last_number > purged_before),
             )
         )
     return found
@@ -269,4 +272,5 @@ def _would_drop(wanted: NamespaceMetadata, changes: Sequence[Consequence]) -> Da
 def _amount(segments: Sequence[SegmentPlan]) -> str:
     records = sum(segment.records for segment in segments)
     nbytes = sum(segment.nbytes for segment in segments)
-    return f"{len(segments):,} segments ({records:,} records, {size_text(nbytes)})"
+    count = sum(segment.count for segment in segments)
+    return f"{count:,} segments ({records:,} records, {size_text(nbytes)})"

@@ -8,6 +8,7 @@ restored.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from ledger.client import LedgerClient
@@ -16,13 +17,14 @@ from ledger.metastore.base import Check
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import Position
-from stream.core.retention import Cause, RetentionPlan, explain, purge_through, retained
+from stream.core.retention import Cause, RetentionPlan, explain, retained
 from stream.core.trash import purged
 from stream.errors import NotInTrash
 from stream.retention import trash
-from stream.retention.ledger_deletion import delete_garbage
+from stream.retention.ledger_deletion import delete_garbage, purge_through
 from stream.retention.partition_sizes import PartitionSizes
 from stream.store.cursors import CursorStore, cursor_path
+from stream.store.pages import PageLost, PageStore
 from stream.store.streams import (
     UPDATE_TRIES_MAX,
     StreamStore,
@@ -77,7 +79,10 @@ async def plan_retention(
                 checks.append(Check(cursor_path(policy.name, stream.name, name), slot.version))
     sizes = PartitionSizes(client, policy.name) if sizes is None else sizes
     share, others = await sizes.share(policy, stream)
-    plan = explain(stream, policy, cursors, client.now_ms(), share)
+    now_ms = client.now_ms()
+    plan = await PageStore(client.store).resolve(
+        stream, lambda known: explain(known, policy, cursors, now_ms, share)
+    )
     if any(segment.cause is Cause.SIZE for segment in plan.dropped):
         checks += others
     return plan, checks
@@ -108,27 +113,42 @@ async def apply_retention(
 
     Each change is made only if stream, policy and cursors are still those that it was decided by;
     otherwise it is decided again: nothing is dropped that was to be kept a moment ago, or is to be
-    kept from now on. Raises NoSuchStream, NoSuchNamespace, MetadataConflict if they change all the
-    time, MetadataUnavailable.
+    kept from now on. So it is after each step of a purge from pages. Raises NoSuchStream,
+    NoSuchNamespace, MetadataConflict if they change all the time, MetadataUnavailable.
     """
     store = StreamStore(client.store)
     name = seen.stream.name
     sizes = PartitionSizes(client, namespace) if sizes is None else sizes
-    for _ in range(UPDATE_TRIES_MAX):
+    first_plan: RetentionPlan | None = None
+    count = tries = 0
+    while tries < UPDATE_TRIES_MAX:
         policy, policy_version, stream, version = seen
-        plan, checks = await plan_retention(client, policy, stream, sizes)
-        wanted = retained(stream, plan)
+        try:
+            plan, checks = await plan_retention(client, policy, stream, sizes)
+        except PageLost:
+            # Unless another client has purged it just now, also from another partition.
+            seen, tries = await read_stream_version(store, namespace, name), tries + 1
+            sizes.forget_all(name)
+            if seen.version == version and tries > 1:
+                raise
+            continue
+        wanted = await store.pages.resolve(
+            stream, partial(retained, plan=plan), is_loss_allowed=True
+        )
         if wanted != stream:
             checks.append(Check(namespace_path(namespace), policy_version))
             try:
-                await store.put_stream(namespace, wanted, version, only_if=checks)
+                wanted, _ = await store.put_stream(namespace, wanted, version, only_if=checks)
             except MetadataConflict:
                 sizes.forget_all(name)
-                seen = await read_stream_version(store, namespace, name)
+                seen, tries = await read_stream_version(store, namespace, name), tries + 1
                 continue
             sizes.forget(name)
-        after, count = await delete_garbage(client, store, namespace, wanted)
-        return RetentionResult(after, plan, count)
+        after, deleted = await delete_garbage(client, store, namespace, wanted)
+        first_plan, count, tries = first_plan or plan, count + deleted, 0
+        if not (after.pages and stream.pages.first < after.pages.first <= plan.purge_through):
+            return RetentionResult(after, first_plan, count)
+        seen = await read_stream_version(store, namespace, name)
     raise too_many_conflicts(f"stream {name!r}, its cursors or its policy")
 
 
@@ -142,17 +162,25 @@ async def truncate_stream(
     for _ in range(UPDATE_TRIES_MAX):
         policy, policy_version, stream, version = await read_stream_version(store, namespace, name)
         now_ms = client.now_ms()
-        wanted = stream.truncated(position, now_ms)
+        wanted = await store.pages.resolve(
+            stream,
+            partial(StreamMetadata.truncated, position=position, now_ms=now_ms),
+            is_loss_allowed=True,
+        )
         # What the trash has kept long enough is left to janitors, which check their clocks.
-        by_ms = now_ms if policy.trash_ms == 0 else 0
-        wanted = purged(wanted, purge_through(wanted.dropped(), policy, by_ms))
+        is_purge = policy.trash_ms == 0
+        if is_purge and not wanted.pages:
+            wanted = purged(wanted, wanted.last_dropped())
         if wanted != stream:
             unchanged = [Check(namespace_path(namespace), policy_version)]
             try:
-                await store.put_stream(namespace, wanted, version, only_if=unchanged)
+                wanted, _ = await store.put_stream(namespace, wanted, version, only_if=unchanged)
             except MetadataConflict:
                 continue
         stream, _ = await delete_garbage(client, store, namespace, wanted)
+        if is_purge and stream.pages:
+            last = await store.pages.resolve(stream, StreamMetadata.last_dropped)
+            stream, _ = await purge_through(client, store, namespace, stream, last)
         return stream
     raise too_many_conflicts(f"stream {name!r}")
 

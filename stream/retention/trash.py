@@ -15,12 +15,13 @@ from ledger.client import LedgerClient
 from ledger.errors import LedgerError, MetadataConflict, NodeExists, NoSuchNode
 from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Delete, MetadataStore, Put
 from stream.core.metadata.format import decode_stream, encode_stream
+from stream.core.metadata.pages import NO_PAGES
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.names import parse_partition
 from stream.core.position import Position
 from stream.core.trash import (
+    drained,
     fenced_in_trash,
-    purged,
     purged_whole,
     tombstone,
     trashed,
@@ -28,7 +29,7 @@ from stream.core.trash import (
     untruncated,
 )
 from stream.errors import IsPartitioned, NoSuchStream, NotInTrash, StreamExists
-from stream.retention.ledger_deletion import delete_garbage, delete_ledgers, steps
+from stream.retention.ledger_deletion import delete_ledgers, purge_through, steps
 from stream.store.cursors import CursorStore
 from stream.store.groups import forget_groups
 from stream.store.streams import (
@@ -98,7 +99,7 @@ async def delete(
     streams = StreamStore(store)
     for _ in range(UPDATE_TRIES_MAX):
         stream, version = await streams.read_stream(namespace, name)
-        if stream.is_deleted and not stream.ledgers():
+        if stream.is_deleted and not stream.has_ledgers:
             raise NoSuchStream(f"stream {name!r} in namespace {namespace!r} was deleted already")
         only_if = await conditions()
         try:
@@ -184,7 +185,7 @@ class Trash:
                 if name == stream:
                     changes.append(Delete(path, version))
                 else:
-                    rest = replace(purged_whole(present), garbage=())
+                    rest = replace(purged_whole(present), garbage=(), pages=NO_PAGES)
                     changes.append(Put(path, encode_stream(rest), version))
                 await self._store.transaction(changes)
             except (MetadataConflict, NodeExists, NoSuchNode):
@@ -206,7 +207,7 @@ class Trash:
             begin, is_begin = await self._streams.gone.begin()
             back = undeleted(present, name, present.epoch + 1, begin)
             return back, [*changes, is_begin, Create(path, encode_stream(back))]
-        if not existing.is_deleted or existing.ledgers():
+        if not existing.is_deleted or existing.has_ledgers:
             raise StreamExists(
                 f"stream {name!r} is in use again in namespace {self._namespace!r}: restore "
                 f"the deleted one under another name (ledgerstream stream undelete "
@@ -271,12 +272,17 @@ class Trash:
         if it was restored or purged; MetadataConflict if `only_if` changed.
         """
         present, version = await self._mark_purged(stream, deleted_ms, only_if)
-        count = 0
+        count, pages = 0, self._streams.pages
         try:
-            for part in steps(present.garbage):
-                count += await delete_ledgers(self._client, part)
-                present = replace(present, garbage=present.garbage[len(part) :])
-                version = await self._put(present, version)
+            while present.has_ledgers:
+                for part in steps(present.garbage):
+                    count += await delete_ledgers(self._client, part)
+                    present = replace(present, garbage=present.garbage[len(part) :])
+                    present, version = await self._put(present, version)
+                if present.pages:
+                    present = await pages.resolve(present, drained, is_loss_allowed=True)
+                    present, version = await self._put(present, version)
+            await pages.remove_all(present.pages.folder)
             if self._client.now_ms() - deleted_ms >= TOMBSTONE_MS:
                 await self._forget(present, version)
         except (MetadataConflict, NotInTrash) as error:
@@ -294,9 +300,8 @@ class Trash:
                 return present, version
             await self.fence(stream, deleted_ms)
             present, version = await self.read(stream, deleted_ms)
-            purged_stream = purged_whole(present)
             try:
-                return purged_stream, await self._put(purged_stream, version, only_if)
+                return await self._put(purged_whole(present), version, only_if)
             except MetadataConflict:
                 if only_if:
                     raise
@@ -357,27 +362,29 @@ class Trash:
         """Deletes truncated segments of an existing stream; returns -1 if there are none."""
         try:
             present, _ = await self._streams.read_stream(self._namespace, name)
-            dropped = present.dropped()
-            if not dropped:
+            pages = self._streams.pages
+            through = await pages.resolve(present, lambda known: known.last_dropped())
+            if not through:
                 return -1
-            through = dropped[-1].number
-            after = await self._streams.update_stream(
-                self._namespace, name, lambda s: purged(s, min(through, _last_dropped(s)))
-            )
-            _, count = await delete_garbage(self._client, self._streams, self._namespace, after)
+            place = self._client, self._streams, self._namespace
+            _, count = await purge_through(*place, present, through)
         except (NoSuchStream, IsPartitioned):
             return -1
         return count
 
     async def _put(
         self, stream: StreamMetadata, version: int, only_if: Sequence[Check] = ()
-    ) -> int:
-        path = trash_path(self._namespace, stream.name, stream.deleted_ms)
+    ) -> tuple[StreamMetadata, int]:
+        path, dead = trash_path(self._namespace, stream.name, stream.deleted_ms), list[Change]()
         try:
-            await self._store.transaction([Put(path, encode_stream(stream), version), *only_if])
+            made = await self._streams.prepared(self._namespace, path, stream, version)
+            stored, change, dead = made
+            await self._store.transaction([change, *only_if, *dead])
         except NoSuchNode:
-            raise self._not_in_trash(stream.name) from None
-        return version + 1
+            self._streams.pages.forget(dead)
+            await self.read(stream.name, stream.deleted_ms)
+            raise MetadataConflict(f"stream {stream.name!r}: a page of it is missing") from None
+        return stored, version + 1
 
     def _not_in_trash(self, stream: str) -> NotInTrash:
         return NotInTrash(
@@ -391,8 +398,3 @@ def _belongs_to(name: str, stream: str) -> bool:
     """Whether it is this stream, or a partition of it."""
     partition = parse_partition(name)
     return name == stream or (partition is not None and partition.stream == stream)
-
-
-def _last_dropped(stream: StreamMetadata) -> int:
-    dropped = stream.dropped()
-    return dropped[-1].number if dropped else 0

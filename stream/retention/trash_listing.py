@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from ledger.client import LedgerClient
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import StreamMetadata
@@ -22,38 +24,44 @@ async def list_trash(client: LedgerClient, namespace: str) -> list[TrashEntry]:
         except NotInTrash:
             continue
         if not stream.is_purged:
-            found.append(_deleted_entry(stream, policy))
+            found.append(
+                await streams.pages.resolve(stream, partial(_deleted_entry, policy=policy))
+            )
     for name in await streams.list_streams(namespace):
         try:
             stream, _ = await streams.read_stream(namespace, name)
         except (NoSuchStream, IsPartitioned):
             continue
-        if not stream.is_deleted and stream.dropped():
-            found.append(_truncated_entry(stream, policy))
+        if not stream.is_deleted:
+            entry = await streams.pages.resolve(stream, partial(_truncated_entry, policy=policy))
+            found += [] if entry is None else [entry]
     return sorted(found, key=lambda entry: (entry.stream, entry.since_ms))
 
 
 def _deleted_entry(stream: StreamMetadata, policy: NamespaceMetadata) -> TrashEntry:
+    spans = tuple(stream.spans())
     return TrashEntry(
         stream=stream.name,
         is_deleted=True,
         since_ms=stream.deleted_ms,
         purge_ms=stream.deleted_ms + policy.trash_ms,
-        segments=len(stream.segments),
-        records=sum(segment.records for segment in stream.segments),
-        nbytes=sum(segment.nbytes for segment in stream.segments),
+        segments=sum(span.count for span in spans),
+        records=sum(span.records for span in spans),
+        nbytes=sum(span.nbytes for span in spans),
         first_position=stream.first_available,
     )
 
 
-def _truncated_entry(stream: StreamMetadata, policy: NamespaceMetadata) -> TrashEntry:
+def _truncated_entry(stream: StreamMetadata, policy: NamespaceMetadata) -> TrashEntry | None:
     dropped = stream.dropped()
+    if not dropped:
+        return None
     return TrashEntry(
         stream=stream.name,
         is_deleted=False,
         since_ms=dropped[0].dropped_ms,
         purge_ms=dropped[0].dropped_ms + policy.trash_ms,
-        segments=len(dropped),
+        segments=sum(segment.count for segment in dropped),
         records=sum(segment.records for segment in dropped),
         nbytes=sum(segment.nbytes for segment in dropped),
         first_position=first_recoverable(stream),

@@ -27,8 +27,6 @@ from ledger.metastore.base import ANY_VERSION, Change, Check, Create, Put
 from ledger.metastore.paths import TRANSACTION_CHANGES_MAX
 from ledger.runtime.concurrency import map_bounded
 from stream.core.backoff import conflict_pause_s, should_give_up
-from stream.core.metadata.documents import DOCUMENT_BYTES_MAX
-from stream.core.metadata.format import encode_stream
 from stream.core.metadata.streams import SegmentEnd, StreamMetadata
 from stream.core.sink_order import check_order, check_streams
 from stream.core.sink_owner import SinkOwner, SinkQuery, owner_after
@@ -48,6 +46,7 @@ from stream.core.sinks import (
 )
 from stream.errors import NoSuchStream
 from stream.sinks.prepared import SinkMemory, UnclosedLedger, UnclosedLedgers, VersionedStreams
+from stream.store.pages import PageLost
 from stream.store.sinks import read_sink_node, sink_path
 from stream.store.streams import StreamStore, stream_path
 from stream.takeover import STREAM_TAG, StreamLedgers
@@ -61,10 +60,7 @@ _CHANGE_BYTES = 48
 """Bytes of a change, besides its path and data."""
 
 _SOME_END = SegmentEnd(last_entry=0, records=1, nbytes=0)
-"""The end of an open segment, as far as the size of the metadata depends on it."""
-
-WRITER_RESERVE_BYTES = DOCUMENT_BYTES_MAX // 10
-"""Bytes of a stream's metadata that a commit leaves free for the segments of its writers."""
+"""Stands for the end of an open segment that is not known yet."""
 
 _UNAVAILABLE_MAX_S = 30.0
 """How long a commit retries while the metadata store does not answer, or does not report what it
@@ -141,7 +137,7 @@ class BatchCommitter:
         while True:
             try:
                 return await self._try()
-            except (MetadataConflict, NodeExists, NoSuchNode) as error:
+            except (MetadataConflict, NodeExists, NoSuchNode, PageLost) as error:
                 give_up_at = math.inf
                 if isinstance(error, NoSuchNode):
                     await self._check_existing()
@@ -162,6 +158,8 @@ class BatchCommitter:
         self._conflicts += 1
         waited_s = now_s - self._conflict_s
         if should_give_up(self._conflicts, waited_s):
+            if isinstance(error, PageLost):  # and not purged just before it was read
+                raise error
             raise MetadataConflict(
                 f"streams of batch {self._batch_id} of sink {self._sink_id!r}: others changed the "
                 f"metadata first, {self._conflicts} times in {waited_s:.0f} s. Cure: let fewer "
@@ -185,28 +183,22 @@ class BatchCommitter:
         created_ms = self._created_ms(streams)
         if sink is not None:
             check_streams(sink, self._query, created_ms)
-        if self._sink_id is None and are_all_committed(streams, self._targets):
+        if self._sink_id is None and await self._are_all_committed(streams):
             self._unclosed.note_closed()
-            return BatchCommit(not self._may_have_committed, self._present_ranges(streams))
+            return BatchCommit(not self._may_have_committed, await self._present_ranges(streams))
         if self._conflicts > 1:
             await self._unclosed.close()
         closing = await self._unclosed.changes()
         await self._check_ledgers()
         now_ms = self._client.now_ms()
         restores = await self._memory.counted_restores(self._client, is_known=memory is not None)
-        self._check_fits(streams, now_ms)
+        await self._check_fits(streams, now_ms)
         await self._end_open_segments(streams)
-        shares, after = self._continued(streams, restores, now_ms)
-        changes: list[Change] = [
-            Put(stream_path(*target), _encoded(stream), version - 1)
-            for target, (stream, version) in after.items()
-        ]
+        added, after, changes = await self._continued(streams, restores, now_ms)
         shown: SinkMetadata | None = None
         if self._sink_id is not None and self._batch_id is not None:
             owner = self._owner(sink, created_ms)
-            shown = committed_now(
-                self._sink_id, self._batch_id, shares, now_ms, self._origin, owner
-            )
+            shown = committed_now(self._sink_id, self._batch_id, added, now_ms, self._origin, owner)
             path, data = sink_path(self._sink_id), encode_sink(shown)
             changes.insert(0, Create(path, data) if sink is None else Put(path, data, sink_version))
         if not changes:
@@ -221,14 +213,16 @@ class BatchCommitter:
         await self._store.transaction(changes)
         self._unclosed.note_closed()
         self._memory.note(shown, sink_version + 1, after, self._unclosed.client_node)
-        return BatchCommit(False, tuple(shares))
+        return BatchCommit(False, tuple(added))
 
-    def _continued(
+    async def _continued(
         self, streams: Sequence[tuple[StreamMetadata, int]], restores: int, now_ms: int
-    ) -> tuple[list[CommittedRange], VersionedStreams]:
-        """Returns what the batch adds to each stream, and the streams after it."""
-        shares: list[CommittedRange] = []
+    ) -> tuple[list[CommittedRange], VersionedStreams, list[Change]]:
+        """Returns what the batch adds to each stream, the streams after it, and the changes of
+        their nodes. Writes the pages that these need."""
+        added: list[CommittedRange] = []
         after: dict[tuple[str, str], tuple[StreamMetadata, int]] = {}
+        changes: list[Change] = []
         for (target, sources), (stream, version) in zip(
             self._targets.items(), streams, strict=True
         ):
@@ -236,9 +230,13 @@ class BatchCommitter:
             if stream.open_segment is not None:
                 stream = interrupted(stream, self._ended[stream.open_segment.ledger_id], now_ms)
             stream = stream.continued_after(restores)
-            shares.append(added_range(target[0], stream, ends))
-            after[target] = committed(stream, ends, now_ms), version + 1
-        return shares, after
+            added.append(added_range(target[0], stream, ends))
+            grown = await self._committed(stream, ends, now_ms)
+            path = stream_path(*target)
+            stored, change, dead = await self._streams.prepared(target[0], path, grown, version)
+            after[target] = stored, version + 1
+            changes += [change, *dead]
+        return added, after, changes
 
     def _check_count(self) -> None:
         """Checks the number of changes before anything is done. Raises InvalidArgument."""
@@ -250,7 +248,14 @@ class BatchCommitter:
                 f"(each makes a ledger for each stream), or repartition by the stream or the key"
             )
 
-    def _check_fits(self, streams: Sequence[tuple[StreamMetadata, int]], now_ms: int) -> None:
+    async def _committed(
+        self, stream: StreamMetadata, ends: Sequence[tuple[int, SegmentEnd]], now_ms: int
+    ) -> StreamMetadata:
+        return await self._streams.pages.resolve(
+            stream, lambda known: committed(known, ends, now_ms)
+        )
+
+    async def _check_fits(self, streams: Sequence[tuple[StreamMetadata, int]], now_ms: int) -> None:
         """Raises InvalidArgument for a batch that cannot be committed, before a writer is
         interrupted for it.
 
@@ -259,7 +264,7 @@ class BatchCommitter:
         for sources, (stream, _) in zip(self._targets.values(), streams, strict=True):
             if stream.open_segment is not None:
                 ends = [(ledger.ledger_id, ledger.end) for ledger in sources]
-                _encoded(committed(interrupted(stream, _SOME_END, now_ms), ends, now_ms))
+                await self._committed(interrupted(stream, _SOME_END, now_ms), ends, now_ms)
 
     def _created_ms(self, streams: Sequence[tuple[StreamMetadata, int]]) -> dict[str, int]:
         return {
@@ -284,21 +289,29 @@ class BatchCommitter:
                 await self._store.put(sink_path(sink.sink_id), data, sink_version)
         if self._may_have_committed:
             streams = await self._read_streams()
-            is_repeat = not are_all_committed(streams, self._targets)
+            is_repeat = not await self._are_all_committed(streams)
         if not is_repeat:
             self._unclosed.note_closed()
         return BatchCommit(is_repeat, sink.streams)
 
-    def _present_ranges(
+    async def _are_all_committed(self, streams: Sequence[tuple[StreamMetadata, int]]) -> bool:
+        return await self._streams.pages.resolve_all(
+            [stream for stream, _ in streams], lambda known: are_all_committed(known, self._targets)
+        )
+
+    async def _present_ranges(
         self, streams: Sequence[tuple[StreamMetadata, int]]
     ) -> tuple[CommittedRange, ...]:
-        shares = [
-            range_in_stream(namespace, stream, {ledger.ledger_id for ledger in sources})
-            for ((namespace, _), sources), (stream, _) in zip(
-                self._targets.items(), streams, strict=True
-            )
-        ]
-        return tuple(share for share in shares if share is not None)
+        def ranges(known: Sequence[StreamMetadata]) -> list[CommittedRange | None]:
+            return [
+                range_in_stream(namespace, stream, {ledger.ledger_id for ledger in sources})
+                for ((namespace, _), sources), stream in zip(
+                    self._targets.items(), known, strict=True
+                )
+            ]
+
+        found = await self._streams.pages.resolve_all([stream for stream, _ in streams], ranges)
+        return tuple(share for share in found if share is not None)
 
     def _full(self) -> list[SinkLedger]:
         return [ledger for ledger in self._ledgers if ledger.end.records > 0]
@@ -387,16 +400,6 @@ class BatchCommitter:
                 )
 
 
-def _encoded(stream: StreamMetadata) -> bytes:
-    data = encode_stream(stream)
-    limit = DOCUMENT_BYTES_MAX - WRITER_RESERVE_BYTES
-    if len(data) > limit:
-        raise InvalidArgument(
-            f"stream {stream.name!r} would have {len(stream.segments)} segments, whose metadata "
-            f"is {len(data)} bytes, limit {limit} for commits: truncate it, set a retention, or "
-            f"commit fewer and larger batches (fewer tasks, a longer trigger)"
-        )
-    return data
 
 
 def _check_size(changes: Sequence[Change], streams: int) -> None:

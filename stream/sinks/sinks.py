@@ -9,11 +9,13 @@ behind the batch.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from ledger.client import LedgerClient
 from ledger.errors import MetadataConflict, NoSuchLedger, NoSuchNode
 from ledger.metastore.base import Check, Delete
 from ledger.runtime.concurrency import map_bounded
+from stream.core.metadata.streams import StreamMetadata
 from stream.core.sink_owner import SinkQuery as SinkQuery
 from stream.core.sinks import SinkLedger as SinkLedger
 from stream.core.sinks import SinkTag, by_stream, check_batch
@@ -106,13 +108,17 @@ async def is_committed(
     named: list[bool] = []
     for (namespace, name), sources in by_stream(ledgers).items():
         stream = await streams.read_living_stream(namespace, name)
-        known = set(stream.ledgers())
-        named += [ledger.ledger_id in known for ledger in sources]
+        ids = [ledger.ledger_id for ledger in sources]
+        named += await streams.pages.resolve(stream, partial(_named, ids=ids))
     if any(named) and not all(named):
         raise MetadataConflict(
             f"{sum(named)} of {len(named)} ledgers are in their streams: others were purged"
         )
     return bool(named) and all(named)
+
+
+def _named(stream: StreamMetadata, ids: Sequence[int]) -> list[bool]:
+    return [stream.names(ledger_id) for ledger_id in ids]
 
 
 async def discard_ledgers(
@@ -146,7 +152,9 @@ async def _discard(client: LedgerClient, ledger: SinkLedger) -> bool:
         metadata = await client.ledger_metadata(ledger.ledger_id)
         for _ in range(UPDATE_TRIES_MAX):
             stream, version = await streams.read_stream(ledger.namespace, ledger.stream)
-            if stream.is_deleted or ledger.ledger_id in stream.ledgers():
+            if stream.is_deleted or all(
+                await streams.pages.resolve(stream, partial(_named, ids=[ledger.ledger_id]))
+            ):
                 return False
             # An earlier stream may have it, in the trash or by another name; clocks may differ.
             trash = await streams.list_trash(ledger.namespace)

@@ -190,7 +190,7 @@ class PartitionStore:
         """
         try:
             present, version = await self._streams.read_stream(namespace, name)
-            is_free = present.is_deleted and not present.ledgers()
+            is_free = present.is_deleted and not present.has_ledgers
         except NoSuchStream:
             return None
         except IsPartitioned:

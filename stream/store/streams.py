@@ -10,9 +10,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Collection, Sequence
 from contextlib import aclosing
+from typing import ClassVar
 
 from ledger.errors import InvalidArgument, MetadataConflict, NodeExists, NoSuchLedger, NoSuchNode
-from ledger.metastore.base import ANY_VERSION, Check, Create, Delete, MetadataStore, Put
+from ledger.metastore.base import (
+    ANY_VERSION,
+    Change,
+    Check,
+    Create,
+    Delete,
+    MetadataStore,
+    Put,
+)
 from stream.core.metadata.format import (
     decode_namespace,
     decode_stream,
@@ -20,6 +29,7 @@ from stream.core.metadata.format import (
     encode_stream,
 )
 from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.page_format import RUNS_PER_PAGE, SEGMENTS_PER_PAGE
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.names import check_name, parse_partition
 from stream.core.trash import begun_at, recreated
@@ -33,6 +43,7 @@ from stream.errors import (
     TooManyStreams,
 )
 from stream.store.gone_streams import GoneSegments
+from stream.store.pages import PageLost, PageStore
 
 ROOT = "/ledgerstream/namespaces"
 UPDATE_TRIES_MAX = 100
@@ -67,9 +78,13 @@ def parse_trash_name(node: str) -> tuple[str, int] | None:
 class StreamStore:
     """Namespaces and streams of one metadata store. Stateless: any number may share the store."""
 
+    page_sizes: ClassVar = (SEGMENTS_PER_PAGE, RUNS_PER_PAGE)
+    """Segments in a page, and pages in a page above them. Only tests change it."""
+
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self.gone = GoneSegments(store)
+        self.pages = PageStore(store)
 
     # Namespaces
 
@@ -115,10 +130,14 @@ class StreamStore:
                 f"delete them first"
             )
         await self._forget_deleted(name)
+        left = await self._store.children(f"{path}/pages")  # none of them is of a later stream
         try:
             # A stream created meanwhile prevents the deletion of its folder and the namespace.
-            for folder in ("streams", "trash", "cursors", "groups", "successors"):
-                if folder in ("cursors", "groups", "successors"):
+            for folder in (
+                "streams", "trash", "cursors", "groups", "successors",
+                *(f"pages/{folder}" for folder in left), "pages",
+            ):  # fmt: skip
+                if folder in ("cursors", "groups", "successors") or folder.startswith("pages/"):
                     await self._delete_tree(f"{path}/{folder}")
                     continue
                 try:
@@ -137,7 +156,7 @@ class StreamStore:
         for stream, deleted_ms in await self.list_trash(namespace):
             path = trash_path(namespace, stream, deleted_ms)
             node = await self._store.get(path)
-            if decode_stream(stream, node.data).ledgers():
+            if decode_stream(stream, node.data).has_ledgers:
                 raise NamespaceNotEmpty(
                     f"namespace {namespace!r}: stream {stream!r} is in the trash; purge it "
                     f"(ledgerstream stream purge {namespace}/{stream}) or wait for its time"
@@ -145,7 +164,7 @@ class StreamStore:
             left.append(Delete(path, node.version))
         for stream in await self._store.children(folder_path(namespace, "streams")):
             present, version = await self.read_stream(namespace, stream)
-            if not present.is_deleted or present.ledgers():
+            if not present.is_deleted or present.has_ledgers:
                 raise NamespaceNotEmpty(f"namespace {namespace!r}: stream {stream!r} exists")
             await self.gone.note(present.next_segment)
             left.append(Delete(stream_path(namespace, stream), version))
@@ -179,10 +198,9 @@ class StreamStore:
                 pass
             try:
                 present, version = await self.read_stream(namespace, stream.name)
-                if not present.is_deleted or present.ledgers():
+                if not present.is_deleted or present.has_ledgers:
                     break
-                stored = recreated(stream, present)
-                await self.put_stream(namespace, stored, version)
+                stored, _ = await self.put_stream(namespace, recreated(stream, present), version)
             except (MetadataConflict, NoSuchStream):
                 continue
             except IsPartitioned:
@@ -243,31 +261,44 @@ class StreamStore:
         *,
         ledger_path: str | None = None,
         only_if: Sequence[Check] = (),
-    ) -> int:
-        """Replaces metadata that has `version`; returns the new version.
+    ) -> tuple[StreamMetadata, int]:
+        """Replaces metadata that has `version`; returns the stream as stored, with older segments
+        in pages, and the new version.
 
         With `ledger_path`, only if that ledger's metadata exists, in one transaction: a ledger
         deleted as an orphan can never become a segment. `only_if`: nodes that must not have changed
         either. Raises MetadataConflict if the stream or one of those has another version,
         NoSuchStream, NoSuchLedger.
         """
-        assert version != ANY_VERSION, "stream metadata is never overwritten blindly"
-        path, data = stream_path(namespace, stream.name), encode_stream(stream)
+        path, dead = stream_path(namespace, stream.name), list[Change]()
         try:
-            if ledger_path is None and not only_if:
-                return await self._store.put(path, data, version)
+            stored, change, dead = await self.prepared(namespace, path, stream, version)
+            if ledger_path is None and not only_if and not dead:
+                return stored, await self._store.put(path, change.data, version)
             made = () if ledger_path is None else (Check(ledger_path, ANY_VERSION),)
-            await self._store.transaction([Put(path, data, version), *made, *only_if])
+            await self._store.transaction([change, *made, *only_if, *dead])
         except NoSuchNode:
             await self.read_stream(namespace, stream.name)
-            if only_if:
+            self.pages.forget(dead)
+            if only_if or ledger_path is None:
                 raise MetadataConflict(
                     f"stream {stream.name!r}: a node that the change depends on was deleted"
                 ) from None
             raise NoSuchLedger(
                 f"stream {stream.name!r}: the ledger at {ledger_path} was deleted meanwhile"
             ) from None
-        return version + 1
+        return stored, version + 1
+
+    async def prepared(
+        self, namespace: str, path: str, stream: StreamMetadata, version: int
+    ) -> tuple[StreamMetadata, Put, list[Change]]:
+        """Writes the pages that the stream makes, and returns the stream as it is to be stored in
+        the node `path`, which has `version`, the change that does so, and those that belong to the
+        same transaction. Raises MetadataConflict, NoSuchNode."""
+        assert version != ANY_VERSION, "stream metadata is never overwritten blindly"
+        is_same = Check(path, version)
+        stored, dead = await self.pages.prepare(namespace, stream, is_same, *self.page_sizes)
+        return stored, Put(path, encode_stream(stored), version), dead
 
     async def delete_orphan(
         self,
@@ -302,24 +333,31 @@ class StreamStore:
         namespace: str,
         name: str,
         transform: Callable[[StreamMetadata], StreamMetadata],
+        *,
+        is_purge: bool = False,
     ) -> StreamMetadata:
         """Reads, transforms and writes until no other change comes between; returns what is stored.
 
         `transform` is pure and may be called several times; its errors are raised here. A stream
-        that is being deleted is NoSuchStream.
+        that is being deleted is NoSuchStream. With `is_purge` it goes on without pages that are
+        lost.
         """
         for _ in range(UPDATE_TRIES_MAX):
             present, version = await self.read_stream(namespace, name)
             if present.is_deleted:
                 raise no_such_stream(namespace, name)
-            wanted = transform(present)
+            try:
+                wanted = await self.pages.resolve(present, transform, is_loss_allowed=is_purge)
+            except PageLost:  # unless it was purged just now
+                if await self.read_stream(namespace, name) == (present, version):
+                    raise
+                continue
             if wanted == present:
                 return present
             try:
-                await self.put_stream(namespace, wanted, version)
+                return (await self.put_stream(namespace, wanted, version))[0]
             except MetadataConflict:
                 continue
-            return wanted
         raise too_many_conflicts(f"stream {name!r}")
 
     async def remove_stream(self, namespace: str, stream: StreamMetadata, version: int) -> None:

@@ -10,12 +10,12 @@ at one bookie. The choice is advice: any replica can answer. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from connectors.spark.core.offsets import StreamOffset
 from ledger.core.metadata import LedgerMetadata
-from stream.core.metadata.streams import Segment, StreamMetadata
+from stream.core.metadata.segments import Segment
 from stream.core.position import Position
 
 
@@ -52,16 +52,17 @@ Task = tuple[SegmentRange, ...]
 
 
 def ranges_between(
-    name: str, stream: StreamMetadata, start: StreamOffset, end: StreamOffset
+    name: str, segments: Iterable[Segment], start: StreamOffset, end: StreamOffset
 ) -> list[SegmentRange]:
-    """Returns the records of a stream from `start` on and before `end`, by segment.
+    """Returns the records of a stream from `start` on and before `end`, by segment; `segments` has
+    all of them at least.
 
     Both offsets must be of this stream and available, that is, not truncated.
     """
     found: list[SegmentRange] = []
     if end.sequence <= start.sequence:
         return found
-    for segment in stream.segments:
+    for segment in segments:
         if not start.segment <= segment.number <= end.segment:
             continue
         first = start.position if segment.number == start.segment else Position(0, 0, 0)

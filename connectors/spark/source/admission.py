@@ -78,11 +78,13 @@ async def _end_of_quota(span: ReadSpan, quota: Quota, *, must_advance: bool) -> 
     found = end
     if quota.nbytes is not None and index.bytes_between(begin, end) > quota.nbytes:
         found = await index.ahead(begin, end, quota.nbytes)
+        await index.ready(found)
     if index.records_between(begin, found) > quota.records:
         found = await index.at_sequence(index.sequence_after(begin, quota.records))
     if found.sequence <= begin.sequence:
         following = index.sequence_after(begin, 1)
         found = await index.at_sequence(following) if must_advance else begin
+    await index.ready(found)
     return found
 
 

@@ -191,7 +191,7 @@ async def batch_ranges(
         start = await starting_offset(index, options.starting, losses)
         end = await ending_offset(index, options.ending)
         start, end = await _within(index, start, end, bounds)
-        found = ranges_between(name, index.metadata, start, end)
+        found = ranges_between(name, await index.segments_between(start, end), start, end)
         return [each for each in found if bounds.may_be_in_segment(each.segment)]
 
     found = await map_bounded(sorted(streams), of_one)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from itertools import pairwise
 
 from connectors.spark.core.offsets import StreamOffset
 from connectors.spark.source.stream_index import StreamIndex
@@ -17,8 +16,8 @@ from ledger.client import LedgerClient
 from ledger.errors import FinalError, LedgerError
 from ledger.units import duration_text, size_text
 from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.segments import Segment
 from stream.core.metadata.streams import StreamMetadata
-from stream.core.retention import newest_ms
 from stream.errors import NoSuchNamespace, NotInTrash
 from stream.reading.seek import measure
 from stream.retention.trash import Trash
@@ -95,13 +94,14 @@ async def lost_by_truncation(
 
 async def truncation_reason(index: StreamIndex, first: StreamOffset) -> str:
     """Returns why the records before `first` were truncated, as far as it can be determined."""
-    stream = index.metadata
-    what = f"the stream was truncated to {stream.first_available} (sequence {first.sequence})"
+    begin = await index.resolve(lambda: index.metadata.first_available)
+    what = f"the stream was truncated to {begin} (sequence {first.sequence})"
     try:
         policy, _ = await StreamStore(index.client.store).read_namespace(index.namespace)
     except LedgerError as error:
         return f"{what}; the policy of its namespace cannot be read ({error})"
-    return f"{what} {_retention_rule(stream, policy)}"
+    rule = await index.resolve(lambda: _retention_rule(index.metadata, policy))
+    return f"{what} {rule}"
 
 
 def _retention_rule(stream: StreamMetadata, policy: NamespaceMetadata) -> str:
@@ -109,7 +109,7 @@ def _retention_rule(stream: StreamMetadata, policy: NamespaceMetadata) -> str:
     dropped = stream.dropped()
     last = dropped[-1] if dropped and dropped[-1].dropped_ms >= 0 else None
     if policy.retention_ms is not None and (
-        last is None or last.dropped_ms - newest_ms(last) > policy.retention_ms
+        last is None or last.dropped_ms - last.newest_ms > policy.retention_ms
     ):
         rules.append(f"retention_ms of {duration_text(policy.retention_ms)}")
     elif policy.retention_bytes is not None:
@@ -130,7 +130,7 @@ def _retention_rule(stream: StreamMetadata, policy: NamespaceMetadata) -> str:
     )
 
 
-def lost_by_restore(
+async def lost_by_restore(
     index: StreamIndex, offset: StreamOffset
 ) -> tuple[LostRange | None, StreamOffset | None]:
     """Returns the loss, and where reading continues, if `offset` is of a history that was lost.
@@ -138,17 +138,28 @@ def lost_by_restore(
     Its sequence is then in the gap that the stream left when its metadata had been put back to an
     older state. Both are None otherwise, also at the begin of the gap.
     """
-    segments = index.metadata.segments if index.metadata.restores else ()
-    for one, other in pairwise(segments):
-        if one.next_sequence < offset.sequence < other.first_sequence:
-            reason = (
-                f"its metadata were put back to an older state, in which it ended at sequence "
-                f"{one.next_sequence}; what it had behind that is lost (`ledgerstream metadata "
-                f"restores`), and it continues at sequence {other.first_sequence}"
-            )
-            loss = LostRange(index.name, offset.created_ms, offset.sequence, None, reason)
-            return loss, index.begin_of(other)
-    return None, None
+    if not index.metadata.restores:
+        return None, None
+    one, other = await index.resolve(lambda: _around(index.metadata, offset.sequence))
+    if one is None or other is None:
+        return None, None
+    reason = (
+        f"its metadata were put back to an older state, in which it ended at sequence "
+        f"{one.next_sequence}; what it had behind that is lost (`ledgerstream metadata "
+        f"restores`), and it continues at sequence {other.first_sequence}"
+    )
+    loss = LostRange(index.name, offset.created_ms, offset.sequence, None, reason)
+    return loss, index.begin_of(other)
+
+
+def _around(stream: StreamMetadata, sequence: int) -> tuple[Segment | None, Segment | None]:
+    """Returns the segments around the gap that has this sequence, if one has. Raises
+    PagesNeeded."""
+    one = stream.last_where(lambda span: span.first_sequence <= sequence)
+    other = stream.first_where(lambda span: span.is_open or span.next_sequence > sequence)
+    if one is None or other is None or one.is_open or one.next_sequence >= sequence:
+        return None, None
+    return (one, other) if sequence < other.first_sequence else (None, None)
 
 
 async def lost_by_deletion(

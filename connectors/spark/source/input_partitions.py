@@ -32,6 +32,7 @@ from ledger.runtime.concurrency import map_bounded
 from stream.core.entry.records import RecordBatch, decode
 from stream.core.position import Position, Truncated
 from stream.errors import NoSuchStream, RecordFormatError
+from stream.reading.seek import first_available
 from stream.store.streams import StreamStore
 
 _log = logging.getLogger(__name__)
@@ -344,4 +345,5 @@ async def _raise_cause(client: LedgerClient, each: EntryRange, entry: int, error
         raise NoSuchStream(f"stream {each.stream!r} was deleted while it was read") from error
     at = Position(each.segment, entry, 0)
     if at < stream.truncated_to:
-        raise Truncated(each.stream, at, stream.first_available) from error
+        begin = await first_available(client, stream)
+        raise Truncated(each.stream, at, begin) from error

@@ -32,6 +32,7 @@ from connectors.spark.source.end_tracker import EndTracker
 from connectors.spark.source.stream_index import StreamIndex
 from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger, RetryableError
 from ledger.runtime.concurrency import map_bounded
+from stream.store.pages import PageLost
 
 T = TypeVar("T")
 
@@ -166,6 +167,8 @@ class MicroBatches:
         nbytes = 0
         for name, offset in position.items():
             index = self._present(name, offset)
+            if index is not None:
+                await index.ready(offset)
             records = 0 if index is None else index.records_between(offset, index.end)
             if index is not None and records > 0:
                 behind.append((records, index, offset))
@@ -209,7 +212,7 @@ class MicroBatches:
             before = self.tracker.version
             try:
                 return await work()
-            except (NoSuchLedger, NoSuchEntry):
+            except (NoSuchLedger, NoSuchEntry, PageLost):
                 await map_bounded(list(self.tracker.streams), self.tracker.refresh)
                 purges += 1
                 if purges > _PURGES_MAX or self.tracker.version == before:
@@ -240,6 +243,7 @@ class MicroBatches:
             else:
                 begin = await index.first()
             if begin.sequence < end.sequence:
+                await index.ready(begin, end)
                 spans[name] = ReadSpan(index, begin, end)
         return spans
 
@@ -247,8 +251,8 @@ class MicroBatches:
         self, index: StreamIndex, offset: StreamOffset, end: StreamOffset
     ) -> StreamOffset:
         """Returns `offset`, or the first available record if records before `end` are truncated."""
-        if offset.position >= index.metadata.first_available:
-            loss, following = lost_by_restore(index, offset)
+        if offset.position >= await index.resolve(lambda: index.metadata.first_available):
+            loss, following = await lost_by_restore(index, offset)
             if loss is not None:
                 self._losses.record(loss)
             return offset if following is None else replace(following, begin=offset.begin)
@@ -315,7 +319,7 @@ class MicroBatches:
             self._losses.record(LostRange(name, end.created_ms, first, end.sequence, reason))
             return []
         begin = await self._begin_of(index, start, end)
-        return ranges_between(name, index.metadata, begin, end)
+        return ranges_between(name, await index.segments_between(begin, end), begin, end)
 
     async def _not_meant(self, name: str, offset: StreamOffset) -> StreamIndex | None:
         """Returns an index of a stream that is not selected any more, or None.

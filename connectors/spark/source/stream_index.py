@@ -6,8 +6,11 @@ and indexed. Must never pass what is confirmed, and the end must never move back
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
 from dataclasses import replace
 from itertools import pairwise
+from typing import TypeVar
 
 from connectors.spark.core.entry_index import IndexedEntry, SearchKey, SegmentOffset, SparseIndex
 from connectors.spark.core.offsets import StreamOffset
@@ -17,9 +20,15 @@ from ledger.core.metadata import LedgerMetadata
 from ledger.errors import LedgerError
 from ledger.reading.reader import LedgerReader
 from stream.core.entry.format import read_header
-from stream.core.metadata.streams import Segment, StreamMetadata
+from stream.core.metadata.pages import PagesNeeded
+from stream.core.metadata.segments import Run, Segment, Span
+from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import Position
+from stream.store.pages import PageStore
 
+T = TypeVar("T")
+
+_PAGES_MAX = 64  # of older segments, for each stream
 _READERS_MAX = 2
 """Ledgers that stay open per stream: those of the segment that is read and of the last one."""
 _TRIES_MAX = 200
@@ -36,7 +45,9 @@ class StreamIndex:
         self.client = client
         self.name = name
         self.namespace, _, self.stream = name.partition("/")
-        self.metadata = stream
+        self._loaded: dict[str, tuple[Span, ...]] = {}
+        self._pages = PageStore(client.store)
+        self.metadata = self._with_pages(stream)
         self._indexes: dict[int, SparseIndex] = {}
         self._readers: dict[int, LedgerReader] = {}
         self._ledgers: dict[int, LedgerMetadata] = {}
@@ -47,14 +58,48 @@ class StreamIndex:
     def update(self, stream: StreamMetadata) -> None:
         """Takes newer metadata of the same stream."""
         assert stream.created_ms == self.metadata.created_ms, f"{self.name} is another stream"
-        self.metadata = stream
-        live = {segment.number for segment in stream.segments}
+        self.metadata = self._with_pages(stream)
+        newest = {segment.number for segment in stream.segments}
+        # Those before are in pages, unless they were purged.
+        older = range(stream.pages.first, min(newest)) if stream.pages else range(0)
         for known in (self._indexes, self._readers, self._ledgers):
-            for number in [number for number in known if number not in live]:
+            for number in [n for n in known if n not in newest and n not in older]:
                 del known[number]
         for segment in stream.segments:
             if not segment.is_open and segment.number in self._indexes:
                 self._seal(segment, self._indexes[segment.number])
+
+    def _with_pages(self, stream: StreamMetadata) -> StreamMetadata:
+        """Returns the stream with the pages that `resolve` has read, and will read."""
+        if not stream.pages:
+            return stream
+        while len(self._loaded) > _PAGES_MAX:
+            del self._loaded[next(iter(self._loaded))]
+        return replace(stream, pages=replace(stream.pages, loaded=self._loaded))
+
+    async def resolve(self, ask: Callable[[], T]) -> T:
+        """Returns what `ask`, which has no effect, says once the pages that it needs were read.
+
+        Until `update` it can then be asked at once. Raises PageLost, MetadataUnavailable.
+        """
+        while True:
+            try:
+                return ask()
+            except PagesNeeded as needed:
+                page = await self._pages.read(needed.folder, needed.run)
+                self._loaded[needed.run.digest] = page
+
+    async def ready(self, *offsets: StreamOffset) -> None:
+        """Reads what counting between these offsets, or from them to the end, needs."""
+        if not self.metadata.pages:
+            return
+        end = self.end
+        await self.resolve(
+            lambda: [
+                (self.bytes_between(offset, end), self.records_between(offset, end))
+                for offset in offsets
+            ]
+        )
 
     @property
     def end(self) -> StreamOffset:
@@ -73,11 +118,24 @@ class StreamIndex:
         if start.segment == end.segment:
             return max(0, end.nbytes - start.nbytes)
         total = end.nbytes
-        for segment in self.metadata.segments:
-            if start.segment <= segment.number < end.segment:
-                total += self._of(segment).end.nbytes
-                total -= start.nbytes if segment.number == start.segment else 0
+        for span in self._spans(start.segment, end.segment - 1):
+            total += span.nbytes if isinstance(span, Run) else self._of(span).end.nbytes
+            total -= start.nbytes if span.number == start.segment else 0
         return max(0, total)
+
+    def _spans(self, first: int, last: int) -> Iterator[Span]:
+        """Yields the segments with these numbers, those in the middle in runs."""
+
+        def is_mixed(run: Run) -> bool:
+            is_in = run.last_number >= first and run.number <= last
+            return is_in and (run.number < first or run.last_number > last)
+
+        pages = self.metadata.pages
+        for span in self.metadata.listed_spans:
+            if span.last_number >= first and span.number <= last:
+                for part in pages.split(span, is_mixed):
+                    if first <= part.number <= last:
+                        yield part
 
     def records_between(self, start: StreamOffset, end: StreamOffset) -> int:
         """Returns the number of records between two offsets; sequences may have gaps."""
@@ -105,11 +163,25 @@ class StreamIndex:
         will have: a restore of the metadata leaves them out."""
         if not self.metadata.restores:
             return []
+        pages = self.metadata.pages
+        spans = [
+            part for span in self.metadata.listed_spans for part in pages.split(span, _has_gap)
+        ]
         return [
             (max(start, one.next_sequence), other.first_sequence)
-            for one, other in pairwise(self.metadata.segments)
+            for one, other in pairwise(spans)
             if one.next_sequence < other.first_sequence and start < other.first_sequence <= end
         ]
+
+    async def segments_between(self, start: StreamOffset, end: StreamOffset) -> list[Segment]:
+        """Returns the segments from that of `start` to that of `end`."""
+        found: list[Segment] = []
+        async with aclosing(self._pages.walk(self.metadata, start.segment)) as segments:
+            async for segment in segments:
+                if segment.number > end.segment:
+                    break
+                found.append(segment)
+        return found
 
     def entry_at(self, offset: StreamOffset) -> IndexedEntry | None:
         """Returns the entry that holds the record at `offset`, if it is in the index."""
@@ -132,7 +204,7 @@ class StreamIndex:
 
     async def first(self) -> StreamOffset:
         """Returns the first available record, or the end, as an offset that begins with it."""
-        found = await self.at(self.metadata.first_available)
+        found = await self.at(await self.resolve(lambda: self.metadata.first_available))
         return replace(found, begin=found.sequence)
 
     def begin_of(self, segment: Segment) -> StreamOffset:
@@ -141,7 +213,7 @@ class StreamIndex:
 
     async def at(self, position: Position) -> StreamOffset:
         """Returns the first record at or after `position`, or the end if there is none yet."""
-        segment = self.metadata.segment_at(position)
+        segment = await self.resolve(lambda: self.metadata.segment_at(position))
         if segment is None:
             return self.end
         index = self._of(segment)
@@ -160,14 +232,12 @@ class StreamIndex:
 
     async def at_sequence(self, sequence: int) -> StreamOffset:
         """Returns the record with this sequence, which must be available or the end."""
-        found: Segment | None = None
-        for segment in self.metadata.segments:
-            if segment.first_sequence > sequence:
-                break
-            found = segment
+        found = await self.resolve(
+            lambda: self.metadata.last_where(lambda span: span.first_sequence <= sequence)
+        )
         if found is None:
             assert sequence <= self.end.sequence, f"{self.name}: {sequence} is after the end"
-            return await self.at(self.metadata.first_available)
+            return await self.at(await self.resolve(lambda: self.metadata.first_available))
         return self._offset(found.number, await self._find(found, SearchKey.SEQUENCE, sequence))
 
     async def ahead(self, start: StreamOffset, end: StreamOffset, nbytes: int) -> StreamOffset:
@@ -176,22 +246,38 @@ class StreamIndex:
         It is never after `end`. Bytes are counted as in `bytes_between`.
         """
         # A segment that is not listed any more had no records, and thus no bytes before `start`.
-        left = nbytes + start.nbytes
-        for segment in self.metadata.segments:
-            if segment.number < start.segment:
+        found = await self.resolve(lambda: self._reached(start, end, nbytes + start.nbytes))
+        if found is None:
+            return end
+        segment, reached = found
+        place = await self._find(segment, SearchKey.BYTES, reached)
+        offset = replace(self._offset(segment.number, place), begin=start.begin)
+        return offset if offset.sequence < end.sequence else end
+
+    def _reached(
+        self, start: StreamOffset, end: StreamOffset, nbytes: int
+    ) -> tuple[Segment, int] | None:
+        """Returns the segment with the last of `nbytes` from the begin of that of `start` on, and
+        how many of them are in it; those of the segment of `end` at most, None behind it."""
+        stack = [*self._spans(start.segment, end.segment)][::-1]
+        left = nbytes
+        while stack:
+            span = stack.pop()
+            if isinstance(span, Run):
+                if left < span.nbytes:
+                    stack += self.metadata.pages.below(span)[::-1]
+                else:
+                    left -= span.nbytes
                 continue
-            limit = self._of(segment).end.nbytes
-            if segment.number >= end.segment or left < limit:
-                limit = end.nbytes if segment.number >= end.segment else limit
-                place = await self._find(segment, SearchKey.BYTES, min(left, limit))
-                found = replace(self._offset(segment.number, place), begin=start.begin)
-                return found if found.sequence < end.sequence else end
+            limit = self._of(span).end.nbytes
+            if span.number >= end.segment or left < limit:
+                return span, min(left, end.nbytes if span.number >= end.segment else limit)
             left -= limit
-        return end
+        return None
 
     async def time_ms(self, offset: StreamOffset) -> int:
         """Returns when the confirmed record at `offset` was appended, or an earlier time."""
-        segment = self.metadata.segment_at(offset.position)
+        segment = await self.resolve(lambda: self.metadata.segment_at(offset.position))
         if segment is None:
             return self.client.now_ms()
         entry = offset.entry if segment.number == offset.segment else 0
@@ -206,10 +292,12 @@ class StreamIndex:
         index = self._indexes.get(segment.number)
         if index is None:
             index = self._indexes[segment.number] = SparseIndex(segment.first_sequence)
-            # The caller's segment may be from older metadata.
+            # The given segment may be from older metadata.
             for present in self.metadata.segments:
                 if present.number == segment.number and not present.is_open:
                     self._seal(present, index)
+        if not segment.is_open and index.end.entry <= segment.last_entry:
+            self._seal(segment, index)  # it was sealed, and went to a page, between two updates
         return index
 
     @staticmethod
@@ -304,3 +392,7 @@ class StreamIndex:
         if metadata.is_closed:
             self._ledgers[segment.number] = metadata
         return metadata
+
+
+def _has_gap(run: Run) -> bool:
+    return run.next_sequence - run.first_sequence != run.records

@@ -16,8 +16,10 @@ from ledger.core.bounded_json import CONTAINERS_MAX, ELEMENTS_MAX, parse_json
 from ledger.errors import InvalidArgument, MetadataCorrupt
 
 FORMAT_VERSION: Final = 1
+PAGED_VERSION: Final = 2
+"""Of the document of a stream whose older segments are in pages."""
 DOCUMENT_BYTES_MAX: Final = 1_000_000
-"""Size as stored: below the 1 MiB limit of a ZooKeeper node; about 20,000 segments of a stream."""
+"""Size as stored: below the 1 MiB limit of a ZooKeeper node."""
 JSON_BYTES_MAX: Final = 16_000_000
 """A reader inflates no more than this, and parses no more than `ledger.core.bounded_json` says."""
 DEFLATED_FROM_BYTES: Final = 64 * 1024
@@ -31,29 +33,40 @@ _ZLIB_LEVEL: Final = 1
 
 
 def dump_document(
-    kind: str, what: str, fields: Mapping[str, object], *, cure: str = "", reserve_bytes: int = 0
+    kind: str,
+    what: str,
+    fields: Mapping[str, object],
+    *,
+    cure: str = "",
+    reserve_bytes: int = 0,
+    version: int = FORMAT_VERSION,
 ) -> bytes:
-    """Returns the JSON of these fields, deflated if it is long.
+    """Returns the JSON of these fields, deflated if it is long, or of a later version.
 
     Raises InvalidArgument, whose message ends in `cure`, if less than `reserve_bytes` would be
     left.
     """
     limit = DOCUMENT_BYTES_MAX - reserve_bytes
-    document = {**fields, "kind": kind, "version": FORMAT_VERSION}
+    document = {**fields, "kind": kind, "version": version}
     data = json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
     is_legal = (
         len(data) <= JSON_BYTES_MAX
         and data.count(b",") < ELEMENTS_MAX
         and data.count(b"[") + data.count(b"{") <= CONTAINERS_MAX
     )
-    if len(data) >= DEFLATED_FROM_BYTES:
-        data = zlib.compress(data, _ZLIB_LEVEL)
+    if len(data) >= DEFLATED_FROM_BYTES or version > FORMAT_VERSION:
+        data = deflated(data)
     if len(data) > limit or not is_legal:
         raise InvalidArgument(
             f"{what} would be {len(data)} bytes, limit {limit}{'' if is_legal else _NOT_READ}"
             f"{cure and f': {cure}'}"
         )
     return data
+
+
+def deflated(data: bytes) -> bytes:
+    """Returns JSON as it is stored if it is to be small."""
+    return zlib.compress(data, _ZLIB_LEVEL)
 
 
 def read_document(what: str, data: bytes) -> tuple[str, dict[str, Any]]:
@@ -68,10 +81,10 @@ def read_document(what: str, data: bytes) -> tuple[str, dict[str, Any]]:
     if not isinstance(kind, str):
         raise MetadataCorrupt(f"{what} is not a document of ledgerstream")
     version = document.pop("version", None)
-    if version != FORMAT_VERSION:
-        raise MetadataCorrupt(
-            f"{what} has version {version!r}, this release reads {FORMAT_VERSION}"
-        )
+    # What a later version adds is a field that the others do not have.
+    newest = PAGED_VERSION if kind == "stream" and "pages" in document else FORMAT_VERSION
+    if version != newest or type(version) is not int:
+        raise MetadataCorrupt(f"{what} has version {version!r}, this release reads {newest}")
     return kind, document
 
 

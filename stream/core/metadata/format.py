@@ -5,42 +5,34 @@ Unknown fields are rejected rather than lost: a rewrite by an older release woul
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import MISSING, asdict, fields
-from operator import attrgetter
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 from ledger.errors import LedgerError, MetadataCorrupt
-from stream.core.metadata.documents import dump_document, read_document, text_value, whole_number
-from stream.core.metadata.namespaces import NamespaceMetadata
-from stream.core.metadata.streams import (
-    Interrupted,
-    ProducerState,
-    Segment,
-    SegmentState,
-    StreamMetadata,
+from stream.core.metadata.documents import (
+    FORMAT_VERSION,
+    PAGED_VERSION,
+    dump_document,
+    read_document,
+    text_value,
+    whole_number,
 )
+from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.page_format import (
+    SEGMENT_COLUMNS,
+    pages_document,
+    read_pages,
+    segment_row,
+    segments,
+)
+from stream.core.metadata.streams import Interrupted, ProducerState, StreamMetadata
 from stream.core.position import Position
-from stream.core.retention import TRASH_SEGMENTS_MAX
 from stream.errors import IsPartitioned
 
-# Segments are rows, not objects: field names would be most of the bytes.
-_SEGMENT_COLUMNS: Final = [field.name for field in fields(Segment)]
-_DEFAULTS: Final = {
-    field.name: field.default.value if isinstance(field.default, SegmentState) else field.default
-    for field in fields(Segment)
-    if field.default is not MISSING
-}
-_COLUMNS_OF: Final = attrgetter(*_SEGMENT_COLUMNS)
-_STATE: Final = _SEGMENT_COLUMNS.index("state")
-_STATES: Final = {state.value: state for state in SegmentState}
 _LATER_SETTINGS: Final = ("placement_policy", "placement_min", "placement_enforce")
 _NAMESPACE_DEFAULTS: Final = {field.name: field.default for field in fields(NamespaceMetadata)}
-_NUMBER_END: Final = 1 << 63
-
-_MARK_BYTES: Final = 11
-"""How much a row grows when its `dropped_ms` changes from -1 to a time of 13 digits."""
 _RESERVE_BYTES: Final = 256
+"""Free bytes with which a document that is full can still be truncated and deleted."""
 
 
 def _load(data: bytes, kind: str, what: str) -> dict[str, Any]:
@@ -64,9 +56,14 @@ def encode_stream(stream: StreamMetadata) -> bytes:
             producer: [state.producer_id, state.last_sequence, state.segment]
             for producer, state in stream.producers.items()
         },
-        "segment_columns": _SEGMENT_COLUMNS,
-        "segments": [_row(segment) for segment in stream.segments],
+        "segment_columns": SEGMENT_COLUMNS,
+        "segments": [segment_row(segment) for segment in stream.segments],
     }
+    version = FORMAT_VERSION
+    if stream.pages.folder:
+        document["pages"], version = pages_document(stream.pages), PAGED_VERSION
+    else:
+        del document["pages"]
     if not stream.restores:
         del document["restores"]
     if stream.interrupted is None:
@@ -79,21 +76,9 @@ def encode_stream(stream: StreamMetadata) -> bytes:
         _what("stream", stream.name),
         document,
         cure=cure,
-        reserve_bytes=_reserve_bytes(stream),
+        reserve_bytes=0 if stream.is_deleted else _RESERVE_BYTES,
+        version=version,
     )
-
-
-def _reserve_bytes(stream: StreamMetadata) -> int:
-    """Returns the bytes that must stay free so that truncating and deleting never fail for a full
-    document.
-
-    Truncated segments are marked with a time, and so is a deleted stream.
-    """
-    if stream.is_deleted:
-        return 0
-    marked = sum(segment.dropped_ms >= 0 for segment in stream.segments)
-    unmarked = len(stream.segments) - marked
-    return _RESERVE_BYTES + _MARK_BYTES * max(0, min(unmarked, TRASH_SEGMENTS_MAX - marked))
 
 
 def decode_stream(name: str, data: bytes) -> StreamMetadata:
@@ -104,7 +89,9 @@ def decode_stream(name: str, data: bytes) -> StreamMetadata:
         return _tombstone(name, document)
     try:
         columns = document.pop("segment_columns")
-        document["segments"] = tuple(_segments(columns, document["segments"]))
+        document["segments"] = tuple(segments(columns, document["segments"]))
+        if "pages" in document:
+            document["pages"] = read_pages(document["pages"])
         document["producers"] = {
             text_value(producer): ProducerState(*map(_whole, row))
             for producer, row in document.get("producers", {}).items()
@@ -146,32 +133,6 @@ def _tombstone(name: str, document: dict[str, Any]) -> StreamMetadata:
 def _whole(value: object) -> int:
     """Returns a whole number; -1 means "none" or "unknown"."""
     return whole_number(value, -1)
-
-
-def _segments(columns: list[str], rows: list[list[Any]]) -> Iterator[Segment]:
-    """Decodes segments from plain columns, checked by row: a long stream has thousands."""
-    width = len(columns)
-    if unknown := [column for column in columns if column not in _SEGMENT_COLUMNS]:
-        raise ValueError(f"segments have unknown columns {unknown}")
-    for row in rows:
-        if len(row) != width:
-            raise ValueError(f"a segment has {len(row)} columns, not {width}")
-        if columns != _SEGMENT_COLUMNS:
-            # Columns that an earlier release did not write take their defaults.
-            named = _DEFAULTS | dict(zip(columns, row, strict=True))
-            row = [named[name] for name in _SEGMENT_COLUMNS]
-        state, row[_STATE] = row[_STATE], 0
-        for value in row:
-            if type(value) is not int or not -1 <= value < _NUMBER_END:
-                raise ValueError(f"{value!r} is not a whole number of 64 bits")
-        row[_STATE] = _STATES[state]
-        yield Segment(*row)
-
-
-def _row(segment: Segment) -> list[int | str]:
-    row = list(_COLUMNS_OF(segment))
-    row[_STATE] = segment.state.value
-    return row
 
 
 def _what(kind: str, name: str) -> str:

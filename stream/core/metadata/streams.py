@@ -2,17 +2,21 @@
 
 `StreamMetadata` is immutable; a transition returns the next value or raises. Must never let two
 segments be open or a position denote two records. Its bytes are in core/metadata/format.py; how
-segments leave it, and are restored, is in core/trash.py.
+segments leave it, and are restored, is in core/trash.py. A method that raises PagesNeeded is called
+through the shell (store/pages.py), unless the stream has no pages.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from ledger.errors import InvalidArgument, MetadataConflict, MetadataCorrupt
-from stream.core.entry.format import EntryHeader
+from stream.core.metadata.pages import NO_PAGES, Pages
+from stream.core.metadata.segments import Run, Span
+from stream.core.metadata.segments import Segment as Segment
+from stream.core.metadata.segments import SegmentEnd as SegmentEnd
+from stream.core.metadata.segments import SegmentState as SegmentState
 from stream.core.position import BEGINNING, Position, PositionLost, Truncated
 from stream.errors import TooManyProducers
 
@@ -35,90 +39,6 @@ class ProducerState:
     segment: int = 0
 
 
-class SegmentState(enum.Enum):
-    OPEN = "open"
-    SEALED = "sealed"
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentEnd:
-    """Where a segment ended: facts read from its closed ledger.
-
-    `last_entry` is -1 and the times are -1 if it holds no record; `nbytes` are payload bytes. The
-    range of event times is -1 if it is not known. `producers` are pairs of a producer's number and
-    the sequence of its last record in the segment.
-    """
-
-    last_entry: int
-    records: int
-    nbytes: int
-    first_time_ms: int = -1
-    last_time_ms: int = -1
-    event_min_ms: int = -1
-    event_max_ms: int = -1
-    producers: tuple[tuple[int, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """A segment of a stream: one ledger. Sizes, times and `last_entry` are known once it is sealed.
-
-    The range of event times is -1 where it is not known: no record has one, or recovery sealed the
-    segment. `dropped_ms` is when its last record was truncated: it stays in the trash from then on.
-    """
-
-    number: int
-    ledger_id: int
-    first_sequence: int
-    created_ms: int
-    state: SegmentState = SegmentState.OPEN
-    last_entry: int = -1
-    records: int = 0
-    nbytes: int = 0
-    first_time_ms: int = -1
-    last_time_ms: int = -1
-    sealed_ms: int = -1
-    event_min_ms: int = -1
-    event_max_ms: int = -1
-    dropped_ms: int = -1
-
-    @property
-    def is_open(self) -> bool:
-        return self.state is SegmentState.OPEN
-
-    @property
-    def end(self) -> Position:
-        """The position behind the last record of a sealed segment."""
-        assert not self.is_open, f"segment {self.number} is open: its end is not known"
-        return Position(self.number, self.last_entry + 1, 0)
-
-    @property
-    def next_sequence(self) -> int:
-        """The sequence of the first record behind a sealed segment."""
-        assert not self.is_open, f"segment {self.number} is open: its end is not known"
-        return self.first_sequence + self.records
-
-    def time_of(self, header: EntryHeader) -> int:
-        """Returns the append time of an entry of this segment; for an entry that was written before
-        a sink committed it, the time of the commit."""
-        if header.is_sequence_in_segment and self.last_time_ms >= 0:
-            return self.last_time_ms
-        return header.append_time_ms
-
-    def sequence_of(self, header: EntryHeader) -> int:
-        """Returns the sequence of the first record of an entry of this segment."""
-        base = self.first_sequence if header.is_sequence_in_segment else 0
-        return base + header.first_sequence
-
-    def sealed(self, end: SegmentEnd, now_ms: int) -> Segment:
-        assert self.is_open, f"segment {self.number} is sealed already"
-        return replace(
-            self, state=SegmentState.SEALED, last_entry=end.last_entry, records=end.records,
-            nbytes=end.nbytes, first_time_ms=end.first_time_ms, last_time_ms=end.last_time_ms,
-            sealed_ms=now_ms, event_min_ms=end.event_min_ms, event_max_ms=end.event_max_ms,
-        )  # fmt: skip
-
-
 @dataclass(frozen=True, slots=True)
 class Interrupted:
     """The segment of the present writer that a concurrent commit ended: its ledger and last entry
@@ -130,7 +50,8 @@ class Interrupted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamMetadata:
-    """A stream. Segments are in order; at most the last one is open.
+    """A stream. Segments are in order; at most the last one is open. `segments` are the newest, all
+    older ones are in `pages`, without which there may be none.
 
     `epoch` counts takeovers. Readers can no longer read records before `truncated_to`. `prepared`
     is the ledger made ahead for the next segment. `garbage` are ledgers that hold nothing of the
@@ -145,6 +66,7 @@ class StreamMetadata:
     created_ms: int
     epoch: int = 0
     segments: tuple[Segment, ...] = ()
+    pages: Pages = NO_PAGES
     truncated_to: Position = BEGINNING
     next_segment: int = 1
     next_sequence: int = 0
@@ -164,8 +86,10 @@ class StreamMetadata:
 
         if min(self.epoch, self.next_sequence, self.next_segment - 1) < 0:
             raise fail("epoch, next_sequence or next_segment is negative")
+        if self.pages and not (self.segments or self.is_purged):
+            raise fail("all its segments are in pages")
         last_number, sequence = 0, None
-        for segment in self.segments:
+        for segment in self.listed_spans:
             if segment.number <= last_number:
                 raise fail(f"segment {segment.number} follows segment {last_number}")
             if sequence is not None and not _continues(sequence, segment.first_sequence):
@@ -175,10 +99,14 @@ class StreamMetadata:
                 )
             if segment.is_open and segment is not self.segments[-1]:
                 raise fail(f"segment {segment.number} is open but not the last")
-            last_number = segment.number
+            last_number = segment.last_number
             sequence = segment.first_sequence + segment.records
+            if isinstance(segment, Run):  # in which sequences may have gaps
+                sequence = segment.next_sequence
         if last_number >= self.next_segment:
             raise fail(f"segment {last_number} exists, next_segment is {self.next_segment}")
+        if self.is_purged:
+            sequence = None  # the newest segments are garbage, pages are left
         if sequence is not None and not _continues(sequence, self.next_sequence):
             raise fail(f"segments end at sequence {sequence}, not {self.next_sequence}")
         if self.interrupted is not None and self.open_segment is not None:
@@ -206,42 +134,98 @@ class StreamMetadata:
     @property
     def last_time_ms(self) -> int:
         """The highest append time in sealed segments, -1 if unknown."""
-        return max((segment.last_time_ms for segment in self.segments), default=-1)
+        return max((span.last_time_ms for span in self.listed_spans), default=-1)
 
     @property
     def first_available(self) -> Position:
-        """The first position that a reader can read."""
-        live = self.live()
-        begin = Position(live[0].number if live else self.next_segment, 0, 0)
+        """The first position that a reader can read. Raises PagesNeeded."""
+        first = self.first_where(self.is_live)
+        begin = Position(self.next_segment if first is None else first.number, 0, 0)
         return max(begin, self.truncated_to)
 
-    def is_dropped(self, segment: Segment) -> bool:
-        """Whether every record of this sealed segment was truncated."""
-        return not segment.is_open and segment.end <= self.truncated_to
+    def is_dropped(self, span: Span) -> bool:
+        """Whether every record of this sealed segment, or of this run of them, was truncated."""
+        return not span.is_open and span.end <= self.truncated_to
 
-    def dropped(self) -> tuple[Segment, ...]:
-        """Returns the segments in the trash. They are a prefix."""
-        return self.segments[: self._count_dropped()]
+    def is_live(self, span: Span) -> bool:
+        """Whether a reader can read something of this segment, or of one in this run."""
+        return not self.is_dropped(span)
 
-    def live(self) -> tuple[Segment, ...]:
-        """Returns the segments from which a reader can read something."""
-        return self.segments[self._count_dropped() :]
+    @property
+    def listed_spans(self) -> tuple[Span, ...]:
+        """What the document lists: its pages in short, and the newest segments. A page may have
+        segments that were purged."""
+        return (*self.pages.roots, *self.segments)
 
-    def _count_dropped(self) -> int:
-        for count, segment in enumerate(self.segments):
-            if not self.is_dropped(segment):
-                return count
-        return len(self.segments)
+    def spans(self) -> Iterator[Span]:
+        """Yields all segments, the older ones in runs. Raises PagesNeeded."""
+        yield from self.pages.spans()
+        yield from self.segments
+
+    def dropped(self) -> tuple[Span, ...]:
+        """Returns the segments in the trash, which are a prefix. A run has one time of truncation.
+        Raises PagesNeeded."""
+
+        def is_mixed(run: Run) -> bool:
+            is_begun = Position(run.number, 0, 0) < self.truncated_to
+            return is_begun and (run.dropped_ms < 0 or not self.is_dropped(run))
+
+        found: list[Span] = []
+        for span in self.spans():
+            if Position(span.number, 0, 0) >= self.truncated_to:
+                break
+            found += filter(self.is_dropped, self.pages.split(span, is_mixed))
+        return tuple(found)
+
+    def live(self) -> tuple[Span, ...]:
+        """Returns the segments from which a reader can read something. Raises PagesNeeded."""
+
+        def is_mixed(run: Run) -> bool:
+            return Position(run.number, 0, 0) < self.truncated_to and self.is_live(run)
+
+        return tuple(
+            part
+            for span in self.spans()
+            if self.is_live(span)
+            for part in self.pages.split(span, is_mixed)
+            if self.is_live(part)
+        )
+
+    def listed(self, skip: int, count: int) -> list[Segment]:
+        """Returns up to `count` segments behind the first `skip`. Raises PagesNeeded."""
+        found: list[Segment] = []
+        stack: list[Span] = [*self.spans()][::-1]
+        while stack and len(found) < count:
+            span = stack.pop()
+            if span.count <= skip:
+                skip -= span.count
+            elif isinstance(span, Run):
+                stack += self.pages.below(span)[::-1]
+            else:
+                found.append(span)
+        return found
+
+    def first_where(self, holds: Callable[[Span], bool]) -> Segment | None:
+        """Returns the first segment for which `holds`; it must hold for a run that has one. Raises
+        PagesNeeded."""
+        found = self.pages.first_where(holds) if self.pages else None
+        return found or next((segment for segment in self.segments if holds(segment)), None)
+
+    def last_where(self, holds: Callable[[Span], bool]) -> Segment | None:
+        """Returns the last segment for which `holds`; otherwise as `first_where`."""
+        found = next((segment for segment in reversed(self.segments) if holds(segment)), None)
+        return self.pages.last_where(holds) if found is None and self.pages else found
 
     def segment_at(self, position: Position) -> Segment | None:
-        """Returns the segment that holds `position`, or the next one behind it; None at the end."""
-        for segment in self.segments:
-            if segment.number == position.segment:
-                if segment.is_open or position.entry <= segment.last_entry:
-                    return segment
-            elif segment.number > position.segment:
-                return segment
-        return None
+        """Returns the segment that holds `position`, or the next one behind it; None at the end.
+        Raises PagesNeeded."""
+
+        def is_at(span: Span) -> bool:
+            if span.last_number != position.segment:
+                return span.last_number > position.segment
+            return span.is_open or position.entry <= span.last_entry
+
+        return self.first_where(is_at)
 
     def check_position(
         self, position: Position, *, restores: int = 0, is_given: bool = False
@@ -252,14 +236,14 @@ class StreamMetadata:
         out at some time, perhaps by a history that was lost; otherwise a reader has arrived there,
         and may pass a gap.
 
-        Raises Truncated; PositionLost if the record there was lost by a restore.
+        Raises Truncated; PositionLost if the record there was lost by a restore; PagesNeeded.
         """
         if position < self.truncated_to:
             raise Truncated(self.name, position, self.first_available)
         is_due = restores > self.restores  # the gap follows when the next segment is begun
         if not (self.restores or is_due) or (position.segment >= self.next_segment and not is_due):
             return
-        before = next((s for s in reversed(self.segments) if s.number <= position.segment), None)
+        before = self.last_where(lambda span: span.number <= position.segment)
         behind = self.truncated_to
         if before is not None and before.number < position.segment:
             behind = Position(before.number + 1, 0, 0)
@@ -277,9 +261,29 @@ class StreamMetadata:
             raise PositionLost(self.name, position, Position(number, 0, 0))
 
     def ledgers(self) -> tuple[int, ...]:
-        """Returns every ledger that this stream names, in use or garbage."""
+        """Returns the ledgers that the document itself names, in use or garbage: not those of
+        pages."""
         prepared = () if self.prepared is None else (self.prepared,)
         return (*(segment.ledger_id for segment in self.segments), *prepared, *self.garbage)
+
+    @property
+    def has_ledgers(self) -> bool:
+        """Whether the stream names any ledger."""
+        return bool(self.ledgers() or self.pages)
+
+    def names(self, ledger_id: int) -> bool:
+        """Whether the stream names this ledger, in use or garbage. Raises PagesNeeded."""
+        return ledger_id in self.ledgers() or self.segment_on(ledger_id) is not None
+
+    def segment_on(self, ledger_id: int) -> Segment | None:
+        """Returns the segment that is this ledger. Raises PagesNeeded."""
+
+        def has(span: Span) -> bool:
+            if isinstance(span, Segment):
+                return span.ledger_id == ledger_id
+            return span.ledger_min <= ledger_id <= span.ledger_max
+
+        return self.last_where(has)
 
     # Changes. `epoch` is the one that the caller believes it holds.
 
@@ -406,7 +410,7 @@ class StreamMetadata:
         """Returns the stream without records before `position`, and whole segments in the trash.
 
         Moves forward only; an older position changes nothing. Raises InvalidArgument for a position
-        behind the end of the stream.
+        behind the end of the stream; PagesNeeded.
         """
         segment = self.open_segment
         limit = self.sealed_end if segment is None else Position(segment.number, (1 << 63) - 1, 0)
@@ -416,14 +420,38 @@ class StreamMetadata:
             )
         moved = replace(self, truncated_to=max(position, self.truncated_to))
         marked = tuple(
-            replace(segment, dropped_ms=now_ms) if segment.dropped_ms < 0 else segment
-            for segment in moved.dropped()
+            replace(segment, dropped_ms=now_ms)
+            if segment.dropped_ms < 0 and moved.is_dropped(segment)
+            else segment
+            for segment in self.segments
         )
-        return replace(moved, segments=(*marked, *moved.live()))
+        through = moved.dropped_in_pages()
+        pages = moved.pages.marked(through, now_ms) if through else moved.pages
+        return replace(moved, segments=marked, pages=pages)
+
+    def dropped_in_pages(self) -> int:
+        """Returns the number of the last truncated segment in pages, 0 if there is none. Raises
+        PagesNeeded."""
+        return self._last_dropped(self.pages.roots)
+
+    def last_dropped(self) -> int:
+        """Returns the number of the last truncated segment, 0 if there is none. Raises
+        PagesNeeded."""
+        return self._last_dropped(self.listed_spans)
+
+    def _last_dropped(self, spans: tuple[Span, ...]) -> int:
+        for span in reversed(spans):
+            if self.is_dropped(span):
+                return span.last_number
+            if isinstance(span, Run) and Position(span.number, 0, 0) < self.truncated_to:
+                found = self._last_dropped(self.pages.below(span))
+                if found:
+                    return found
+        return 0
 
     def forgotten(self, ledger_ids: Iterable[int]) -> StreamMetadata:
         """Returns the stream without these ledgers, which no longer exist: garbage only."""
-        gone = set(ledger_ids)
+        gone = set(ledger_ids)  # of garbage: no page has any
         for segment in self.segments:
             if segment.ledger_id in gone:
                 raise MetadataConflict(

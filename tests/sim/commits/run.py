@@ -42,6 +42,7 @@ from tests.sim.commits.model import Attempt
 from tests.sim.commits.small import commit, small_result
 from tests.sim.commits.writers import Body, Writers
 from tests.sim.model import Violation
+from tests.sim.small_pages import small_pages
 from tests.sim.workload import client_options
 from tests.stream.sinks.sink_ledgers import write_ledger
 
@@ -339,7 +340,10 @@ class Commits(Writers):
                 space = Namespace(client, namespace)
                 if await _read_all(space, short) != found[stream]:
                     raise Violation(f"{stream}: a sweep changed what is there")
-                named.update((await space.stream_metadata(short)).ledgers())
+                metadata = await space.stream_metadata(short)
+                named.update(metadata.ledgers())
+                segments = await space.store.pages.listed(metadata, limit=1 << 30)
+                named.update(segment.ledger_id for segment in segments)
             for ledger_id in named:
                 if not (await client.ledger_metadata(ledger_id)).is_closed:
                     raise Violation(f"ledger {ledger_id} of a sealed segment is open")
@@ -354,6 +358,7 @@ async def _read_all(namespace: Namespace, stream: str) -> list[Record]:
         return [record async for batch in reader.read_to_end() for record in batch.records()]
 
 
+@small_pages()
 def run_world(seed: int, commits: int) -> dict[str, int]:
     """Runs one cluster with this many commits. Raises `Violation` or any other error."""
 

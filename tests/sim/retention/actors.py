@@ -235,7 +235,8 @@ class Actors:
 
     async def _truncate(self, namespace: Namespace, stream: str, chance: random.Random) -> None:
         present = await namespace.stream_metadata(stream)
-        sealed = [segment for segment in present.segments if not segment.is_open]
+        segments = await namespace.store.pages.listed(present)
+        sealed = [segment for segment in segments if not segment.is_open]
         if not sealed:
             return
         segment = sealed[int(len(sealed) * chance.random() ** 2)]
@@ -300,7 +301,8 @@ class Actors:
                     if chance.random() < 0.02:
                         await store.delete(self._name, present, cursor, client.now_ms())
                         continue
-                    live = present.live()
+                    segments = await streams.pages.listed(present)
+                    live = [segment for segment in segments if present.is_live(segment)]
                     back = 1 if chance.random() < 0.9 else 10
                     at = live[max(0, len(live) - back)].number if live else present.next_segment
                     position = Position(at, 0, 0)
@@ -313,7 +315,8 @@ class Actors:
         stream = self._pick(chance)
         store = StreamStore(client.store)
         present = await store.read_living_stream(self._name, stream)
-        live = present.live()
+        segments = await store.pages.listed(present)
+        live = [segment for segment in segments if present.is_live(segment)]
         for segment in chance.sample(live, min(len(live), 5)):
             await trio.sleep(chance.expovariate(20))
             try:
@@ -328,7 +331,8 @@ class Actors:
         except NoSuchStream:
             self._model.count("readers found the stream deleted")
             return
-        if any(other.ledger_id == segment.ledger_id for other in now.segments):
+        ledger_id = segment.ledger_id
+        if await store.pages.resolve(now, lambda known: known.segment_on(ledger_id)):
             error = Violation(f"{self._name}/{stream} names a ledger that is gone: {segment}")
             self._model.fail(error)
             raise error

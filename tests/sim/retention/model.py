@@ -17,9 +17,9 @@ from stream.core.metadata.format import decode_namespace, decode_stream
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.core.position import BEGINNING, Position
-from stream.core.retention import TRASH_SEGMENTS_MAX
 from stream.store.streams import ROOT, parse_trash_name
 from tests.sim.model import Violation
+from tests.sim.small_pages import as_one_list
 
 LATE_MS = 10_000
 """A change may happen so long after it was decided (see MetadataOptions)."""
@@ -107,11 +107,11 @@ class RetentionModel:
                 if data:
                     self.policies[parts[0]] = decode_namespace(parts[0], data)
             elif parts[1] == "streams" and len(parts) == 3:
-                touched[change.path] = None if data is None else decode_stream(parts[2], data)
+                touched[change.path] = None if data is None else self._decoded(parts[2], data)
             elif parts[1] == "trash" and len(parts) == 3:
                 parsed = parse_trash_name(parts[2])
                 assert parsed is not None, change.path
-                touched[change.path] = None if data is None else decode_stream(parsed[0], data)
+                touched[change.path] = None if data is None else self._decoded(parsed[0], data)
             elif parts[1] == "cursors" and len(parts) == 4:
                 if data is None:
                     self.cursors.pop(change.path, None)
@@ -121,6 +121,17 @@ class RetentionModel:
             self._streams_changed(touched, now_ms)
         for ledger_id in gone:
             self._ledger_gone(ledger_id, now_ms)
+
+    def _decoded(self, name: str, data: bytes) -> StreamMetadata:
+        def read(path: str) -> bytes:
+            node = self.tree.get(path)
+            if node is None:
+                raise Violation(f"stream {name!r} names page {path}, which is missing")
+            return node.data
+
+        stream = decode_stream(name, data)
+        self.count("documents with pages", bool(stream.pages))
+        return as_one_list(stream, read)
 
     def _streams_changed(self, touched: dict[str, StreamMetadata | None], now_ms: int) -> None:
         before = {path: self.streams.get(path) for path in touched}
@@ -188,7 +199,7 @@ class RetentionModel:
         if new.truncated_to > old.truncated_to:
             self._check_dropped(key, old, new, policy, now_ms)
         elif new.truncated_to < old.truncated_to:
-            self.count("segments untruncated", len(new.live()) - len(old.live()))
+            self.count("segments untruncated", len(_live(new)) - len(_live(old)))
         numbers = {segment.number for segment in new.segments}
         purged = [s for s in old.segments if s.number not in numbers and not s.is_open]
         for segment in purged:
@@ -203,13 +214,13 @@ class RetentionModel:
         now_ms: int,
     ) -> None:
         by_hand = self.life(key).truncating_to(now_ms)
-        dropped = [s for s in old.live() if not s.is_open and s.end <= new.truncated_to]
+        dropped = [s for s in _live(old) if not s.is_open and s.end <= new.truncated_to]
         if new.truncated_to > by_hand and (not dropped or dropped[-1].end != new.truncated_to):
             self._violated(f"{key}: retention truncated {new.truncated_to}, inside a segment")
         for segment in dropped:
             if segment.end <= by_hand:
                 self.count("segments truncated by hand")
-            elif self.may_drop(key, old.live(), segment, old.created_ms, policy, now_ms):
+            elif self.may_drop(key, _live(old), segment, old.created_ms, policy, now_ms):
                 self.count("segments dropped by policy")
                 self.expired[segment.ledger_id] = None
             else:
@@ -217,7 +228,7 @@ class RetentionModel:
                     f"{key}: segment {segment.number} was dropped, and is not expired: {segment}, "
                     f"now {now_ms}, {policy}, asked to truncate to {by_hand}"
                 )
-        marked = {segment.number: segment.dropped_ms for segment in new.dropped()}
+        marked = {segment.number: segment.dropped_ms for segment in _dropped(new)}
         for segment in dropped:
             if segment.number in marked and not -1 < now_ms - marked[segment.number] <= LATE_MS:
                 self._violated(f"{key}: segment {segment.number} is dropped at no such time")
@@ -259,8 +270,7 @@ class RetentionModel:
             self._violated(f"{key}: segment {segment.number} was purged, and not truncated")
         waited_ms = now_ms - segment.dropped_ms if segment.dropped_ms >= 0 else 0
         is_asked = now_ms - self.purges.get(key, -1 << 40) <= LATE_MS
-        is_full = len(old.segments) > TRASH_SEGMENTS_MAX
-        if waited_ms < policy.trash_ms and not is_asked and not is_full:
+        if waited_ms < policy.trash_ms and not is_asked:
             self._violated(
                 f"{key}: segment {segment.number} was purged {waited_ms} ms after it was dropped, "
                 f"the trash keeps {policy.trash_ms}"
@@ -294,7 +304,7 @@ class RetentionModel:
                 if not stream.is_purged and now_ms - stream.deleted_ms >= policy.trash_ms:
                     due.add(f"{path} as a whole")
                 continue
-            dropped, live = stream.dropped(), [s for s in stream.live() if not s.is_open]
+            dropped, live = _dropped(stream), [s for s in _live(stream) if not s.is_open]
             if dropped and now_ms - dropped[0].dropped_ms >= policy.trash_ms:
                 first = dropped[0]
                 due.add(f"{path} segment {first.ledger_id} in the trash from {first.dropped_ms}")
@@ -310,6 +320,14 @@ class RetentionModel:
 
     def _violated(self, text: str) -> None:
         raise Violation(text)
+
+
+def _live(stream: StreamMetadata) -> list[Segment]:
+    return [segment for segment in stream.segments if stream.is_live(segment)]
+
+
+def _dropped(stream: StreamMetadata) -> list[Segment]:
+    return [segment for segment in stream.segments if stream.is_dropped(segment)]
 
 
 def _needed(stream: StreamMetadata) -> tuple[int, ...]:

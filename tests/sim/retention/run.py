@@ -27,6 +27,7 @@ from stream.namespace import Namespace, create_namespace
 from stream.retention.janitor import Janitor
 from tests.sim.retention.actors import Actors, MetadataClient
 from tests.sim.retention.model import RetentionModel
+from tests.sim.small_pages import small_pages
 
 ORPHAN_AGE_MS = 30_000
 BOUND_MS = 60_000
@@ -63,6 +64,7 @@ class Options:
     """Of each namespace, at the same time."""
 
 
+@small_pages()
 def run_retention(options: Options) -> Outcome:
     """Raises Violation, or whatever else went wrong."""
 

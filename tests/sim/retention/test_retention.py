@@ -80,7 +80,9 @@ def _cursors_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
 def _policy_may_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     put = StreamStore.put_stream
 
-    async def careless(self: StreamStore, *args: Any, **settings: Any) -> int:
+    async def careless(
+        self: StreamStore, *args: Any, **settings: Any
+    ) -> tuple[StreamMetadata, int]:
         settings.pop("only_if", None)
         return await put(self, *args, **settings)
 

@@ -124,6 +124,8 @@ async def _ledgers_after_sweep(cluster: str) -> dict[str, int]:
             for stream in await namespace.list_streams():
                 for one in await _parts(namespace, stream):
                     named.update((await namespace.stream_metadata(one)).ledgers())
+                    segments = await namespace.segments(one, limit=1 << 30)
+                    named.update(segment.ledger_id for segment in segments)
         left = set(await client.list_ledgers())
         if left != named:
             raise OutputMismatch(

@@ -6,7 +6,7 @@ import pytest
 
 from ledger.cli.output import OutputOption, UsageError
 from stream.cli.arguments import StreamName
-from stream.cli.streams import _show_segments
+from stream.cli.streams import _show_segments, _shown
 from stream.core.metadata.streams import Segment, SegmentState, StreamMetadata
 
 NAME = StreamName("demo", "clicks")
@@ -39,7 +39,9 @@ def stream_of(sealed: int) -> StreamMetadata:
 def shown(
     capsys: pytest.CaptureFixture[str], sealed: int, page: int | None
 ) -> tuple[list[list[str]], str]:
-    _show_segments(NAME, stream_of(sealed), TABLE, page=page)
+    stream = stream_of(sealed)
+    found = _shown(NAME, stream, page, is_for_programs=False)
+    _show_segments(NAME, stream, found, TABLE, page=page)
     output = capsys.readouterr()
     return [line.split("\t") for line in output.out.splitlines()], output.err
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.streams import SegmentEnd, StreamMetadata
 from stream.core.position import Position
-from stream.core.retention import Cause, explain, newest_ms, size_shares
+from stream.core.retention import Cause, explain, size_shares
 
 Written = list[tuple[int, int]]
 """Bytes of each segment, and the seconds of its newest record."""
@@ -31,7 +31,7 @@ def naive(partitions: list[StreamMetadata], retention_bytes: int) -> dict[str, i
     time_ms = dict.fromkeys(left, -1)
     while heads := [name for name in left if left[name]]:
         # A segment cannot be dropped before earlier ones: it is as old as the youngest of them.
-        age = {name: max(time_ms[name], newest_ms(left[name][0])) for name in heads}
+        age = {name: max(time_ms[name], left[name][0].newest_ms) for name in heads}
         oldest = min(heads, key=lambda name: (age[name], name))
         rest = sum(s.nbytes for name in left for s in left[name]) - left[oldest][0].nbytes
         if rest < retention_bytes:

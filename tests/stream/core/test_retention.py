@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import random
-import re
-from bisect import bisect_left
 from dataclasses import replace
 
 import pytest
@@ -14,10 +11,10 @@ from hypothesis import strategies as st
 from ledger.errors import InvalidArgument
 from stream.core.metadata.format import encode_stream
 from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.page_format import paged
 from stream.core.metadata.streams import Segment, SegmentEnd, SegmentState, StreamMetadata
 from stream.core.position import BEGINNING, Position
 from stream.core.retention import (
-    TRASH_SEGMENTS_MAX,
     Cause,
     Verdict,
     explain,
@@ -25,7 +22,6 @@ from stream.core.retention import (
     retained,
 )
 from stream.core.trash import purged, trashed, untruncated
-from tests.effort import scaled
 
 HOUR = 3_600_000
 
@@ -220,15 +216,6 @@ def test_a_deleted_stream_waits_for_the_end_of_its_window() -> None:
     assert due.segments[0].reason == "deleted 5 s ago, the trash keeps 5 s"
 
 
-def test_the_trash_of_a_stream_is_bounded() -> None:
-    stream = stream_of([1] * (TRASH_SEGMENTS_MAX + 3))
-    stream = stream.truncated(stream.sealed_end, 0)
-    plan = explain(stream, policy(), {}, 1)
-    assert [planned.number for planned in plan.purged] == [1, 2, 3]
-    assert plan.segments[0].reason == "the trash of a stream holds 2,000 segments, not more"
-    assert explain(retained(stream, plan), policy(), {}, 1).purged == ()
-
-
 @given(
     st.lists(
         st.tuples(st.sampled_from(["truncate", "untruncate", "purge"]), st.integers(0, 7)),
@@ -258,54 +245,20 @@ def test_truncated_segments_are_restored_and_purged_ones_are_not(
             assert (segment.dropped_ms >= 0) == stream.is_dropped(segment)
 
 
-def test_a_full_document_can_still_be_truncated_a_little_and_deleted() -> None:
-    """Marks of dropped segments need bytes, too: the limit must not refuse its own cure."""
+def test_a_document_that_an_earlier_release_filled_is_truncated_and_deleted() -> None:
     now_ms = 1_700_000_000_000
-
-    rng = random.Random(3)
     segments = tuple(
-        Segment(
-            number, (number << 20) + rng.randrange(1 << 20), number - 1, now_ms,
-            SegmentState.SEALED, 0, 1, 100, now_ms, now_ms, now_ms,
-            rng.randrange(now_ms), rng.randrange(now_ms),
-        )
-        for number in range(1, 40_000)
-    )  # fmt: skip
-
-    def stream_with(count: int) -> StreamMetadata:
-        return StreamMetadata(
-            name="s", created_ms=now_ms, segments=segments[:count], next_sequence=count,
-            next_segment=count + 1,
-        )  # fmt: skip
-
-    def fits(count: int) -> bool:
-        try:
-            return bool(encode_stream(stream_with(count)))
-        except InvalidArgument:
-            return False
-
-    # Encoding this many segments takes a tenth of a second, so the search begins near its end.
-    with pytest.raises(InvalidArgument) as refused:
-        encode_stream(stream_with(len(segments)))
-    sizes = re.search(r"would be (\d+) bytes, limit (\d+)", str(refused.value))
-    assert sizes is not None
-    about = len(segments) * int(sizes[2]) // int(sizes[1])
-    first, last = about - 100, about + 100
-    assert fits(first)
-    assert not fits(last)
-    full = stream_with(
-        bisect_left(range(len(segments)), True, first, last, key=lambda count: not fits(count)) - 1
+        Segment(n, n, n - 1, now_ms, SegmentState.SEALED, 0, 1, 100, now_ms, now_ms, now_ms)
+        for n in range(1, 20_001)
     )
-    assert 15_000 < len(full.segments) < len(segments) - 1
-    with pytest.raises(InvalidArgument, match="truncate, set a retention"):
-        encode_stream(stream_with(len(full.segments) + 1))
-    counts = (TRASH_SEGMENTS_MAX + 1, 1, 100, TRASH_SEGMENTS_MAX)
-    for count in counts[: scaled(ci=2, night=4)]:
-        rules = policy(retention_bytes=100 * (len(full.segments) - count))
-        after = retained(full, explain(full, rules, {}, now_ms))
-        assert after.truncated_to == full.segments[count - 1].end
-        encode_stream(after)
-        encode_stream(untruncated(after, None))
+    full = StreamMetadata(
+        name="s", created_ms=now_ms, segments=segments, next_sequence=20_000, next_segment=20_001
+    )
+    rules = policy(retention_bytes=100 * 5_000)
+    after, pages = paged(retained(full, explain(full, rules, {}, now_ms)), "n/s~1")
+    assert after.truncated_to == segments[14_999].end
+    assert len(encode_stream(after)) < 10_000
+    assert (len(pages), after.pages.marks) == (329, ((15_000, now_ms),))
     encode_stream(trashed(full, now_ms))
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
 from ledger.client import LedgerClient
 from stream.core.entry.encoder import encode
 from stream.core.entry.format import read_header
-from stream.core.metadata.documents import DOCUMENT_BYTES_MAX
-from stream.core.metadata.format import encode_stream
 from stream.core.metadata.streams import SegmentEnd, StreamMetadata
 from stream.core.producers import SegmentTally
 from stream.core.sinks import committed
@@ -52,20 +49,7 @@ async def write_ledger(
     return SinkLedger(namespace, stream, ledger.ledger_id, end)
 
 
-def nearly_full(stream: StreamMetadata) -> StreamMetadata:
-    """Returns a stream that has too many segments for a commit, but not for a writer."""
-    rng = random.Random(9)
-    time_ms = 1_764_000_000_000
-
-    def with_segments(count: int) -> StreamMetadata:
-        ends = [
-            (
-                (n << 20) + rng.randrange(1 << 20),
-                SegmentEnd(9, 10, rng.randrange(10**12), 1, 1, rng.randrange(time_ms), time_ms),
-            )
-            for n in range(1, count + 1)
-        ]
-        return committed(stream, ends, time_ms)
-
-    per_segment = len(encode_stream(with_segments(10_000))) / 10_000
-    return with_segments(int(DOCUMENT_BYTES_MAX * 0.93 / per_segment))
+def with_many(stream: StreamMetadata, count: int = 2_000) -> StreamMetadata:
+    """Returns the stream with that many segments more, of ledgers that do not exist."""
+    ends = [((1 << 40) + n, SegmentEnd(9, 10, 100, 1, 1)) for n in range(count)]
+    return committed(stream, ends, 1_764_000_000_000)

@@ -1,4 +1,4 @@
-"""A batch that does not fit the metadata is refused before any writer is interrupted for it."""
+"""A batch that cannot be committed is refused before any writer is interrupted for it."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from stream.core.metadata.streams import SegmentEnd
 from stream.sinks.sinks import SinkLedger, commit_batch
 from tests.effort import scaled
 from tests.stream.sim_namespace import sim_namespace
-from tests.stream.sinks.sink_ledgers import nearly_full, write_ledger
+from tests.stream.sinks.sink_ledgers import write_ledger
 
 
-def test_a_writer_is_not_interrupted_for_a_batch_that_does_not_fit() -> None:
+def test_a_writer_is_not_interrupted_for_a_batch_that_cannot_be_committed() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with sim_namespace(cluster) as namespace:
             client = namespace.client
             await namespace.create_stream("s")
-            await namespace.store.update_stream("n", "s", nearly_full)
             ledger = await write_ledger(client, "s", [[b"1"]])
+            await commit_batch(client, [ledger], sink_id="one", batch_id=1)
             async with namespace.writer("s") as writer:
                 await writer.append(b"own")
                 before = await namespace.stream_metadata("s")
                 for _ in range(scaled(ci=1, night=3)):
-                    with pytest.raises(InvalidArgument, match="fewer and larger"):
-                        await commit_batch(client, [ledger])
+                    with pytest.raises(InvalidArgument, match=r"has ledger \d+ already"):
+                        await commit_batch(client, [ledger], sink_id="two", batch_id=1)
                     await writer.append(b"own")
                 assert await namespace.stream_metadata("s") == before
 

@@ -18,7 +18,7 @@ from stream.core.position import EARLIEST, FromTime, Position
 from stream.sinks.sinks import SinkLedger, commit_batch, discard_ledgers, is_committed
 from stream.store.sinks import forget_sink, list_sinks, read_sink
 from tests.stream.sim_namespace import sim_namespace
-from tests.stream.sinks.sink_ledgers import nearly_full, write_ledger
+from tests.stream.sinks.sink_ledgers import with_many, write_ledger
 
 
 @asynccontextmanager
@@ -252,17 +252,25 @@ def test_a_batch_goes_to_partitions_and_not_to_the_stream_of_them() -> None:
     simulate(scenario)
 
 
-def test_a_stream_that_is_nearly_full_is_left_to_its_writers() -> None:
+def test_a_stream_of_many_segments_takes_batches_beside_its_writer() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with two_streams(cluster) as namespace:
             client = namespace.client
-            full = await namespace.store.update_stream("n", "a", nearly_full)
-            ledger = await write_ledger(client, "a", [[b"1"]])
-            for batch in range(3):
-                with pytest.raises(
-                    InvalidArgument, match=rf"{len(full.segments) + 1} segments.*larger"
-                ):
-                    await commit_batch(client, [ledger], sink_id="k", batch_id=batch)
-            assert await list_sinks(client.store) == []
+            await namespace.store.update_stream("n", "a", with_many)
+            async with namespace.writer("a") as writer:
+                for batch in range(70):
+                    ledger = await write_ledger(client, "a", [[b"1"]])
+                    done = await commit_batch(client, [ledger], sink_id="k", batch_id=batch)
+                    assert (done.is_repeat, done.streams[0].segments) == (False, 1)
+                    again = await commit_batch(client, [ledger], sink_id="k", batch_id=batch)
+                    assert again.is_repeat
+                await writer.append(b"own")
+            stream = await namespace.stream_metadata("a")
+            assert len(stream.segments) < 128
+            assert sum(run.count for run in stream.pages.roots) + len(stream.segments) == 2_072
+            named = await namespace.store.pages.listed(stream, limit=10_000)
+            assert len({segment.ledger_id for segment in named}) == 2_072
+            with pytest.raises(InvalidArgument, match=r"has ledger \d+ already"):
+                await commit_batch(client, [ledger], sink_id="other", batch_id=1)
 
     simulate(scenario)

@@ -9,7 +9,7 @@ import pytest
 
 from ledger.errors import MetadataConflict
 from ledger.metastore.ledgers import LedgerStore
-from stream import Namespace, create_namespace
+from stream import Namespace, StreamMetadata, create_namespace
 from stream.store.streams import StreamStore
 from tests.real_cluster import real_cluster
 
@@ -21,7 +21,9 @@ async def test_a_writer_whose_new_ledger_was_deleted_may_try_again(
     async with real_cluster(tmp_path) as cluster, cluster.client() as client:
         ledgers = LedgerStore(client.store)
 
-        async def put_late(self: StreamStore, *given: Any, **more: Any) -> int:
+        async def put_late(
+            self: StreamStore, *given: Any, **more: Any
+        ) -> tuple[StreamMetadata, int]:
             if more.get("ledger_path") is not None and not deleted:
                 deleted.append(max(await ledgers.list()))
                 await ledgers.delete(deleted[0])

@@ -138,7 +138,7 @@ def test_ranges_are_the_records_between_two_offsets(
     case: tuple[StreamMetadata, StreamOffset, StreamOffset, list[tuple[int, int, int]]],
 ) -> None:
     stream, start, end, wanted = case
-    ranges = ranges_between("n/s", stream, start, end)
+    ranges = ranges_between("n/s", stream.segments, start, end)
     index = [
         (segment, entry, slot)
         for segment, entry, first, behind in entries_of(ranges)

@@ -107,7 +107,7 @@ async def test_ranges_hold_the_records_between_two_offsets(tmp_path: Path, is_op
         offsets.append(index.end)
         read: list[Record] = []
         for start, end in pairwise(offsets):
-            ranges = ranges_between("demo/s", index.metadata, start, end)
+            ranges = ranges_between("demo/s", index.metadata.segments, start, end)
             assert sum(each.nbytes for each in ranges) == index.bytes_between(start, end)
             read += await read_ranges(namespace.client, ranges)
         assert read == everything

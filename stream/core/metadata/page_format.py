@@ -1,0 +1,205 @@
+"""The bytes of pages and of the rows in them, and the pages that a stream makes as it grows.
+
+A page is deflated JSON, named by its digest: it is written once, and what was read is what was
+written, or damage. Strict when it is decoded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields, replace
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from ledger.errors import MetadataCorrupt
+from stream.core.metadata.documents import deflated, load_document, whole_number
+from stream.core.metadata.pages import Pages
+from stream.core.metadata.segments import Run, Segment, SegmentState, Span, summed
+from stream.core.metadata.streams import StreamMetadata
+
+SEGMENTS_PER_PAGE: Final = 64
+"""A document that has twice as many segments gives half of them to a page."""
+RUNS_PER_PAGE: Final = 16
+"""The same for pages of one level."""
+LEVELS_MAX: Final = 32
+_DIGEST_CHARS: Final = 16
+
+# Segments are rows, not objects: field names would be most of the bytes.
+SEGMENT_COLUMNS: Final = [field.name for field in fields(Segment)]
+_DEFAULTS: Final = {
+    field.name: field.default.value if isinstance(field.default, SegmentState) else field.default
+    for field in fields(Segment)
+    if field.default is not MISSING
+}
+_COLUMNS_OF: Final = attrgetter(*SEGMENT_COLUMNS)
+_STATE: Final = SEGMENT_COLUMNS.index("state")
+_STATES: Final = {state.value: state for state in SegmentState}
+_PAGE_COLUMNS: Final = [name for name in SEGMENT_COLUMNS if name not in ("state", "dropped_ms")]
+_PAGE_COLUMNS_OF: Final = attrgetter(*_PAGE_COLUMNS)
+RUN_COLUMNS: Final = [field.name for field in fields(Run) if field.name != "dropped_ms"]
+_RUN_COLUMNS_OF: Final = attrgetter(*RUN_COLUMNS)
+_NUMBER_END: Final = 1 << 63
+
+
+class NewPage(NamedTuple):
+    """A page that must be stored before a document names it."""
+
+    run: Run
+    data: bytes
+
+
+def paged(
+    stream: StreamMetadata,
+    folder: str,
+    segments_per_page: int = SEGMENTS_PER_PAGE,
+    runs_per_page: int = RUNS_PER_PAGE,
+) -> tuple[StreamMetadata, tuple[NewPage, ...]]:
+    """Returns the stream with few segments and few pages in its document, and the pages to be
+    stored first; `folder` is where they are if the stream has none yet.
+
+    Equal streams make equal pages.
+    """
+    if len(stream.segments) < 2 * segments_per_page:
+        return stream, ()
+    segments, pages, made = stream.segments, stream.pages, list[NewPage]()
+    pages = replace(pages, folder=pages.folder or folder)
+    while len(segments) >= 2 * segments_per_page:
+        some, segments = segments[:segments_per_page], segments[segments_per_page:]
+        page = _page(0, some)
+        for number, dropped_ms in _marks(some):
+            pages = pages.marked(number, dropped_ms)
+        pages, made, level = pages.with_run(0, page.run), [*made, page], 0
+        while len(pages.levels[level]) >= 2 * runs_per_page:
+            page = _page(level + 1, pages.levels[level][:runs_per_page])
+            pages, made, level = pages.with_run(level + 1, page.run), [*made, page], level + 1
+    return replace(stream, segments=segments, pages=pages), tuple(made)
+
+
+def _marks(segments: Sequence[Segment]) -> Iterator[tuple[int, int]]:
+    """Yields the marks that say when these segments were truncated."""
+    last: Segment | None = None
+    for segment in segments:
+        if segment.dropped_ms < 0:
+            break
+        if last is not None and last.dropped_ms != segment.dropped_ms:
+            yield last.number, last.dropped_ms
+        last = segment
+    if last is not None:
+        yield last.number, last.dropped_ms
+
+
+def _page(level: int, spans: tuple[Span, ...]) -> NewPage:
+    columns = RUN_COLUMNS if level else _PAGE_COLUMNS
+    rows = [_run_row(s) if isinstance(s, Run) else list(_PAGE_COLUMNS_OF(s)) for s in spans]
+    document = {
+        "kind": "stream page", "version": 1, "level": level, "columns": columns, "rows": rows,
+    }  # fmt: skip
+    data = deflated(json.dumps(document, separators=(",", ":"), sort_keys=True).encode())
+    return NewPage(summed(_digest(data), spans), data)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:_DIGEST_CHARS]
+
+
+def decode_page(run: Run, data: bytes) -> tuple[Span, ...]:
+    """Returns what a page has. Raises MetadataCorrupt unless it is the page of this run."""
+    what = f"page of segments {run.number} to {run.last_number}"
+    if _digest(data) != run.digest:
+        raise MetadataCorrupt(
+            f"{what}: {len(data)} bytes have digest {_digest(data)}, not {run.digest}"
+        )
+    document: Mapping[str, Any] = load_document(
+        "stream page", what, ("level", "columns", "rows"), data
+    )
+    try:
+        level, columns, rows = (document[name] for name in ("level", "columns", "rows"))
+        spans: tuple[Span, ...]
+        if whole_number(level) >= LEVELS_MAX or not isinstance(rows, list) or not rows:
+            raise ValueError(f"level {level}, {rows!r:.40} rows")
+        spans = tuple(runs(columns, rows) if level else segments(columns, rows, "sealed"))
+        if summed(run.digest, spans) != replace(run, dropped_ms=-1):
+            raise ValueError("it has other segments than its stream says")
+    except (ValueError, TypeError, KeyError) as error:
+        raise MetadataCorrupt(f"{what}: {error}") from None
+    return spans
+
+
+def pages_document(pages: Pages) -> dict[str, Any]:
+    """Returns the part of a stream's document that names its pages."""
+    return {
+        "folder": pages.folder,
+        "first": pages.first,
+        "marks": [list(mark) for mark in pages.marks],
+        "columns": RUN_COLUMNS,
+        "levels": [[_run_row(run) for run in level] for level in pages.levels],
+    }
+
+
+def read_pages(document: Mapping[str, Any]) -> Pages:
+    """Returns the pages that a stream's document names. Raises ValueError, TypeError, KeyError."""
+    if document.keys() != {"folder", "first", "marks", "columns", "levels"}:
+        raise ValueError(f"pages have the fields {sorted(document)}")
+    namespace, slash, name = document["folder"].partition("/")
+    if not (namespace and slash and name) or "/" in name or {namespace, name} & {".", ".."}:
+        raise ValueError(f"pages are in folder {document['folder']!r}")
+    if len(document["levels"]) > LEVELS_MAX:
+        raise ValueError(f"pages have {len(document['levels'])} levels")
+    return Pages(
+        folder=document["folder"],
+        levels=tuple(tuple(runs(document["columns"], rows)) for rows in document["levels"]),
+        first=whole_number(document["first"]),
+        marks=tuple((whole_number(a), whole_number(b)) for a, b in document["marks"]),
+    )
+
+
+def segments(columns: list[str], rows: list[list[Any]], state: str = "") -> Iterator[Segment]:
+    """Decodes segments from plain columns, checked by row: a long stream has thousands.
+
+    `state` is that of rows without one. Raises ValueError, TypeError, KeyError.
+    """
+    width = len(columns)
+    if unknown := [column for column in columns if column not in SEGMENT_COLUMNS]:
+        raise ValueError(f"segments have unknown columns {unknown}")
+    defaults = _DEFAULTS | ({"state": state} if state else {})
+    for row in rows:
+        if len(row) != width:
+            raise ValueError(f"a segment has {len(row)} columns, not {width}")
+        if columns != SEGMENT_COLUMNS:
+            # Columns that an earlier release did not write take their defaults.
+            named = defaults | dict(zip(columns, row, strict=True))
+            row = [named[name] for name in SEGMENT_COLUMNS]
+        state_of, row[_STATE] = row[_STATE], 0
+        for value in row:
+            if type(value) is not int or not -1 <= value < _NUMBER_END:
+                raise ValueError(f"{value!r} is not a whole number of 64 bits")
+        row[_STATE] = _STATES[state_of]
+        yield Segment(*row)
+
+
+def segment_row(segment: Segment) -> list[int | str]:
+    """Returns a segment as a row of SEGMENT_COLUMNS."""
+    row = list(_COLUMNS_OF(segment))
+    row[_STATE] = segment.state.value
+    return row
+
+
+def runs(columns: list[str], rows: list[list[Any]]) -> Iterator[Run]:
+    """Decodes runs. Raises ValueError, TypeError."""
+    if columns != RUN_COLUMNS:
+        raise ValueError(f"pages have the columns {columns}")
+    for digest, *numbers in rows:
+        if len(numbers) != len(RUN_COLUMNS) - 1:
+            raise ValueError(f"a page has {len(numbers)} numbers")
+        if len(digest) != _DIGEST_CHARS or not digest.isalnum():
+            raise ValueError(f"a page has the digest {digest!r}")
+        for value in numbers:
+            if type(value) is not int or not -1 <= value < _NUMBER_END:
+                raise ValueError(f"{value!r} is not a whole number of 64 bits")
+        yield Run(digest, *numbers)
+
+
+def _run_row(run: Run) -> list[int | str]:
+    return list(_RUN_COLUMNS_OF(run))

@@ -1,0 +1,205 @@
+"""The older segments of a stream, in immutable pages, of which its document has a few in short.
+
+A tree that grows at one end: a page of level 0 has segments, one of level n has pages of level n-1.
+Only the newest pages of each level are in the document, so that it stays small however many
+segments there are. Pure: what a decision needs of a page that was not read is requested by
+`PagesNeeded`; the shell (store/pages.py) reads it and asks again. Must never give a segment twice,
+nor one that was purged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Final
+
+from stream.core.metadata.segments import Run, Segment, Span
+
+MARKS_MAX: Final = 64
+"""Times of truncation that a stream remembers for segments in pages."""
+_BUCKET_BITS: Final = 16
+
+
+class PagesNeeded(Exception):
+    """A decision needs this page of this folder, which was not read. Never leaves the shell."""
+
+    def __init__(self, folder: str, run: Run) -> None:
+        super().__init__(f"{folder}: the page of segments {run.number} to {run.last_number}")
+        self.folder = folder
+        self.run = run
+
+
+def page_name(run: Run) -> str:
+    """Returns the name of a page below the folder of its stream.
+
+    Writers that make the same page give it the same name, others never, because it contains the
+    digest. Names are in folders by number, because a store lists a folder as a whole.
+    """
+    return f"{run.number >> _BUCKET_BITS}/{run.number}-{run.digest}"
+
+
+@dataclass(frozen=True, slots=True)
+class Pages:
+    """The older segments of one stream.
+
+    `folder` has their nodes ("demo/clicks~1700000000000"), also after the stream got another name;
+    it is empty if there never were any. `levels` are the newest pages of each level, level 0 first:
+    those of a higher level are older. Segments with a number below `first` were purged, though a
+    page may have them still. `marks` are pairs (number, time): segments up to this number that no
+    earlier mark covers were truncated at this time. `loaded` are pages that were read, by digest;
+    `lost` are those that are missing, without which a purge goes on; `dead` are the names of pages
+    that the next change removes.
+    """
+
+    folder: str = ""
+    levels: tuple[tuple[Run, ...], ...] = ()
+    first: int = 0
+    marks: tuple[tuple[int, int], ...] = ()
+    loaded: Mapping[str, tuple[Span, ...]] = field(default_factory=dict, compare=False, repr=False)
+    lost: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    dead: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+    def __bool__(self) -> bool:
+        return bool(self.levels)
+
+    @property
+    def roots(self) -> tuple[Run, ...]:
+        """The pages that the document names, oldest first."""
+        return tuple(run for level in reversed(self.levels) for run in level)
+
+    def below(self, run: Run) -> tuple[Span, ...]:
+        """Returns what a page has, without what was purged. Raises PagesNeeded."""
+        if run.digest in self.lost:
+            return ()
+        spans = self.loaded.get(run.digest)
+        if spans is None:
+            raise PagesNeeded(self.folder, run)
+        if run.number < self.first:
+            spans = tuple(span for span in spans if span.last_number >= self.first)
+        if self.marks and run.number <= self.marks[-1][0]:
+            spans = tuple(map(self._marked, spans))
+        return spans
+
+    def _marked(self, span: Span) -> Span:
+        """Returns the span with its time of truncation; a run only if it has one."""
+        begin, end = self._mark_of(span.number), self._mark_of(span.last_number)
+        if begin is None or begin != end:
+            return span
+        return replace(span, dropped_ms=begin[1])
+
+    def _mark_of(self, number: int) -> tuple[int, int] | None:
+        return next((mark for mark in self.marks if number <= mark[0]), None)
+
+    def spans(self) -> Iterator[Span]:
+        """Yields all segments, oldest first, most of them in runs, none of which has segments that
+        were purged. Raises PagesNeeded."""
+        for root in self.roots:
+            yield from self._whole(root)
+
+    def _whole(self, span: Span) -> Iterator[Span]:
+        if isinstance(span, Segment) or span.number >= self.first:
+            yield self._marked(span)
+            return
+        for below in self.below(span):
+            yield from self._whole(below)
+
+    def split(self, span: Span, is_mixed: Callable[[Run], bool]) -> Iterator[Span]:
+        """Yields the span, or what it consists of, as long as that is mixed."""
+        if isinstance(span, Segment) or not is_mixed(span):
+            yield span
+            return
+        for below in self.below(span):
+            yield from self.split(below, is_mixed)
+
+    def first_where(self, holds: Callable[[Span], bool]) -> Segment | None:
+        """Returns the first segment for which `holds`; it must hold for a run that has one."""
+        return next(self._where(self.roots, holds, 1), None)
+
+    def last_where(self, holds: Callable[[Span], bool]) -> Segment | None:
+        """Returns the last segment for which `holds`; it must hold for a run that has one."""
+        return next(self._where(self.roots[::-1], holds, -1), None)
+
+    def _where(
+        self, spans: tuple[Span, ...], holds: Callable[[Span], bool], step: int
+    ) -> Iterator[Segment]:
+        for span in spans:
+            if not holds(span):
+                continue
+            if isinstance(span, Segment):
+                yield span
+            else:
+                yield from self._where(self.below(span)[::step], holds, step)
+
+    # Changes
+
+    def marked(self, number: int, now_ms: int) -> Pages:
+        """Returns the pages after segments up to `number` were truncated; earlier marks stay.
+
+        Too many marks are merged where that makes the least difference, to the later time.
+        """
+        if self.marks and number <= self.marks[-1][0]:
+            return self
+        marks = [*self.marks, (number, now_ms)]
+        if self.marks and self.marks[-1][1] == now_ms:
+            del marks[-2]
+        if len(marks) > MARKS_MAX:
+            gaps = [abs(later[1] - earlier[1]) for earlier, later in pairwise(marks)]
+            least = gaps.index(min(gaps))
+            earlier, later = marks[least : least + 2]
+            marks[least : least + 2] = [(later[0], max(earlier[1], later[1]))]
+        return replace(self, marks=tuple(marks))
+
+    def unmarked(self, through: int) -> Pages:
+        """Returns the pages after only segments up to number `through` are truncated still."""
+        kept = [mark for mark in self.marks if mark[0] <= through]
+        if len(kept) < len(self.marks) and through > (kept[-1][0] if kept else 0):
+            kept.append((through, self.marks[len(kept)][1]))
+        return replace(self, marks=tuple(kept))
+
+    def without_first(self, through: int, count: int) -> tuple[list[Segment], Pages]:
+        """Takes out the oldest segments up to number `through`, about `count` at most.
+
+        Whole pages at a time, except for the last one. Raises PagesNeeded.
+        """
+        taken: list[Segment] = []
+        visited: list[Run] = []
+        first = self.first
+        stack: list[Span] = list(self.roots[::-1])
+        while stack and stack[-1].number <= through and len(taken) < count:
+            span = stack.pop()
+            if isinstance(span, Segment):
+                taken.append(span)
+                first = span.number + 1
+            elif span.digest not in self.lost:
+                visited.append(span)
+                stack += self.below(span)[::-1]
+            elif span.last_number <= through:
+                first = span.last_number + 1
+            else:
+                break
+        levels = [tuple(run for run in level if run.last_number >= first) for level in self.levels]
+        while levels and not levels[-1]:
+            levels.pop()
+        dead = [page_name(run) for run in visited if run.last_number < first]
+        return taken, replace(
+            self,
+            levels=tuple(levels),
+            first=first,
+            marks=tuple(mark for mark in self.marks if mark[0] >= first),
+            dead=(*self.dead, *dead),
+        )
+
+    def with_run(self, level: int, run: Run) -> Pages:
+        """Returns the pages with a new one of this level. If it is above level 0, the pages that it
+        consists of are in it from now on."""
+        levels = list(self.levels) + [()] * (level + 1 - len(self.levels))
+        levels[level] = (*levels[level], run)
+        if level:
+            levels[level - 1] = tuple(
+                one for one in levels[level - 1] if one.number > run.last_number
+            )
+        return replace(self, levels=tuple(levels))
+
+
+NO_PAGES: Final = Pages()

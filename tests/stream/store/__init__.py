@@ -1,0 +1,1 @@
+"""The documents of streams in the metadata store."""
