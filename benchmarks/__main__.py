@@ -34,7 +34,7 @@ Name = Literal[
 ]  # fmt: skip
 _OF_SYSTEMS: tuple[Name, ...] = ("rate", "idle")
 """Benchmarks of ours and of its peers."""
-_OF_SEVERAL: tuple[Name, ...] = ("record-size", "writers")
+_OF_SEVERAL: tuple[Name, ...] = ("record-size", "writers", "segments")
 """Benchmarks that report several results."""
 _OF_THEIR_OWN: tuple[Name, ...] = ("start", "restart", "many-ledgers", "security", "cold-read")
 """Benchmarks that start processes themselves."""

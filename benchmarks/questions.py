@@ -59,6 +59,7 @@ def title(result: Result) -> str:
         "ledger-add": f"{chosen['size']} B, window {chosen['window']:,}",
         "catchup": f"{chosen['shape']}, {chosen['size']} B",
         "fanout": f"{chosen['shape']}, {chosen['readers']} readers, {chosen['rate']:,}/s",
+        "segments": f"{chosen['count']:,}",
         "mixed": f"{chosen['size']} B, {chosen['rate']:,}/s",
     }
     return f"`{name}` {about.get(name, str(chosen['size']) + ' B')}"
@@ -176,6 +177,7 @@ QUESTIONS: Final = (
     Question("writers", (Run("writers", 40),), _WRITERS),
     Question("cold-read", (Run("cold-read", 30), Run("cold-read", 30, _KIB)), _COLD),
     Question("mixed", (Run("mixed", 75),), facts="p50_ms|p99_ms|^ratio_p|^fast_|_records_per_s"),
+    Question("segments", (Run("segments", 600, {"count": 1_000_000}),), facts="_ms$|bytes|calls"),
     Question("streams", (Run("streams", 75),), facts="^(?!count|seconds)"),
     Question("copy", (Run("copy", 30, _KIB),), facts="^cpu_us|mb_per_s|per_1000$"),
     Question(

@@ -154,17 +154,19 @@ _OPERATIONS: Final[dict[str, Callable[[Namespace, str, int], Awaitable[None]]]] 
 }
 
 
-async def segments(settings: Settings, cluster: RunningCluster) -> Measured:
+async def segments(
+    settings: Settings, cluster: RunningCluster, report: Callable[[Settings, Measured], None]
+) -> None:
     sizes = [size for size in _SIZES if size <= (settings.count or _SIZES[1])]
     costs = {size: {what: _Cost() for what in (*_OPERATIONS, "roll")} for size in sizes}
-    more: dict[str, Any] = {}
+    made_s: dict[int, float] = {}
     async with open_store(cluster.uri) as plain:
         async with fresh_client(plain) as (namespace, _):
             await namespace.ensure(roll_bytes=_ROLL_BYTES, **settings.replication)
             for size in sizes:
                 started_s = time.perf_counter()
                 await make_stream(namespace, f"s{size}", size)
-                more[f"made_{size}_s"] = round(time.perf_counter() - started_s, 2)
+                made_s[size] = round(time.perf_counter() - started_s, 2)
         with cluster.measured() as phase:
             for _ in range(_REPEATS):
                 for size in sizes:
@@ -172,8 +174,9 @@ async def segments(settings: Settings, cluster: RunningCluster) -> Measured:
                         await _measured(plain, costs[size][what], operation, size)
                     await _rolled(plain, costs[size]["roll"], size)
     for size, found in costs.items():
-        more[f"{size}"] = {what: cost.shown() for what, cost in found.items()}
-    return Measured(_REPEATS * len(sizes) * len(_OPERATIONS), 0, phase, more=more)
+        more: dict[str, Any] = {what: cost.shown() for what, cost in found.items()}
+        more["made_s"] = made_s[size]
+        report(replace(settings, count=size), Measured(_REPEATS, 0, phase, more=more))
 
 
 async def _measured(
