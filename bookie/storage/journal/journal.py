@@ -382,6 +382,7 @@ class Journal:
     def _poison(self, error: OSError) -> None:
         """Ends the journal: nothing more is accepted."""
         self.failure = error
+        self._loop_writes = LoopWrites(0.0)  # other connections have adds in this turn of the loop
         self._accepted.clear()
         self._running.cancel()
 

@@ -129,6 +129,29 @@ async def test_a_failed_sync_in_the_loop_stops_the_journal(
     assert journal.statistics().loop_groups == 0
 
 
+async def test_nothing_is_written_after_a_failed_sync_at_the_end_of_a_chunk(
+    mock_clock: trio.testing.MockClock,
+) -> None:
+    """Two connections end their chunks in one turn of the loop, before the journal's task runs."""
+    disk = MemoryDisk()
+    journal = journal_on(disk, loop_writes=LoopWrites(SLOW_S))
+    await replayed(journal)
+    accepted: list[int] = []
+    with pytest.RaisesGroup(pytest.RaisesExc(JournalFailed, match="the disk says no")):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(journal.run)
+            await make_fast(journal, mock_clock)
+            await trio.testing.wait_all_tasks_blocked()
+            disk.errors["write_at_synced"] = OSError(errno.EIO, "the disk says no")
+            for number in (1000, 1001):
+                journal.queue(frame(number), 1, lambda: accepted.append(1), is_urgent=False)
+                journal.commit()
+                assert journal.failure is not None, "the task writes this group"
+                disk.errors.clear()
+    assert not accepted
+    assert len(await replayed(journal_on(disk.after_crash()))) == WINDOW_WRITES
+
+
 async def test_a_real_file_written_in_the_loop_is_read_back(tmp_path: Path) -> None:
     directory = str(tmp_path / "journal")
 
