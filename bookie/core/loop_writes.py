@@ -14,8 +14,9 @@ from typing import Final
 
 WINDOW_WRITES: Final = 100
 """The latest writes that count. At most one of them may have been slow: the 99th percentile."""
-GROUP_BYTES_MAX: Final = 64 * 1024
-"""Larger groups are written by the thread, beside which the loop receives the next."""
+GROUP_BYTES_MAX: Final = 60 * 1024
+"""Larger groups, with what fills their last block, are written by the thread, beside which the loop
+receives the next. From 64 KiB on they go around the page cache, which takes more steps."""
 HANG_FACTOR: Final = 10
 """A write this many times slower than a slow one ends the writes in the loop by itself."""
 _BUSY_WRITES: Final = 16
@@ -49,6 +50,11 @@ class LoopWrites:
         things to do soon. `now_s` is by the clock of `wrote`.
         """
         if not self.is_fast or nbytes > GROUP_BYTES_MAX or is_thread_awaited:
+            return False
+        # After a pause, many connections may have an add each in the same turn of the loop: the
+        # first is written, and the others gather.
+        latest_s = self._durations[-1]
+        if now_s - (self._begins[-1] + latest_s) < latest_s:
             return False
         # A journal that is busy for half of the time gathers groups while a thread writes.
         busy_s = sum(list(self._durations)[-_BUSY_WRITES:])

@@ -2,7 +2,8 @@
 
 Nothing that a peer sends may end the process, not even through a bug: any peer could then end all
 bookies, one after the other. The operation that failed is abandoned where it was. It has
-acknowledged nothing, so no promise depends on it.
+acknowledged nothing, so no promise depends on it. Not so a commit of the journal, which may run
+in the stack of a connection: its errors end the journal, and do not get here.
 """
 
 from __future__ import annotations

@@ -84,6 +84,10 @@ _log = logging.getLogger(__name__)
 
 HANG_S: Final = 1.0
 """A write in the event loop that takes this long is logged."""
+_SERVED_AGAIN: Final = (
+    "Nothing is lost, and all connections are served again. A thread writes until the disk has "
+    f"been fast for {WINDOW_WRITES} writes"
+)
 FILE_BYTES_MAX: Final = 64 << 20
 FILES_RECYCLED: Final = 5
 
@@ -127,8 +131,8 @@ class Journal:
         self.capacity = QueueCapacity()
         self.mark = BEGINNING
         """The end of what is durable. Read it and swap the cache with no await between."""
-        self.failure: OSError | None = None
-        """The error that poisoned the journal. From then on kicks are ignored."""
+        self.failure: BaseException | None = None
+        """The error that ended the journal. From then on kicks are ignored."""
         self._disk = disk
         self.directory = directory
         self._policy = policy or CommitPolicy()
@@ -256,7 +260,7 @@ class Journal:
     def commit(self) -> None:
         """Like `kick`, at the end of a chunk: the group is written before this returns, and its
         callbacks run, if groups are written in the event loop and nothing is in the way. That
-        saves the turn of the loop in which the task would do so."""
+        saves the turn of the loop in which the task would do so. An error leaves `run`."""
         group, file, now = self.open_group, self._file, trio.current_time()
         if (
             self._loop_writes.is_fast
@@ -266,21 +270,28 @@ class Journal:
             and file is not None
             and self._offset + group_bytes(group.nbytes) <= file.size
             and self._loop_writes.is_in_loop(
-                now, group.nbytes, is_thread_awaited=is_thread_awaited()
+                now, group_bytes(group.nbytes), is_thread_awaited=is_thread_awaited()
             )
         ):
             if group.queued_at is None:
                 group.queued_at = now
-            self._take_group()
-            try:
-                self._write_in_loop(group, file)
-            except OSError as error:
-                self._poison(error)
-                return
-            self._accept(group)
-            self._run_callbacks()
+            self._commit_now(group, file)
         else:
             self.kick()
+
+    def _commit_now(self, group: CommitGroup, file: File) -> None:
+        """Writes the open group and runs its callbacks. An error ends the journal, as it does in
+        the task, and not the caller alone: what the group holds would be in no journal, and those
+        that wait for it would wait forever."""
+        try:
+            self._take_group()
+            self._write_in_loop(group, file)
+            self._accept(group)
+            self._run_callbacks()
+        except BaseException as error:
+            self._poison(error)
+            if not isinstance(error, Exception):
+                raise
 
     def _report(self) -> None:
         """Reports what is queued. Called after each change, unless all bounds were kept before and
@@ -298,7 +309,8 @@ class Journal:
     # --- the task
 
     async def run(self) -> None:
-        """Commits groups until cancelled. Raises JournalFailed after the first OSError.
+        """Commits groups until cancelled. Raises JournalFailed after the first OSError, and any
+        other error of a commit or a callback as it is.
 
         Cancellation waits for a write in progress, but does not commit what is still queued: a stop
         is a crash.
@@ -320,12 +332,14 @@ class Journal:
             self.end.close()
             if self._file is not None:
                 self._file.close()
-        if self.failure is not None:
+        if isinstance(self.failure, OSError):
             raise JournalFailed(
                 f"journal {self.directory}: writing at offset {self._offset} of "
                 f"{file_name(self._header.file_id)} failed: {self.failure}. Nothing more is "
                 "acknowledged. Cure: check the disk, then start again; the journal is replayed"
             ) from self.failure
+        if self.failure is not None:
+            raise self.failure
 
     async def _sync_later(self, flush: PageCacheFlush) -> None:
         try:
@@ -348,6 +362,8 @@ class Journal:
                 await self._wait_due()
             elif self._loop_writes.is_fast:
                 await trio.lowlevel.checkpoint()  # the write before may have been in the loop
+            if self.failure is not None:
+                return  # it was kicked before it failed
             group = self.open_group
             self._take_group()
             if group.views:
@@ -379,10 +395,9 @@ class Journal:
             self._report()
         self._accepted.append(group)
 
-    def _poison(self, error: OSError) -> None:
+    def _poison(self, error: BaseException) -> None:
         """Ends the journal: nothing more is accepted."""
         self.failure = error
-        self._loop_writes = LoopWrites(0.0)  # other connections have adds in this turn of the loop
         self._accepted.clear()
         self._running.cancel()
 
@@ -443,11 +458,15 @@ class Journal:
         views = self._views_of(group, self._sequence)
         end = Mark(self._header.file_id, self._offset + group_bytes(group.nbytes))
         started = trio.current_time()
-        disk_s = file.write_synced_now(self._offset, views, then=self.end.recording(end))
+        try:
+            disk_s = file.write_synced_now(self._offset, views, then=self.end.recording(end))
+        except OSError:
+            self._report_hang(trio.current_time() - started, "Then it failed, so the bookie ends")
+            raise
         self._loop_writes.wrote(started, disk_s)
         self._metrics.loop_groups += 1
         self._wrote(group, end, started)
-        self._check_hang(disk_s)
+        self._report_hang(disk_s, _SERVED_AGAIN)
 
     def _views_of(self, group: CommitGroup, synced_sequence: int) -> list[Buffer]:
         views = group_views(
@@ -475,16 +494,15 @@ class Journal:
         sync_s = ended - started if flush is None else None
         self._metrics.group_written(group.entries, size, waited_s, sync_s, trigger)
 
-    def _check_hang(self, waited_s: float) -> None:
+    def _report_hang(self, waited_s: float, outcome: str) -> None:
         if waited_s >= HANG_S:
             _log.warning(
                 "the disk of a journal hung, and the bookie with it directory=%s waited_s=%.1f. "
-                "Nothing is lost, and all connections are served again. A thread writes until the "
-                "disk has been fast for %d writes. Cure: check the disk; journal_loop_write_ms_max "
-                "= 0 never writes in the event loop",
+                "%s. Cure: check the disk; journal_loop_write_ms_max = 0 never writes in the event "
+                "loop",
                 self.directory,
                 waited_s,
-                WINDOW_WRITES,
+                outcome,
             )
 
     async def _acknowledge(self) -> None:

@@ -74,6 +74,20 @@ def test_a_journal_that_is_busy_for_half_of_the_time_uses_its_thread() -> None:
     assert disk.is_in_loop()
 
 
+def test_writes_that_follow_each_other_at_once_after_a_pause_gather() -> None:
+    disk = Disk()
+    disk.write(FAST_S, WINDOW_WRITES)
+    disk.now_s += 10
+    assert disk.is_in_loop()
+    long_s = 0.8 * SLOW_S
+    disk.write(long_s)
+    assert not disk.is_in_loop(), "the loop would write one after the other for all connections"
+    disk.now_s += 0.9 * long_s
+    assert not disk.is_in_loop()
+    disk.now_s += 0.2 * long_s
+    assert disk.is_in_loop()
+
+
 def test_several_journals_share_the_half() -> None:
     disk = Disk()
     disk.writes = LoopWrites(SLOW_S, journals=2)

@@ -21,6 +21,7 @@ class EveryOtherInLoop(LoopWrites):
 
     def __init__(self) -> None:
         super().__init__(1.0)
+        self.is_fast = True
         self._is_next = False
 
     def is_in_loop(self, now_s: float, nbytes: int, *, is_thread_awaited: bool) -> bool:

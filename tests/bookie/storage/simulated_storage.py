@@ -136,7 +136,8 @@ class SimulatedStorage:
             del attempts[: attempts.index(entry) + 1]
 
         journal = storage.journal_of(ledger_id)
-        journal.queue(frame, on_durable=durable)
+        journal.queue(frame, on_durable=durable, is_urgent=False)
+        journal.commit()  # as at the end of a chunk
         return Status.OK
 
     async def add_again(

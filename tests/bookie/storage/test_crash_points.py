@@ -3,7 +3,8 @@
 The workload has adds, a fence, an explicit LAC, checkpoints, rolls of journal and entry logs,
 re-adds of a recovery and garbage collection. Half of the crashes fall in the middle of a step;
 any sectors not synced, names not synced and index batches not flushed may be kept or lost.
-Every other group of a journal is written in the event loop, the others by a thread.
+Every other group of a journal is written in the event loop, those of adds at the end of their
+chunk, and the others by a thread.
 All of it with one journal and one ledger directory, and with several of both. From each point
 it continues in three ways: nothing that was not synced is left, each sector or not, all of it.
 """

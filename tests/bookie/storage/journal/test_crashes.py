@@ -149,7 +149,10 @@ async def write_until_power_is_lost(
     def queue(number: int) -> None:
         queued.append(number)
         data = frame(number, size=rng.choice([50, 50, 6000]))
-        journal.queue(data, on_durable=lambda: durable.append(number))
+        is_chunk = rng.random() < 0.5
+        journal.queue(data, on_durable=lambda: durable.append(number), is_urgent=not is_chunk)
+        if is_chunk:
+            journal.commit()
 
     try:
         async with trio.open_nursery() as nursery:
