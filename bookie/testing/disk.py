@@ -320,13 +320,16 @@ class MountedDisk:
         Not cancellable, as a call on a thread is not; the effect comes after it returned.
         """
         self.check()
-        options, chance = self.disk.volumes.at(path), self.disk.chance
-        delay_s = chance.uniform(0, self._time_max_s(kind)) * options.slow_factor
-        await self.disk.simulation.sleep_shielded(delay_s)
-        self.operate_now(kind, path)
+        await self.disk.simulation.sleep_shielded(self._draw_s(kind, path))
+        self._operate(kind, path)
 
-    def operate_now(self, kind: str, path: str) -> None:
-        """Does as `operate`, in no time."""
+    def operate_now(self, kind: str, path: str) -> float:
+        """Does as `operate`, in no time; returns the seconds that it would have taken."""
+        seconds = self._draw_s(kind, path)
+        self._operate(kind, path)
+        return seconds
+
+    def _operate(self, kind: str, path: str) -> None:
         self.check()
         options, chance = self.disk.volumes.at(path), self.disk.chance
         if self.disk.on_operation is not None:
@@ -341,6 +344,10 @@ class MountedDisk:
             self.disk.simulation.trace("disk error", self.disk.name, kind, path)
             raise OSError(errno.EIO, f"simulated {kind} error", path)
         self.disk.simulation.trace("disk", self.disk.name, kind, path)
+
+    def _draw_s(self, kind: str, path: str) -> float:
+        slow_factor = self.disk.volumes.at(path).slow_factor
+        return self.disk.chance.uniform(0, self._time_max_s(kind)) * slow_factor
 
     def _time_max_s(self, kind: str) -> float:
         if kind == "sync":

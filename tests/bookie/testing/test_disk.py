@@ -197,6 +197,7 @@ def test_a_full_disk_refuses_growth_and_a_slow_one_takes_its_time() -> None:
         begun_s = trio.current_time()
         await file.write_at(0, [b"slow"])
         assert trio.current_time() - begun_s > 5
+        assert file.write_synced_now(0, [b"slow"]) > 5
 
     _on_disk(body)
 

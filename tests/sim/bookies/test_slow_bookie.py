@@ -191,3 +191,28 @@ def test_a_bookie_that_stays_too_slow_does_not_change_the_ensemble_for_ever() ->
             assert writer.statistics().ensemble_changes <= 12
 
     simulate(scenario, 0)
+
+
+def test_a_disk_that_becomes_slow_gets_its_thread_back() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        for name in cluster.bookies:
+            disk = cluster.disk(name).options
+            disk.write_max_s = disk.sync_max_s = 0.0002
+        async with cluster.client("writer") as client, client.create_ledger() as writer:
+            (journal,) = cluster.storage("bookie-1").journals
+
+            async def loop_groups_of(appends: int) -> int:
+                before = journal.statistics().loop_groups
+                for _ in range(appends):
+                    await writer.append(b"x")
+                    await trio.sleep(0.005)
+                return journal.statistics().loop_groups - before
+
+            assert await loop_groups_of(300) > 100
+            cluster.disk("bookie-1").options.slow_factor = 1000.0
+            assert await loop_groups_of(10) <= 2
+            assert await loop_groups_of(100) == 0
+            cluster.disk("bookie-1").options.slow_factor = 1.0
+            assert await loop_groups_of(300) > 100
+
+    simulate(scenario, 0)
