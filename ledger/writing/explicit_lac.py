@@ -70,7 +70,12 @@ class ExplicitLac:
                 self._send(confirmed, due)
         elif due:
             self._schedule()
-        if owed and not self._is_watched and any(map(self.hints.is_unpolled, owed)):
+        if any(map(self.hints.is_unpolled, owed)):
+            self._watch(confirmed)
+
+    def _watch(self, confirmed: int) -> None:
+        """Arranges that bookies which are not told `confirmed` now hear of it later."""
+        if not self._is_watched:
             self._is_watched, self._idle_at = True, confirmed
             self._loop.watch_idle(self)
 
@@ -118,9 +123,12 @@ class ExplicitLac:
         if not self._is_due or self._follows:
             return
         confirmed = writer.core.last_add_confirmed
-        due = self.hints.to_tell(confirmed, self._working())
+        owed = self.hints.owed(confirmed, self._working())
+        due = self.hints.to_tell(confirmed, owed)
         self._is_followed = self._is_followed and not due
         self._send(confirmed, due)
+        if len(due) < len(owed):  # an ack may have said since that nobody waits there any more
+            self._watch(confirmed)
 
     def send_if_idle(self) -> None:
         """Tells all bookies that do not know it, if nothing was confirmed since the last call;
