@@ -94,6 +94,8 @@ class Reads:
         if body.entry_id < LAST_ENTRY:
             target.reply(ReadResponse(status_of_absent(state), body.ledger_id, body.entry_id))
             return True
+        if body.entry_id == LAST_ENTRY:  # how clients of Apache ask for the LAC
+            state.expect_reader(trio.current_time())
         return self._answer_from_memory(body, state, target, LAST_ENTRY)
 
     def _answer_from_memory(

@@ -167,6 +167,10 @@ def test_a_range_ack_says_whether_a_reader_waits_or_is_on_its_way_back() -> None
             await call(reader, ReadLacRequest(7))
             assert not await says(1), "it asked for the LAC"
             await trio.sleep(READER_EXPECTED_S)
+            assert await says(1)
+            await call(reader, ReadRequest(7, -1))
+            assert not await says(1), "the answer holds the LAC: clients of Apache ask so"
+            await trio.sleep(READER_EXPECTED_S)
             assert not await says(1, v2.RANGE_ACKS), "the client does not know the flag"
             assert not await says(1, v2.NO_POLLS), "it knows no range acks"
             assert await says(1)
