@@ -2,8 +2,9 @@
 
 A process touches the file after each change that it commits, but not for a heartbeat; inotify
 reports that. A descriptor of a process (pidfd) becomes readable when the process ends. Where the
-system has neither, or has run out of them, `is_complete` is False and the caller polls. Must never
-be the only way to learn of anything: an older version of this program touches nothing.
+system has neither, or has run out of them, `reports_changes` or `reports_ends` is False and the
+caller polls. Must never be the only way to learn of anything: an older version of this program
+touches nothing.
 """
 
 from __future__ import annotations
@@ -32,22 +33,25 @@ class Notices:
     """Watches one file, and the processes that `watch_processes` names. Close it when done."""
 
     def __init__(self, path: str) -> None:
-        self._epoll = select.epoll()
-        self._file = _watched(path)
-        if self._file >= 0:
-            self._epoll.register(self._file, select.EPOLLIN)
+        self._epoll, self._file = _watching(path)
         self._processes: dict[int, int] = {}
         self._are_all_watched = False
 
     @property
-    def is_complete(self) -> bool:
-        """Whether nothing has to be polled."""
-        return self._file >= 0 and self._are_all_watched
+    def reports_changes(self) -> bool:
+        """Whether the file need not be polled."""
+        return self._epoll is not None
+
+    @property
+    def reports_ends(self) -> bool:
+        """Whether the processes that were named last need not be polled."""
+        return self._are_all_watched
 
     def watch_processes(self, pids: Collection[int], is_gone: Callable[[int], bool]) -> bool:
         """Watches these processes from now on, and no others. Returns whether one has ended
         already, as `is_gone` reports: its number may be that of another process by now."""
-        if self._epoll.closed:
+        epoll = self._epoll
+        if epoll is None or epoll.closed:
             return False
         for pid in [one for one in self._processes if one not in pids]:
             self._forget(pid)
@@ -64,17 +68,24 @@ class Notices:
             except (OSError, AttributeError):
                 self._are_all_watched = False
                 continue
-            self._processes[pid] = found
             if is_gone(pid):
-                self._forget(pid)
+                os.close(found)
                 has_ended = True
+                continue
+            try:
+                epoll.register(found, select.EPOLLIN)
+            except OSError:
+                os.close(found)
+                self._are_all_watched = False
             else:
-                self._epoll.register(found, select.EPOLLIN)
+                self._processes[pid] = found
         return has_ended
 
     async def wait(self) -> bool:
         """Returns when the file was touched or a process has ended, and whether it is the
         latter."""
+        if self._epoll is None:
+            await trio.sleep_forever()
         await trio.lowlevel.wait_readable(self._epoll.fileno())
         ready = {fd for fd, _ in self._epoll.poll(0)}
         if self._file in ready:
@@ -86,16 +97,38 @@ class Notices:
         return bool(ended)
 
     def _forget(self, pid: int) -> None:
-        os.close(self._processes.pop(pid))  # the system takes it out of the epoll as well
+        found = self._processes.pop(pid)
+        assert self._epoll is not None, "no process is watched without it"
+        self._epoll.unregister(found)  # a process that was forked may have it, so that it stays
+        os.close(found)
 
     def close(self) -> None:
         """Ends all watches."""
+        if self._epoll is None:
+            return
         for pid in list(self._processes):
             self._forget(pid)
         trio.lowlevel.notify_closing(self._epoll.fileno())
         self._epoll.close()
-        if self._file >= 0:
-            os.close(self._file)
+        os.close(self._file)
+
+
+def _watching(path: str) -> tuple[select.epoll | None, int]:
+    """Returns an epoll with a descriptor that is readable when the attributes of a file change, and
+    the descriptor; None and -1 if the system has none left."""
+    file = _watched(path)
+    if file < 0:
+        return None, -1
+    epoll: select.epoll | None = None
+    try:
+        epoll = select.epoll()
+        epoll.register(file, select.EPOLLIN)
+    except OSError:
+        if epoll is not None:
+            epoll.close()
+        os.close(file)
+        return None, -1
+    return epoll, file
 
 
 def _watched(path: str) -> int:

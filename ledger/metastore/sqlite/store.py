@@ -25,7 +25,7 @@ from ledger.metastore.sqlite.batching import CallBatcher, Work
 from ledger.metastore.sqlite.connection import BUSY_TIMEOUT_S
 from ledger.metastore.sqlite.liveness import identity_of
 from ledger.metastore.sqlite.tree import Ephemeral, Seen, SqliteTree
-from ledger.metastore.sqlite.watches import SqliteWatches, closed
+from ledger.metastore.sqlite.watches import EXPIRY_INTERVAL_S, SqliteWatches, closed
 from ledger.runtime.background import open_background
 
 log = logging.getLogger(__name__)
@@ -33,10 +33,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 SESSION_TIMEOUT_MS_MIN = 100
-EXPIRY_INTERVAL_S = 0.25
-"""How often a store looks for sessions of dead processes, while it lists, or watches and is not
-told when they end."""
-
 RENEWALS_MAX = 10
 OPEN_RETRY_INTERVAL_S = 0.02
 

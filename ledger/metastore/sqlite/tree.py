@@ -70,6 +70,14 @@ class Seen(NamedTuple):
     """Sessions of others are dead or silent."""
 
 
+class Others(NamedTuple):
+    """The processes that have sessions, except for this one."""
+
+    observable: dict[int, ProcessIdentity]
+    """Those whose end this process can observe, by their pids."""
+    are_all_observable: bool
+
+
 class SqliteTree:
     """One open file, with four connections: one for changes, one for reads, which thus wait for no
     disk, one for heartbeats, and one that only notices commits of other processes."""
@@ -194,18 +202,30 @@ class SqliteTree:
                 check_bound(self._reader, self._bound)
             return sequence, values
 
-    def other_processes(self) -> dict[int, ProcessIdentity]:
-        """Returns the processes with sessions whose end this one can observe, by their pids."""
+    def other_processes(self) -> Others:
+        """Returns the processes with sessions. Those in other pid namespaces, and those that do not
+        know themselves, end by silence as far as this process can see."""
         own = self._identity
-        if not own.boot_id or not own.pid_space:
-            return {}
+        observable: dict[int, ProcessIdentity] = {}
+        are_all = True
         with self._errors():
             rows = self._reader.execute(
                 "SELECT boot_id, pid_space, pid, start_ticks FROM sessions"
-                " WHERE boot_id = ? AND pid_space = ? AND pid != ? AND start_ticks != 0",
-                (own.boot_id, own.pid_space, own.pid),
             ).fetchall()
-        return {row[2]: ProcessIdentity(*row) for row in rows}
+        for row in rows:
+            other = ProcessIdentity(*row)
+            if other == own:
+                continue
+            if (
+                own.boot_id
+                and own.pid_space
+                and other.start_ticks
+                and (other.boot_id == own.boot_id and other.pid_space == own.pid_space)
+            ):
+                observable[other.pid] = other
+            else:
+                are_all = False
+        return Others(observable, are_all)
 
     def is_gone(self, other: ProcessIdentity) -> bool:
         """Returns whether a process has certainly ended."""

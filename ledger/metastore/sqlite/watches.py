@@ -1,8 +1,8 @@
 """The watches of one `SqliteStore`: turns changes, of other processes too, into new values.
 
 While the system reports changes and ends of other processes (`notices.py`), it looks at the file
-only then; otherwise it polls shared memory. Must never miss a change for good: the thread that
-writes heartbeats looks as well.
+only then; otherwise it polls shared memory, or asks for dead sessions. Must never miss a change for
+good: the thread that writes heartbeats looks as well.
 """
 
 from __future__ import annotations
@@ -16,10 +16,9 @@ import trio
 from ledger.errors import MetadataUnavailable
 from ledger.metastore.paths import check_path
 from ledger.metastore.sqlite.batching import CallBatcher
-from ledger.metastore.sqlite.liveness import ProcessIdentity
 from ledger.metastore.sqlite.notices import Notices
 from ledger.metastore.sqlite.snapshot import Watched, WatchKey, WatchValue
-from ledger.metastore.sqlite.tree import SqliteTree
+from ledger.metastore.sqlite.tree import Others, SqliteTree
 
 POLL_INTERVAL_S = 0.02
 """How late a change of another process is noticed where the system reports none, and how often at
@@ -28,6 +27,14 @@ most it is looked for. A poll reads shared memory only."""
 IDLE_AFTER_S = 10.0
 IDLE_POLL_INTERVAL_S = 0.05
 """The same after a while without changes: waking an idle process has a cost."""
+
+BURST_PAUSE_S = 0.1
+"""Reported changes of other processes are of one burst if they follow each other within this time:
+each look at one reads all that is watched, in each process."""
+
+EXPIRY_INTERVAL_S = 0.25
+"""How often a store looks for sessions of dead processes, while it lists, or watches and there are
+some whose end the system does not report."""
 
 
 class _Watch:
@@ -79,6 +86,7 @@ class SqliteWatches:
         """Set while there are watches."""
         self._has_changed = trio.Event()
         self._notices = Notices(file.path)
+        self._are_all_observable = False
         self._sequence = -1
         """The change sequence at which the watches were read last."""
         self._is_closed = False
@@ -99,14 +107,18 @@ class SqliteWatches:
             watch.changed.set()
 
     async def run_notices(self) -> None:
-        """Passes on what the system reports of other processes, while anything is watched."""
+        """Passes on what the system reports of other processes, while anything is watched. A change
+        after a pause is looked at without delay; those that follow it closely, together."""
+        looked_at = -math.inf
         try:
             while True:
                 await self._is_watched.wait()
                 if await self._notices.wait():
                     self._wants_expiry()
+                if trio.current_time() - looked_at < BURST_PAUSE_S:
+                    await trio.sleep(POLL_INTERVAL_S)
                 self._has_changed.set()
-                await trio.sleep(POLL_INTERVAL_S)  # many changes are looked at together
+                looked_at = trio.current_time()
         finally:
             self._notices.close()
 
@@ -123,7 +135,7 @@ class SqliteWatches:
                     await self._has_changed.wait()
             self._has_changed = trio.Event()
             try:
-                if not self._notices.is_complete:
+                if not self._hears_of_ends:
                     await self._expire_if_due()
                 commit = self._file.commit_counter()
                 if commit != known_commit:
@@ -135,9 +147,14 @@ class SqliteWatches:
                 known_commit = -1
                 await trio.sleep(IDLE_POLL_INTERVAL_S)
 
+    @property
+    def _hears_of_ends(self) -> bool:
+        """Whether the system reports the end of each process that has a session."""
+        return self._notices.reports_ends and self._are_all_observable
+
     def _poll_interval_s(self, changed_at: float) -> float:
-        if self._notices.is_complete:
-            return math.inf
+        if self._notices.reports_changes:
+            return math.inf if self._hears_of_ends else EXPIRY_INTERVAL_S
         is_idle = trio.current_time() - changed_at > IDLE_AFTER_S
         return IDLE_POLL_INTERVAL_S if is_idle else POLL_INTERVAL_S
 
@@ -147,11 +164,11 @@ class SqliteWatches:
         for watch in watches:
             known[watch.key] = watch.latest if watch.sequence >= 0 else known.get(watch.key)
 
-        def look() -> tuple[int, dict[WatchKey, Watched] | None, dict[int, ProcessIdentity]]:
+        def look() -> tuple[int, dict[WatchKey, Watched] | None, Others]:
             others = self._file.other_processes()
             return *self._file.snapshot(known, known_sequence), others
 
-        sequence, values, others = await self._reads.do(look)
+        sequence, values, (others, self._are_all_observable) = await self._reads.do(look)
         if self._notices.watch_processes(others, lambda pid: self._file.is_gone(others[pid])):
             self._wants_expiry()
         if values is not None:
