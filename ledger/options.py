@@ -67,7 +67,7 @@ class ClientOptions:
     see the last entry without waiting for the next one. 0: at once, unless the caller that waited
     for that entry appends another one right away. It costs a small request to each bookie for an
     entry that no other follows; a longer time saves some of them where entries follow closely.
-    Bookies of ours that say that no reader waits are told after 50 to 100 ms, or this time."""
+    Bookies of ours that say that no reader waits get it after 50 to 100 ms, or this time."""
 
     read_ahead_bytes: int = 8 * 1024 * 1024
     """Bytes that a range read may hold ahead of its consumer."""

@@ -36,7 +36,7 @@ Watch = tuple[int, int, Callable[[], None]]
 """
 READER_EXPECTED_S: Final = 2.0
 """A reader that was answered is expected to ask again for this long, in seconds. A reader that
-comes later is told a little later (`ledger.writing.send_loop.IDLE_S`)."""
+comes later is notified a little later (`ledger.writing.send_loop.IDLE_S`)."""
 _FLAG_FENCED = 1
 _FLAG_LIMBO = 2
 _FLAG_REMOVED = 4
@@ -236,7 +236,7 @@ class LedgerState:
 
     def is_read(self, now_s: float) -> bool:
         """Returns whether a reader waits for the LAC, or has asked for it recently: one that
-        was answered is on its way back."""
+        was answered will ask again."""
         return bool(self._watchers) or now_s < self.reader_expected_until
 
     def expect_reader(self, now_s: float) -> None:

@@ -8,7 +8,7 @@
 - `bookie_backoff`: when a writer may use a bookie again that failed.
 - `copies`: the verdict on the copies of an entry.
 - `entry`: the bytes of an entry and of a LAC packet, with their digests.
-- `lac_hints`: which bookies are told the last add confirmed by itself, and when.
+- `lac_hints`: which bookies get the last add confirmed by itself, and when.
 - `ledger_claims`: whether the id of a new ledger is free at its bookies.
 - `ledger_keys`: passwords that are derived from the secret of the cluster.
 - `metadata`: the metadata of a ledger, and the changes it may undergo.

@@ -2,9 +2,9 @@
 
 The next add carries the LAC to its bookies. Until one follows, only readers that wait for it need
 it. A bookie of ours says with each ack whether any do (`ledger.wire.v2.NO_POLLS`): those with
-readers, and those that say nothing, are told at once; the others when no add has followed for a
-while, for readers that come later (docs/adr/0011). What is told is a lower bound, so telling it
-late, twice or to too many is never wrong.
+readers, and those that say nothing, get it at once; the others when no add has followed for a
+while, for readers that come later (docs/adr/0011). It is a lower bound, so that it is never wrong
+to send it late, twice or to too many.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Iterable
 
 
 class LacHints:
-    """What each bookie of the ensemble said and was told. Indices are those of the ensemble."""
+    """What each bookie of the ensemble said and was sent. Indices are those of the ensemble."""
 
-    __slots__ = ("_told", "_unpolled", "carried")
+    __slots__ = ("_sent", "_unpolled", "carried")
 
     def __init__(self, ensemble_size: int) -> None:
         self.carried = -1
         """The last add confirmed that an add has carried."""
-        self._told = [-1] * ensemble_size
+        self._sent = [-1] * ensemble_size
         self._unpolled: set[int] = set()
 
     def is_unpolled(self, index: int) -> bool:
@@ -34,21 +34,21 @@ class LacHints:
         else:
             self._unpolled.discard(index)
 
-    def to_tell(self, confirmed: int, indices: Iterable[int]) -> list[int]:
-        """Returns which of the bookies must be told now that `confirmed` is."""
+    def due(self, confirmed: int, indices: Iterable[int]) -> list[int]:
+        """Returns which of the bookies must be notified now that `confirmed` is."""
         return [i for i in self.owed(confirmed, indices) if i not in self._unpolled]
 
     def owed(self, confirmed: int, indices: Iterable[int]) -> list[int]:
         """Returns which of the bookies do not know that `confirmed` is."""
         if confirmed <= self.carried:
             return []
-        return [index for index in indices if self._told[index] < confirmed]
+        return [index for index in indices if self._sent[index] < confirmed]
 
-    def told(self, index: int, confirmed: int) -> None:
+    def sent(self, index: int, confirmed: int) -> None:
         """Records that `confirmed` is sent to the bookie."""
-        self._told[index] = confirmed
+        self._sent[index] = confirmed
 
-    def not_told(self, index: int, confirmed: int) -> None:
-        """Records that it did not arrive there, unless a later one is on its way."""
-        if self._told[index] == confirmed:
-            self._told[index] = confirmed - 1
+    def lost(self, index: int, confirmed: int) -> None:
+        """Records that it did not arrive there, unless a later one was sent since."""
+        if self._sent[index] == confirmed:
+            self._sent[index] = confirmed - 1

@@ -1,7 +1,7 @@
 """Sends the last add confirmed of one ledger by itself (explicit LAC), where no add carries it.
 
-`ledger.core.lac_hints` decides which bookies are told at once and which when the writer has been
-idle for a while. Nothing waits for the answers; a bookie that gave none is told again.
+`ledger.core.lac_hints` decides which bookies get it at once and which when the writer has been idle
+for a while. Nothing waits for the answers; a bookie that gave none gets it again.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ExplicitLac:
     """The explicit LAC of one writer. `key` is the ledger's master key."""
 
     __slots__ = (
-        "_idle_at", "_is_followed", "_is_scheduled", "_is_watched", "_key", "_loop", "_told_at",
+        "_idle_at", "_is_followed", "_is_scheduled", "_is_watched", "_key", "_loop", "_sent_at",
         "_writer", "hints",
     )  # fmt: skip
 
@@ -55,7 +55,7 @@ class ExplicitLac:
         self._is_followed = True
         """Whether the caller whose entry was confirmed appended another one at once, the last time.
         If so, it gets the time for it; if not, the LAC is sent without a turn of the loop."""
-        self._told_at = 0.0
+        self._sent_at = 0.0
 
     def confirmed_moved(self) -> None:
         """Arranges that the bookies hear of the last add confirmed, which has advanced."""
@@ -63,10 +63,10 @@ class ExplicitLac:
         if confirmed <= self.hints.carried or not self._is_due:
             return
         owed = self.hints.owed(confirmed, self._working())
-        due = self.hints.to_tell(confirmed, owed)
+        due = self.hints.due(confirmed, owed)
         if due and not (self._is_followed or self._loop.options.lac_linger_ms):
             if not self._follows:
-                self._told_at = trio.current_time()
+                self._sent_at = trio.current_time()
                 self._send(confirmed, due)
         elif due:
             self._schedule()
@@ -74,7 +74,7 @@ class ExplicitLac:
             self._watch(confirmed)
 
     def _watch(self, confirmed: int) -> None:
-        """Arranges that bookies which are not told `confirmed` now hear of it later."""
+        """Arranges that bookies that do not get `confirmed` now hear of it later."""
         if not self._is_watched:
             self._is_watched, self._idle_at = True, confirmed
             self._loop.watch_idle(self)
@@ -82,10 +82,10 @@ class ExplicitLac:
     def carried(self, lac: int) -> None:
         """Records that an add is sent, which carries `lac`."""
         self.hints.carried = max(self.hints.carried, lac)
-        if self._told_at:
+        if self._sent_at:
             # The caller did not wait: from now on it has the time of the linger to append.
-            self._is_followed = trio.current_time() - self._told_at < _FOLLOWS_S
-            self._told_at = 0.0
+            self._is_followed = trio.current_time() - self._sent_at < _FOLLOWS_S
+            self._sent_at = 0.0
 
     def said(self, index: int, *, is_unpolled: bool) -> None:
         """Records what a bookie said with an ack about readers that wait there."""
@@ -117,21 +117,21 @@ class ExplicitLac:
             self._loop.schedule_explicit_lac(self)
 
     def send_due(self) -> None:
-        """Tells the bookies where readers may wait. Called by the loop after the linger."""
+        """Notifies the bookies where readers may wait. Called by the loop after the linger."""
         self._is_scheduled = False
         writer = self._writer
         if not self._is_due or self._follows:
             return
         confirmed = writer.core.last_add_confirmed
         owed = self.hints.owed(confirmed, self._working())
-        due = self.hints.to_tell(confirmed, owed)
+        due = self.hints.due(confirmed, owed)
         self._is_followed = self._is_followed and not due
         self._send(confirmed, due)
         if len(due) < len(owed):  # an ack may have said since that nobody waits there any more
             self._watch(confirmed)
 
     def send_if_idle(self) -> None:
-        """Tells all bookies that do not know it, if nothing was confirmed since the last call;
+        """Notifies all bookies that do not know it, if nothing was confirmed since the last call;
         otherwise the loop calls this again later."""
         confirmed = self._writer.core.last_add_confirmed
         if confirmed > self._idle_at and self._writer.error is None:
@@ -142,13 +142,13 @@ class ExplicitLac:
         self.send_all()
 
     def send_again(self) -> None:
-        """Tells the bookies that a request did not reach. Called by the loop after a pause."""
+        """Notifies the bookies that a request did not reach. Called by the loop after a pause."""
         self._is_scheduled = False
         if self._is_due:
             self.send_all()
 
     def send_all(self) -> None:
-        """Tells all bookies that do not know it, now."""
+        """Notifies all bookies that do not know it, now."""
         confirmed = self._writer.core.last_add_confirmed
         self._send(confirmed, self.hints.owed(confirmed, self._working()))
 
@@ -160,7 +160,7 @@ class ExplicitLac:
         request = WriteLacRequest(writer.ledger_id, confirmed, self._key, body)
         bookies = writer.metadata.last_fragment.bookies
         for index in indices:
-            self.hints.told(index, confirmed)
+            self.hints.sent(index, confirmed)
 
             def answered(answer: ResponseBody | None, index: int = index) -> None:
                 if answer is None:
@@ -172,7 +172,7 @@ class ExplicitLac:
         """Sends it again later: a bookie did not receive it, nor would the tails that poll it."""
         core = self._writer.core
         if confirmed == core.last_add_confirmed and self._writer.error is None:
-            self.hints.not_told(index, confirmed)
+            self.hints.lost(index, confirmed)
             if not self._is_scheduled:
                 self._is_scheduled = True
                 self._loop.schedule_explicit_lac_again(self)

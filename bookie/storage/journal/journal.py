@@ -133,8 +133,7 @@ class Journal:
         """The end of what is durable. Read it and swap the cache with no await between."""
         self.failure: BaseException | None = None
         """The error that ended the journal. From then on kicks are ignored."""
-        self._disk = disk
-        self.directory = directory
+        self._disk, self.directory = disk, directory
         self._policy = policy or CommitPolicy()
         self._may_wait = not self._policy.flush_when_queue_empty and self._policy.group_wait_ms > 0
         self._files = JournalFiles(
@@ -259,7 +258,7 @@ class Journal:
 
     def commit(self) -> None:
         """Like `kick`, at the end of a chunk: the group is written before this returns, and its
-        callbacks run, if groups are written in the event loop and nothing is in the way. That
+        callbacks run, if groups are written in the event loop and nothing prevents it. That
         saves the turn of the loop in which the task would do so. An error leaves `run`."""
         group, file, now = self.open_group, self._file, trio.current_time()
         if (

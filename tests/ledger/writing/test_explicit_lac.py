@@ -25,10 +25,10 @@ class Pool:
     """Bookies that answer at once."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, int]] = []
+        self.notified: list[tuple[str, int]] = []
 
     def post(self, bookie: str, body: WriteLacRequest, on_answer: OnAnswer) -> None:
-        self.told.append((bookie, body.lac))
+        self.notified.append((bookie, body.lac))
         on_answer(WriteLacResponse(Status.OK, body.ledger_id))
 
 
@@ -48,11 +48,11 @@ def writer_to(*bookies: str) -> Any:
 
 
 @pytest.mark.parametrize("lac_linger_ms", [0, 20])
-async def test_a_bookie_that_says_just_before_its_turn_that_nobody_waits_is_told_later(
+async def test_a_bookie_that_says_just_before_its_turn_that_nobody_waits_is_notified_later(
     lac_linger_ms: int, autojump_clock: trio.testing.MockClock
 ) -> None:
     """With an ack quorum of 1: the ack of the other bookie comes when the LAC is scheduled, and
-    neither the one way of telling it nor the other is due."""
+    neither of the two ways to notify that bookie is due."""
     pool = Pool()
     options = ClientOptions(lac_linger_ms=lac_linger_ms)
     async with trio.open_nursery() as nursery:
@@ -67,6 +67,6 @@ async def test_a_bookie_that_says_just_before_its_turn_that_nobody_waits_is_told
             lac.confirmed_moved()
             lac.said(1, is_unpolled=True)
             await trio.sleep(1)
-            assert pool.told == [("polled", entry_id), ("unpolled", entry_id)]
-            pool.told.clear()
+            assert pool.notified == [("polled", entry_id), ("unpolled", entry_id)]
+            pool.notified.clear()
         nursery.cancel_scope.cancel()

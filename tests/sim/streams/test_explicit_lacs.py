@@ -47,7 +47,7 @@ async def append_slowly(writer: LedgerWriter) -> None:
         await trio.sleep(INTERVAL_S)
 
 
-def test_without_readers_1000_adds_cost_no_request_and_the_last_one_is_told() -> None:
+def test_without_readers_1000_adds_cost_no_request_and_the_last_one_is_sent() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with quick_writer(cluster) as (_, writer):
             before = lacs_received(cluster)
@@ -61,7 +61,7 @@ def test_without_readers_1000_adds_cost_no_request_and_the_last_one_is_told() ->
     simulate(scenario, 1)
 
 
-def test_with_a_reader_only_its_bookie_is_told_and_it_waits_for_nothing_else() -> None:
+def test_with_a_reader_only_its_bookie_is_notified_and_it_waits_for_nothing_else() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with (
             quick_writer(cluster) as (_, writer),
@@ -100,7 +100,7 @@ def test_with_a_reader_only_its_bookie_is_told_and_it_waits_for_nothing_else() -
 
 
 def test_a_poll_that_comes_just_after_the_ack_is_answered_within_its_time() -> None:
-    """The writer was told that nobody waits, and appends nothing more."""
+    """The writer knows that nobody waits, and appends nothing more."""
 
     async def scenario(cluster: SimCluster) -> None:
         async with (
@@ -119,7 +119,7 @@ def test_a_poll_that_comes_just_after_the_ack_is_answered_within_its_time() -> N
     simulate(scenario, 1)
 
 
-def test_a_writer_that_is_abandoned_tells_all_at_once() -> None:
+def test_a_writer_that_is_abandoned_notifies_all_at_once() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with quick_writer(cluster) as (_, writer):
             before = lacs_received(cluster)

@@ -40,16 +40,10 @@ def journal_on(
     loop_writes: LoopWrites | None = None,
 ) -> Journal:
     return Journal(
-        disk,
-        "journal",
-        rng=random.Random(seed),
-        policy=policy,
-        file_bytes_max=file_bytes_max,
-        files_recycled=files_recycled,
-        backups_max=backups_max,
-        flush=flush,
+        disk, "journal", rng=random.Random(seed), policy=policy, file_bytes_max=file_bytes_max,
+        files_recycled=files_recycled, backups_max=backups_max, flush=flush,
         loop_writes=loop_writes,
-    )
+    )  # fmt: skip
 
 
 async def replayed(journal: Journal, mark: Mark = BEGINNING) -> list[bytes]:

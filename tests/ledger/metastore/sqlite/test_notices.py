@@ -131,8 +131,8 @@ async def test_heartbeats_of_others_cost_nothing_and_a_change_one_look(
                 before = len(looks)
                 for _ in range(20):
                     assert there._file.beat(there._session)
-                await trio.sleep(2 * POLL_INTERVAL_S)  # else a look may still be on its way
-                assert len(looks) == before, "it polls, or was told of heartbeats"
+                await trio.sleep(2 * POLL_INTERVAL_S)  # else a look may still follow
+                assert len(looks) == before, "it polls, or heartbeats are reported"
                 await there.put("/a", b"%d" % number)
                 assert await next_of(nodes) == b"%d" % number
                 assert len(looks) <= before + 3
