@@ -400,8 +400,6 @@ class BatchCommitter:
                 )
 
 
-
-
 def _check_size(changes: Sequence[Change], streams: int) -> None:
     """Raises InvalidArgument for more than the metadata store accepts in one transaction."""
     nbytes = sum(len(change.data) for change in changes if isinstance(change, Create | Put))

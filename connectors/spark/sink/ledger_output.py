@@ -1,7 +1,7 @@
 """LedgerOutput: the driver writes rows to new ledgers of one stream, one after the other as they
 fill.
 
-Used for rows that tasks returned to the driver (small_ledgers.py), and for merged ones
+Used for rows that tasks returned to the driver (result_ledgers.py), and for merged ones
 (sort_merge.py). The ledgers are in no stream until the batch is committed.
 """
 
@@ -103,7 +103,7 @@ class LedgerOutput:
                 await writer.wait_room()
             writer.append_nowait(payload)
             self._totals.add(payload, count)
-            await trio.lowlevel.checkpoint()  # other tasks of the loop go on between entries
+            await trio.lowlevel.checkpoint()  # other tasks of the loop run between entries
 
     async def _current_ledger(self) -> LedgerWriter:
         """Returns the ledger for the next entry."""

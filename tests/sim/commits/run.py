@@ -39,7 +39,7 @@ from stream.store.sinks import find_sink
 from stream.store.streams import StreamStore
 from tests.sim.command import run_worlds
 from tests.sim.commits.model import Attempt
-from tests.sim.commits.small import commit, small_result
+from tests.sim.commits.results import commit, small_result
 from tests.sim.commits.writers import Body, Writers
 from tests.sim.model import Violation
 from tests.sim.small_pages import small_pages

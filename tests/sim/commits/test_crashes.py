@@ -10,7 +10,7 @@ import trio
 from bookie.testing import SimCluster, simulate
 from bookie.testing.metastore import MetadataOptions
 from bookie.testing.process import SimProcess
-from connectors.spark.sink.small_ledgers import SmallLedgers
+from connectors.spark.sink.result_ledgers import SmallLedgers
 from connectors.spark.sink.task_ledgers import delete_ledgers
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
@@ -19,7 +19,7 @@ from stream.namespace import Namespace
 from stream.retention.janitor import Janitor
 from stream.sinks.sinks import SinkQuery
 from tests.effort import stride
-from tests.sim.commits.small import commit, small_result
+from tests.sim.commits.results import commit, small_result
 from tests.sim.model import Violation
 
 _STREAMS = ("a", "b")
@@ -124,7 +124,7 @@ def _die(world: _World) -> None:
 
 
 def _cancel(world: _World) -> None:
-    """What is asked for at this moment is still done."""
+    """A request that is sent at this moment is still carried out."""
     world.scope.cancel()
 
 

@@ -33,7 +33,7 @@ from stream.core.position import EARLIEST
 from stream.sinks.prepared import SinkMemory
 from stream.sinks.sinks import SinkLedger, SinkQuery
 from stream.store.sinks import find_sink, forget_sink
-from tests.sim.commits.small import OPTIONS, commit, small_result
+from tests.sim.commits.results import OPTIONS, commit, small_result
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sinks.sink_ledgers import write_ledger
 
