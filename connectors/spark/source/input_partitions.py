@@ -191,12 +191,18 @@ class _PlanningCache:
             if (each := known.get(one) or self._metadata.get(one)) is not None
         }
         missing = [one for one in ledger_ids if one not in found]
-        read = await map_bounded(missing, client.ledger_metadata)
-        if len(self._metadata) + len(read) > _METADATA_KEPT_MAX:
-            self._metadata.clear()
-        # Also that of an open ledger: a reader whose replicas fail reads it again.
-        self._metadata.update(zip(missing[:_METADATA_KEPT_MAX], read, strict=False))
-        return found | dict(zip(missing, read, strict=True))
+        if len(self._metadata) + len(missing) > _METADATA_KEPT_MAX:
+            self._metadata = {one: found[one] for one in self._metadata.keys() & found.keys()}
+
+        async def read(ledger_id: int) -> None:
+            metadata = found[ledger_id] = await client.ledger_metadata(ledger_id)
+            # Cached at once: if another ledger was purged, the plan is made again. Also that of an
+            # open ledger: a reader whose replicas fail reads it again.
+            if len(self._metadata) < _METADATA_KEPT_MAX:
+                self._metadata[ledger_id] = metadata
+
+        await map_bounded(missing, read)
+        return found
 
     async def named_by_address(
         self, client: LedgerClient, bookies: Iterable[str]

@@ -12,6 +12,7 @@ from connectors.spark.source.batch_reader import _plan
 from connectors.spark.source.data_loss import DataLossLog
 from connectors.spark.source.micro_batches import MicroBatches
 from connectors.spark.source.stream_reader import _begin, _partitions
+from ledger.core.metadata import LedgerMetadata
 from stream import Namespace, Position
 from stream.retention.janitor import Janitor
 from tests.connectors.spark.source.sample_namespaces import append, run_scenario, sample_namespace
@@ -79,17 +80,43 @@ def test_a_micro_batch_is_planned_during_a_purge() -> None:
     run_scenario(scenario)
 
 
+def test_a_plan_that_is_made_again_keeps_what_it_has_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace, cluster.client() as client:
+            await namespace.set_policy(trash_ms=0)
+            for _ in range(20):
+                await append(namespace, "a", 1)
+            segments = (await namespace.stream_metadata("a")).segments
+            ask, asked = client.ledger_metadata, list[int]()
+
+            async def purge_and_ask(ledger_id: int) -> LedgerMetadata:
+                asked.append(ledger_id)
+                if ledger_id == segments[0].ledger_id:
+                    await namespace.truncate("a", Position(2, 0, 0))
+                    await Janitor(namespace.client, "n", orphan_age_ms=0).sweep()
+                return await ask(ledger_id)
+
+            monkeypatch.setattr(client, "ledger_metadata", purge_and_ask)
+            (partition,) = await _plan(client, options_for(is_streaming=False), NO_BOUNDS)
+            assert [each.segment for each in partition.ranges] == [*range(2, 21)]
+            assert sorted(asked) == sorted(segment.ledger_id for segment in segments)
+
+    run_scenario(scenario)
+
+
 def test_planning_asks_for_many_ledgers_at_a_time() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with sample_namespace(cluster, "a") as namespace:
-            for _ in range(48):
+            for _ in range(32):
                 await append(namespace, "a", 1)
             options = options_for(is_streaming=False)
             async with cluster.client() as client:
                 begun_s = cluster.simulation.now_s
                 (partition,) = await _plan(client, options, NO_BOUNDS)
                 took_s = cluster.simulation.now_s - begun_s
-            assert len(partition.ranges) == 48
+            assert len(partition.ranges) == 32
             assert took_s < 0.1, "one after the other takes 5 ms for each ledger"
 
     run_scenario(scenario)
