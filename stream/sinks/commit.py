@@ -170,6 +170,7 @@ class BatchCommitter:
     async def _try(self, memory: SinkMemory | None = None) -> BatchCommit:
         """Makes one attempt, by what is in the metadata, or by what `memory` says about it."""
         sink, sink_version = None, -1
+        none_gone = await self._none_gone() if memory is None else memory.none_gone
         if self._sink_id is not None and self._batch_id is not None:
             sink, sink_version = (
                 await read_sink_node(self._store, self._sink_id)
@@ -203,17 +204,24 @@ class BatchCommitter:
             changes.insert(0, Create(path, data) if sink is None else Put(path, data, sink_version))
         if not changes:
             return BatchCommit(False, ())
+        if memory is not None:
+            changes += memory.conditions
         changes += closing
         changes += [Check(await self._path(ledger), ANY_VERSION) for ledger in self._closed()]
-        if memory is not None and memory.client_node is not None:
-            # After the metadata were put back, versions may mean another history.
-            changes.append(Check(memory.client_node, ANY_VERSION))
         _check_size(changes, len(streams))
         self._may_have_committed = True
         await self._store.transaction(changes)
         self._unclosed.note_closed()
-        self._memory.note(shown, sink_version + 1, after, self._unclosed.client_node)
+        client_node = self._unclosed.client_node
+        self._memory.note(shown, sink_version + 1, after, client_node, none_gone)
         return BatchCommit(False, tuple(added))
+
+    async def _none_gone(self) -> Check | None:
+        """Returns the condition under which another commit may rely on the versions of this one;
+        None if none can: it would have to read other ledgers."""
+        if self._sink_id is None or self._unclosed.client_node is None:
+            return None
+        return await self._streams.gone.none_since()
 
     async def _continued(
         self, streams: Sequence[tuple[StreamMetadata, int]], restores: int, now_ms: int
@@ -400,11 +408,17 @@ class BatchCommitter:
                 )
 
 
+def _nbytes(changes: Sequence[Change]) -> int:
+    """Returns the bytes of these changes in a transaction."""
+    data = sum(len(change.data) for change in changes if isinstance(change, Create | Put))
+    return data + sum(_CHANGE_BYTES + len(change.path.encode()) for change in changes)
+
+
 def _check_size(changes: Sequence[Change], streams: int) -> None:
     """Raises InvalidArgument for more than the metadata store accepts in one transaction."""
-    nbytes = sum(len(change.data) for change in changes if isinstance(change, Create | Put))
-    every = nbytes + sum(_CHANGE_BYTES + len(change.path.encode()) for change in changes)
+    every = _nbytes(changes)
     if every > TRANSACTION_BYTES_MAX:
+        nbytes = sum(len(change.data) for change in changes if isinstance(change, Create | Put))
         raise InvalidArgument(
             f"the metadata of the {streams} streams of this batch is {nbytes} bytes, {every} with "
             f"all {len(changes)} changes, and one transaction takes {TRANSACTION_BYTES_MAX}: "

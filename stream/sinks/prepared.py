@@ -10,18 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import trio
 
 from ledger.client import LedgerClient
 from ledger.core.metadata import LedgerMetadata
-from ledger.metastore.base import Put
+from ledger.metastore.base import ANY_VERSION, Check, Put
 from ledger.metastore.ledgers import CLIENT_TAG, client_path
 from ledger.writing.writer import LedgerWriter
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.sink_owner import SinkQuery
 from stream.core.sinks import SinkMetadata
+
+REMEMBERED_S_MAX: Final = 300.0
+"""How long a memory serves. A release that does not write the node of gone segments for each
+tombstone that it removes keeps tombstones for twice as long (retention/trash.py)."""
 
 VersionedStreams = Mapping[tuple[str, str], tuple[StreamMetadata, int]]
 """Streams by namespace and name, each with the version of its node."""
@@ -89,18 +93,32 @@ class SinkMemory:
     streams: VersionedStreams = field(default_factory=dict)
     client_node: str | None = None
     """The ephemeral node of the client. While it exists, the metadata were not put back."""
+    none_gone: Check | None = None
+    """While it holds, no node of a stream or sink was removed: versions did not begin again."""
+    noted_s: float = -math.inf
+    """When the commit was noted, by trio's clock."""
     restores: int = 0
     restores_s: float = -math.inf
     """When the restores were read, by trio's clock."""
 
     def precedes(self, batch_id: int | None, query: SinkQuery | None) -> bool:
-        """Whether it is that of the batch before this one, and of the same run of its query."""
-        if self.sink is None or self.client_node is None or batch_id != self.sink.batch_id + 1:
+        """Whether it is that of the batch before this one, of the same run of its query, and
+        recent."""
+        if self.sink is None or not self.conditions or batch_id != self.sink.batch_id + 1:
+            return False
+        if trio.current_time() - self.noted_s > REMEMBERED_S_MAX:
             return False
         owner = self.sink.owner
         if query is None or owner is None:
             return query is None and owner is None
         return (owner.query_id, owner.last_run_id) == (query.query_id, query.run_id)
+
+    @property
+    def conditions(self) -> list[Check]:
+        """What must hold for the versions to mean what they meant; empty if that is unknown."""
+        if self.client_node is None or self.none_gone is None:
+            return []
+        return [Check(self.client_node, ANY_VERSION), self.none_gone]
 
     def note(
         self,
@@ -108,10 +126,13 @@ class SinkMemory:
         sink_version: int,
         streams: VersionedStreams,
         client_node: str | None,
+        none_gone: Check | None,
     ) -> None:
-        """Notes what a commit of this client has left: sink and streams, each with its version."""
+        """Notes what a commit of this client has left: sink and streams, each with its version.
+        `none_gone` was read before these."""
         self.sink, self.sink_version, self.streams = sink, sink_version, streams
-        self.client_node = client_node
+        self.client_node, self.none_gone = client_node, none_gone
+        self.noted_s = trio.current_time()
 
     async def counted_restores(self, client: LedgerClient, *, is_known: bool) -> int:
         """Returns how often the metadata was put back; without asking if it `is_known`.

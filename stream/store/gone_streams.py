@@ -4,6 +4,9 @@ A deleted stream leaves a tombstone under its name, and a stream that is created
 numbers. When the tombstone is removed, or the namespace deleted, one number for the whole cluster
 takes its place: streams that are created later begin there, so that a position that was given out
 never denotes a record of another stream. It may only grow.
+
+Nodes that are created again begin again with version 0, too. So the node of the number is written
+before any node of a stream or sink is removed: while its version stays, none was.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ _TRIES_MAX = 100
 
 
 class GoneSegments:
-    """The number in the metadata store."""
+    """The number in the metadata store, and the version of its node."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -28,14 +31,19 @@ class GoneSegments:
         node = await self._read()
         return _number(node), Check(PATH, node.version)
 
-    async def note(self, next_segment: int) -> None:
-        """Records that a stream is about to go whose next segment would have this number."""
+    async def none_since(self) -> Check:
+        """Returns the condition that no node of a stream or sink is removed from now on: versions
+        that are read later do not begin again while it holds. Raises MetadataUnavailable."""
+        return Check(PATH, (await self._read()).version)
+
+    async def note(self, next_segment: int = 0) -> None:
+        """Records that a stream is about to go whose next segment would have this number, or a node
+        that has no segments. Raises MetadataCorrupt, MetadataUnavailable."""
         for _ in range(_TRIES_MAX):
             node = await self._read()
-            if _number(node) >= next_segment:
-                return
+            number = max(_number(node), next_segment)
             try:
-                await self._store.put(PATH, b"%d" % next_segment, node.version)
+                await self._store.put(PATH, b"%d" % number, node.version)
             except MetadataConflict:
                 continue
             return

@@ -142,6 +142,7 @@ class PartitionStore:
     async def remove(self, namespace: str, name: str, version: int) -> None:
         """Removes the node of a deleted stream whose partitions are deleted. Raises
         MetadataConflict."""
+        await self._streams.gone.note()
         try:
             await self._store.delete(stream_path(namespace, name), version)
         except NoSuchNode:

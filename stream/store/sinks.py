@@ -17,6 +17,7 @@ from stream.core.sinks import (
     decode_sink,
     encode_sink,
 )
+from stream.store.gone_streams import GoneSegments
 
 ROOT = "/ledgerstream/sinks"
 
@@ -66,6 +67,7 @@ async def forget_sink(store: MetadataStore, sink_id: str) -> None:
     sink, version = await read_sink_node(store, sink_id)
     if sink is None:
         raise _no_sink(sink_id)
+    await GoneSegments(store).note()
     try:
         await store.delete(sink_path(sink_id), version)
     except NoSuchNode:

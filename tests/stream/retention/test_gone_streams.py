@@ -10,6 +10,7 @@ from stream.core.metadata.format import decode_stream, encode_stream
 from stream.retention.policies import delete_namespace
 from stream.retention.trash import TOMBSTONE_MS
 from stream.store.gone_streams import PATH
+from stream.store.sinks import forget_sink, reset_sink
 from tests.stream.retention.test_trash import WINDOW_MS, simulate_trash, sweep, write
 from tests.stream.whole_streams import read_all, values
 
@@ -93,6 +94,33 @@ def test_the_number_grows_only_when_a_stream_goes() -> None:
         assert (await store.get(PATH)).data == b"5"
         await write(namespace, "c", [b"1"])
         assert [record.position.segment for record in await read_all(namespace, "c")] == [5]
+
+    simulate_trash(scenario)
+
+
+def test_the_node_of_the_number_shows_that_nodes_were_removed() -> None:
+    async def scenario(namespace: Namespace) -> None:
+        store = namespace.client.store
+        await write(namespace, "a", [b"1"], [b"2"])
+        versions = [(await store.get(PATH)).version]
+
+        async def check_written() -> None:
+            versions.append((await store.get(PATH)).version)
+            assert versions[-1] > versions[-2]
+
+        await gone(namespace, "a")
+        await check_written()
+        await namespace.create_stream("b")
+        await gone(namespace, "b")
+        await check_written()
+        await namespace.create_stream("p", partitions=1)
+        await namespace.delete_stream("p")
+        await trio.sleep((WINDOW_MS + TOMBSTONE_MS) / 1000)
+        await sweep(namespace)  # of the partition
+        await check_written()
+        await reset_sink(store, "k", 1, 0)
+        await forget_sink(store, "k")
+        await check_written()
 
     simulate_trash(scenario)
 
