@@ -206,8 +206,7 @@ class BatchCommitter:
             return BatchCommit(False, ())
         if memory is not None:
             changes += memory.conditions
-        changes += closing
-        changes += [Check(await self._path(ledger), ANY_VERSION) for ledger in self._closed()]
+        changes = await self._with_ledgers(changes, closing)
         _check_size(changes, len(streams))
         self._may_have_committed = True
         await self._store.transaction(changes)
@@ -222,6 +221,16 @@ class BatchCommitter:
         if self._sink_id is None or self._unclosed.client_node is None:
             return None
         return await self._streams.gone.none_since()
+
+    async def _with_ledgers(self, changes: list[Change], closing: Sequence[Put]) -> list[Change]:
+        """Returns the changes with those that close the ledgers, and the condition that the others
+        exist. Ledgers whose metadata do not fit into the transaction are closed now."""
+        checks = [Check(await self._path(ledger), ANY_VERSION) for ledger in self._closed()]
+        if closing and _nbytes([*changes, *closing, *checks]) > TRANSACTION_BYTES_MAX:
+            await self._unclosed.close()
+            closing = ()
+            checks = [Check(await self._path(ledger), ANY_VERSION) for ledger in self._closed()]
+        return [*changes, *closing, *checks]
 
     async def _continued(
         self, streams: Sequence[tuple[StreamMetadata, int]], restores: int, now_ms: int

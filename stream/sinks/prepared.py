@@ -18,6 +18,7 @@ from ledger.client import LedgerClient
 from ledger.core.metadata import LedgerMetadata
 from ledger.metastore.base import ANY_VERSION, Check, Put
 from ledger.metastore.ledgers import CLIENT_TAG, client_path
+from ledger.runtime.concurrency import map_bounded
 from ledger.writing.writer import LedgerWriter
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.sink_owner import SinkQuery
@@ -73,10 +74,13 @@ class UnclosedLedgers:
 
     async def close(self) -> None:
         """Closes them one by one, because a transaction did not. Raises what closing raises."""
-        for ledger_id, writer in list(self._writers.items()):
+
+        async def close(writer: LedgerWriter) -> None:
             await writer.close()
-            del self._writers[ledger_id]
-        self._closed.clear()
+            del self._writers[writer.ledger_id]
+            self._closed.pop(writer.ledger_id, None)
+
+        await map_bounded(list(self._writers.values()), close)
 
     def note_closed(self) -> None:
         """Notes that a transaction has closed them, or may have."""

@@ -24,6 +24,7 @@ from connectors.spark.sink.task_writer import TaskWriter
 from ledger.errors import DigestMismatch, InvalidArgument, NoSuchCluster
 from ledger.writing.writer import LedgerWriter
 from stream import CommitOutOfOrder, Namespace
+from stream.sinks import commit as sink_commit
 from stream.sinks.sinks import SinkLedger
 from stream.store.sinks import find_sink
 from tests.connectors.spark.sink.result_batches import (
@@ -283,3 +284,36 @@ def test_a_bookie_that_fails_under_the_ledger_is_replaced(
             await check_all_closed(client)
 
     simulate(scenario, bookies=5)
+
+
+def test_ledgers_whose_metadata_do_not_fit_are_closed_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with driver_of(cluster) as client:
+            names = [f"s{number}" for number in range(20)]
+            for name in names:
+                await Namespace(client, "n").create_stream(name)
+            calls = Calls(cluster, "driver")
+            limit, checked = sink_commit.TRANSACTION_BYTES_MAX, list[int]()
+            nbytes_of = sink_commit._nbytes
+
+            def note(changes: object) -> int:
+                checked.append(nbytes_of(changes))  # type: ignore[arg-type]
+                return checked[-1]
+
+            monkeypatch.setattr(sink_commit, "_nbytes", note)
+            for batch in range(4):
+                results = [small_result(POLICY, name, [[b"%d" % batch]]) for name in names]
+                done = await commit(client, results, "k", batch, query=RUN)
+                assert {share.records for share in done.streams} == {1}
+                ends = [path for kind, path in calls.taken() if kind == "transaction"]
+                assert len(ends) == 21, "one to make each ledger, and one to commit"
+                if batch in (0, 2):  # 1 is committed by memory, 2 by reading, both with less room
+                    bytes_max = checked[-1] - 100 if batch == 0 else limit
+                    monkeypatch.setattr(sink_commit, "TRANSACTION_BYTES_MAX", bytes_max)
+            for name in names:
+                assert await values_of(client, name) == [b"0", b"1", b"2", b"3"]
+            await check_all_closed(client)
+
+    simulate(scenario)
