@@ -111,13 +111,17 @@ async def _commit(
 ) -> BatchCommit:
     sink_id, batch_id = batch.sink_id, batch.batch_id
     chosen = [each.ledger for each in ledgers]
+    # Sorted and unclosed: all that its stream gets, in order, and not readable before the commit.
+    unclosed_ids = {each.writer.ledger_id for each in unclosed}
+    closed = [each for each in ledgers if each.ledger.ledger_id not in unclosed_ids]
     if (
         order is not None
-        and _may_overlap(ledgers)
+        and _may_overlap(closed)
         and not await _is_committed(client, sink_id, batch_id)
     ):
         merged = replace(batch, attempt="merged by the driver")
-        chosen = await in_total_order(client, ledgers, order, merged, options.entry_bytes)
+        chosen = [each for each in chosen if each.ledger_id in unclosed_ids]
+        chosen += await in_total_order(client, closed, order, merged, options.entry_bytes)
     new = {(e.ledger.namespace, e.ledger.stream): None for e in ledgers if e.is_new}
     await _make_streams(client, list(new))
     done = await commit_batch(

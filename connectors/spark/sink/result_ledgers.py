@@ -95,7 +95,8 @@ class SmallLedgers:
     async def _write(self, run: _Run) -> list[TaskLedger]:
         output = LedgerOutput(
             self._client, run.target, run.results[0].policy, self._batch, self._entry_bytes,
-            # A ledger that is merged with others is read before the commit.
+            # Sorted rows beside a ledger of a task are merged with it: they are read before the
+            # commit. Those of a run that is alone are in order, in however many ledgers.
             leaves_open=self._order is None or run.is_alone,
         )  # fmt: skip
         self._outputs.append(output)

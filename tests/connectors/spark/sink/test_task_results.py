@@ -217,6 +217,28 @@ def test_a_batch_is_sorted_over_results_and_ledgers() -> None:
     simulate(scenario)
 
 
+def test_a_large_sorted_total_rolls_and_is_not_merged() -> None:
+    """Bounds of ledgers are cut, so that those of neighbours with long keys overlap."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        async with driver_of(cluster) as client:
+            policy = replace(POLICY, roll_bytes=1 << 16)
+            values = [b"x" * 64 + b"%d" % number + bytes(50_000) for number in range(6)]
+            options = replace(OPTIONS, entry_bytes=40_000, sort_within_batch=("value",))
+            for batch in range(2):
+                tasks = [
+                    small_result(policy, "s", [[value]], partition=number)
+                    for number, value in enumerate(reversed(values))
+                ]
+                done = await commit(client, tasks, "k", batch, options=options, query=RUN)
+                assert done.streams[0].segments == 3
+            assert await values_of(client) == values * 2
+            assert len(await client.list_ledgers()) == 6, "no ledger was made for nothing"
+            await check_all_closed(client)
+
+    simulate(scenario)
+
+
 def test_a_large_total_rolls_as_the_namespace_says() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with driver_of(cluster) as client:
