@@ -97,10 +97,10 @@ class _Sink:
         """Spark pickles the writer for its tasks."""
         from connectors.spark.sink.task_writer import known_targets
 
-        known = self._known_targets
-        if not known or self.options.is_streaming:
-            known = known_targets(self.options)
-        return {**self.__dict__, "_known_targets": known}
+        if not self._known_targets or self.options.is_streaming:
+            # A batch write is pickled twice, and all of its tasks must know the same.
+            self._known_targets = known_targets(self.options)
+        return dict(self.__dict__)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Writes the rows of a task to ledgers of its own, which are then durable and closed; or

@@ -155,13 +155,17 @@ class _TargetRows:
 
 
 _LOOKED_UP_S = 10.0
-"""How long a streaming write knows a target without looking it up again."""
+"""How long a streaming write knows a plain stream without looking it up again."""
 _LOOKED_UP_MAX = 1000
 _looked_up: dict[tuple[ClusterAccess, Target], tuple[float, TargetStream]] = {}
 
 
 def _target_stream(options: WriteOptions, target: Target, *, may_be_missing: bool) -> TargetStream:
-    """Returns the metadata of a target; of a streaming write they may be ten seconds old."""
+    """Returns the metadata of a target; of a streaming write they may be ten seconds old.
+
+    Those of a partitioned stream never are: processes that know different numbers of partitions
+    would move keys back and forth between them.
+    """
     key, now_s = (options.cluster, target), time.monotonic()
     then_s, known = _looked_up.get(key, (-math.inf, None))
     if known is not None and options.is_streaming and now_s - then_s <= _LOOKED_UP_S:
@@ -169,7 +173,7 @@ def _target_stream(options: WriteOptions, target: Target, *, may_be_missing: boo
     from connectors.spark.client.client_cache import cached_cluster
 
     found = cached_cluster(options.cluster).run(look_up, target, may_be_missing=may_be_missing)
-    if not found.is_missing:
+    if not found.is_missing and found.partitions is None:
         if len(_looked_up) >= _LOOKED_UP_MAX:
             _looked_up.clear()
         _looked_up[key] = now_s, found
