@@ -19,7 +19,7 @@ from ledger.client import LedgerClient
 from ledger.core.metadata import LedgerMetadata
 from ledger.wire.messages import Buffer
 from ledger.writing.writer import LedgerWriter
-from stream.core.entry.compression import Compression
+from stream.core.entry.compression import Compression, require
 from stream.core.entry.format import BODY_BYTES_MAX
 from stream.core.entry.records import decode
 from stream.core.metadata.namespaces import NamespaceMetadata
@@ -48,6 +48,8 @@ class LedgerOutput:
         entry_bytes: the approximate size of entries.
         leaves_open: whether the ledgers are only prepared to be closed, by the transaction that
             commits them, and made with as few requests to the metadata as possible.
+
+    Raises CompressionUnavailable.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class LedgerOutput:
         self._entry_bytes = min(entry_bytes, BODY_BYTES_MAX - _ROOM_BYTES)
         self._leaves_open = leaves_open
         self._compression = Compression.named(policy.compression)
+        require(self._compression)
         self._buffered: list[pa.RecordBatch] = []
         self._buffered_bytes = 0
         self._writer: LedgerWriter | None = None

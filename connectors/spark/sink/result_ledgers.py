@@ -21,6 +21,7 @@ from connectors.spark.sink.task_results import SinkBatch, SmallResult, TaskLedge
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.runtime.concurrency import map_bounded
+from stream.errors import CompressionUnavailable
 from stream.sinks.sinks import SinkLedger, UnclosedLedger, discard_ledgers
 
 _DISCARD_S = 2.0
@@ -85,7 +86,14 @@ class SmallLedgers:
                 if isinstance(part, _Run):
                     part.is_alone = len(parts) == 1
                     runs.append(part)
-        written = iter(await map_bounded(runs, self._write))
+        try:
+            written = iter(await map_bounded(runs, self._write))
+        except CompressionUnavailable as error:
+            raise CompressionUnavailable(
+                f"the driver cannot write the small results of tasks: {error} for the driver's "
+                "Python, too, or set smallResultBytes=0, so that each task writes ledgers of its "
+                "own; nothing of the batch is committed"
+            ) from None
         found: list[TaskLedger] = []
         for parts in streams.values():
             for part in parts:
@@ -93,11 +101,12 @@ class SmallLedgers:
         return found
 
     async def _write(self, run: _Run) -> list[TaskLedger]:
+        order = self._order
         output = LedgerOutput(
             self._client, run.target, run.results[0].policy, self._batch, self._entry_bytes,
             # Sorted rows beside a ledger of a task are merged with it: they are read before the
             # commit. Those of a run that is alone are in order, in however many ledgers.
-            leaves_open=self._order is None or run.is_alone,
+            leaves_open=order is None or run.is_alone,
         )  # fmt: skip
         self._outputs.append(output)
         parts = (
@@ -106,8 +115,8 @@ class SmallLedgers:
             for number, payload in enumerate(result.entries)
         )
         rows: pa.RecordBatch | None = None
-        if self._order is not None:
-            rows = self._order.sorted(pa.concat_batches(parts))
+        if order is not None:
+            rows = order.sorted(pa.concat_batches(parts))
             parts = (each for each in (rows,))
         for part in parts:
             await output.add(part)
@@ -117,8 +126,8 @@ class SmallLedgers:
         found, first = [], 0
         for ledger in ledgers:
             low = high = None
-            if self._order is not None and rows is not None:
-                low, high = self._order.bounds(rows.slice(first, ledger.end.records))
+            if order is not None and rows is not None:
+                low, high = order.bounds(rows.slice(first, ledger.end.records))
             found.append(TaskLedger(ledger, low, high, is_new))
             first += ledger.end.records
         return found

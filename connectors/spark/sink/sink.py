@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
@@ -95,12 +95,15 @@ class _Sink:
 
     def __getstate__(self) -> dict[str, object]:
         """Spark pickles the writer for its tasks."""
-        from connectors.spark.sink.task_writer import known_targets
+        from connectors.spark.sink.task_writer import is_writable_here, known_targets
 
-        if not self._known_targets or self.options.is_streaming:
+        options = self.options
+        if not self._known_targets or options.is_streaming:
             # A batch write is pickled twice, and all of its tasks must know the same.
-            self._known_targets = known_targets(self.options)
-        return dict(self.__dict__)
+            self._known_targets = known_targets(options)
+        if not is_writable_here(self._known_targets):
+            options = replace(options, small_result_bytes=0)  # the driver could not write them
+        return {**self.__dict__, "options": options}
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Writes the rows of a task to ledgers of its own, which are then durable and closed; or

@@ -30,6 +30,7 @@ from ledger.errors import InvalidArgument, LedgerError
 from stream.core.entry.compression import Compression, require
 from stream.core.entry.format import BODY_BYTES_MAX
 from stream.core.token_bucket import TokenBucket
+from stream.errors import CompressionUnavailable
 
 if TYPE_CHECKING:
     from connectors.spark.core.cluster_access import ClusterAccess
@@ -190,6 +191,16 @@ def known_targets(options: WriteOptions) -> dict[Target, TargetStream]:
         return {target: _target_stream(options, target, may_be_missing=False)}
     except LedgerError:
         return {}
+
+
+def is_writable_here(known: Mapping[Target, TargetStream]) -> bool:
+    """Whether this process has the libraries to encode entries for these targets."""
+    try:
+        for stream in known.values():
+            require(Compression.named(stream.policy.compression))
+    except CompressionUnavailable:
+        return False
+    return True
 
 
 class TaskWriter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -90,3 +91,14 @@ def test_keys_never_go_back_to_a_partition_whatever_process_looks(cluster: _Clus
         known.append(found.partitions)
         cluster.now_s += 1
     assert known == [8, 12, 12, 12]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_tasks_write_ledgers_if_the_driver_lacks_the_library_of_the_compression(
+    cluster: _Cluster, is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.stream = TargetStream(replace(cluster.stream.policy, compression="lz4"))
+    if not is_there:
+        monkeypatch.setitem(sys.modules, "lz4.block", None)
+    writer = LedgerstreamStreamWriter(_options(is_streaming=True), _SCHEMA, False)
+    assert _sent(writer).options.small_result_bytes == (1 << 20 if is_there else 0)

@@ -24,6 +24,7 @@ from connectors.spark.sink.task_writer import TaskWriter
 from ledger.errors import DigestMismatch, InvalidArgument, NoSuchCluster
 from ledger.writing.writer import LedgerWriter
 from stream import CommitOutOfOrder, Namespace
+from stream.errors import CompressionUnavailable
 from stream.sinks import commit as sink_commit
 from stream.sinks.sinks import SinkLedger
 from stream.store.sinks import find_sink
@@ -338,4 +339,20 @@ def test_ledgers_whose_metadata_do_not_fit_are_closed_before(
                 assert await values_of(client, name) == [b"0", b"1", b"2", b"3"]
             await check_all_closed(client)
 
+    simulate(scenario)
+
+
+def test_a_driver_without_the_library_of_a_compression_says_what_helps(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with driver_of(cluster) as client:
+            policy = replace(POLICY, compression="lz4")
+            with pytest.raises(
+                CompressionUnavailable, match=r"the driver cannot .*lz4.*smallResultBytes=0"
+            ):
+                await commit(client, one_row_each(2, 0, policy), "k", 0, query=RUN)
+            assert await client.list_ledgers() == []
+
+    monkeypatch.setitem(sys.modules, "lz4.block", None)
     simulate(scenario)
