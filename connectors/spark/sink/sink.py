@@ -53,7 +53,7 @@ of a query is its run id, which is new with each start."""
 @dataclass(frozen=True)
 class TaskCommit(WriterCommitMessage):
     """The message of a task to the driver. `query_id` and `run_id` are None outside of a query,
-    `batch_id` in a batch write."""
+    `batch_id` in a batch write; `partition` is -1 outside of Spark."""
 
     ledgers: tuple[TaskLedger, ...]
     partition: int = -1
@@ -114,7 +114,7 @@ class _Sink:
         options = self.options
         context = TaskContext.get()
         query_id = batch_id = run_id = None
-        partition = 0
+        partition = -1
         attempt = ""
         if context is not None:
             partition = context.partitionId()
@@ -129,7 +129,7 @@ class _Sink:
                 batch_id = None if number is None else int(number)
         sink_id, sink_batch = self._names(query_id, batch_id)
         batch = SinkBatch(sink_id, sink_batch, attempt)
-        writer = TaskWriter(options, batch, partition, self._known_targets)
+        writer = TaskWriter(options, batch, max(0, partition), self._known_targets)
         results = writer.write(iterator)
         ledgers = tuple(each for each in results if isinstance(each, TaskLedger))
         small = tuple(each for each in results if isinstance(each, SmallResult))
@@ -228,7 +228,31 @@ class _Sink:
 
 
 def _task_commits(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommit]:
+    """Returns the messages of the tasks that have not failed."""
     return [message for message in messages if isinstance(message, TaskCommit)]
+
+
+def _all_commits(messages: Sequence[WriterCommitMessage | None]) -> list[TaskCommit]:
+    """Returns the messages of all tasks. Raises InvalidArgument if one is missing, foreign or there
+    twice: they may hold rows."""
+    commits = _task_commits(messages)
+    if len(commits) < len(messages):
+        number = next(n for n, one in enumerate(messages) if not isinstance(one, TaskCommit))
+        raise InvalidArgument(
+            f"{len(messages) - len(commits)} of the {len(messages)} messages of the tasks are "
+            f"missing or unknown, like that of task {number}: {str(messages[number])[:200]}; "
+            "nothing of the batch is committed. Cure: run it again, with the same release of "
+            "ledgerstream on executors and driver"
+        )
+    partitions = [commit.partition for commit in commits if commit.partition >= 0]
+    if len(set(partitions)) < len(partitions):
+        twice = next(one for one in partitions if partitions.count(one) > 1)
+        raise InvalidArgument(
+            f"the task of partition {twice} has more than one message among the {len(messages)} of "
+            "this batch: its rows would be there twice; nothing of the batch is committed. Cure: "
+            "run it again"
+        )
+    return commits
 
 
 def _in_order(commits: Sequence[TaskCommit]) -> list[TaskLedger | SmallResult]:
@@ -250,7 +274,7 @@ class LedgerstreamWriter(_Sink, DataSourceArrowWriter):
 
         With txnAppId and txnVersion, only if neither this version nor a later one is committed.
         """
-        self._commit(_task_commits(messages), None)
+        self._commit(_all_commits(messages), None)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Deletes the ledgers of the tasks that are in no stream.
@@ -269,7 +293,7 @@ class LedgerstreamStreamWriter(_Sink, DataSourceStreamArrowWriter):
 
         Raises CommitOutOfOrder for a batch before the last one.
         """
-        self._commit(_task_commits(messages), batchId)
+        self._commit(_all_commits(messages), batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
         """Deletes the ledgers of the tasks that are in no stream, as for a batch write."""

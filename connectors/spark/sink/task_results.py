@@ -95,8 +95,8 @@ def _unpacked_bytes(payload: bytes | memoryview) -> int:
     return HEADER_BYTES + read_header(payload).body_bytes
 
 
-def checksum_of(entries: Sequence[bytes]) -> int:
-    found = len(entries)
+def checksum_of(target: Target, partition: int, entries: Sequence[bytes]) -> int:
+    found = zlib.crc32(f"{target} {partition} {len(entries)}".encode())
     for entry in entries:
         found = zlib.crc32(entry, found)
     return found
@@ -196,8 +196,8 @@ class TaskOutput:
             entries = tuple(each.entry for each in held)
             found.append(
                 SmallResult(
-                    target, held[0].policy, entries, checksum_of(entries), self._partition,
-                    is_new(target),
+                    target, held[0].policy, entries,
+                    checksum_of(target, self._partition, entries), self._partition, is_new(target),
                 )
             )  # fmt: skip
         return found
@@ -214,7 +214,7 @@ def check_results(results: Sequence[SmallResult], wanted: int) -> None:
     """
     sizes: dict[int, int] = {}
     for each in results:
-        found = checksum_of(each.entries)
+        found = checksum_of(each.target, each.partition, each.entries)
         try:
             if found != each.checksum:
                 raise RecordFormatError(0, f"checksum {found:#x} instead of {each.checksum:#x}")

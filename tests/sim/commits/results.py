@@ -33,12 +33,13 @@ def small_result(
         )
         records += len(values)
     target = Target(policy.name, stream)
-    return SmallResult(target, policy, tuple(payloads), checksum_of(payloads), partition)
+    checksum = checksum_of(target, partition, payloads)
+    return SmallResult(target, policy, tuple(payloads), checksum, partition)
 
 
 async def commit(
     client: LedgerClient,
-    results: Sequence[SinkLedger | SmallResult],
+    results: Sequence[SinkLedger | TaskLedger | SmallResult],
     sink_id: str | None,
     batch_id: int | None,
     *,

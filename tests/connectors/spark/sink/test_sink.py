@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import ArrayType, StringType, StructType
 
 from connectors.spark.client.client_cache import cached_cluster
@@ -56,8 +57,34 @@ def test_messages_are_committed_in_the_order_of_partitions(streams: Streams) -> 
         _written(writer, b"%d" % n, partition=n, query_id=name.replace("/", "-"), batch_id=0)
         for n in range(3)
     ]
-    writer.commit([commits[2], None, commits[0], commits[1]], 0)
+    writer.commit([commits[2], commits[0], commits[1]], 0)
     assert streams.values(name) == [b"0", b"1", b"2"]
+
+
+class _Foreign(WriterCommitMessage):
+    """A message of another program."""
+
+
+def test_a_message_that_is_missing_or_unknown_or_there_twice_is_refused(streams: Streams) -> None:
+    """It may hold rows."""
+    name = streams.create()
+    named: dict[str, Any] = {"query_id": name.replace("/", "-"), "batch_id": 0}
+    writer = _query(streams, stream=name)
+    one, two = (_written(writer, b"%d" % n, partition=n, **named) for n in range(2))
+    incomplete: list[list[WriterCommitMessage | None]] = [[one, None], [_Foreign(), one], [None]]
+    for wrong in incomplete:
+        with pytest.raises(InvalidArgument, match=r"of the \d messages .*missing or unknown.*Cure"):
+            writer.commit(wrong, 0)
+    with pytest.raises(InvalidArgument, match="partition 1 has more than one message"):
+        writer.commit([one, two, two], 0)
+    given = {"cluster": streams.cluster, "stream": name}
+    options = WriteOptions.parse(given, {}, is_streaming=False)
+    batch_writer = LedgerstreamWriter(options, _SCHEMA, False)
+    with pytest.raises(InvalidArgument, match="missing or unknown"):
+        batch_writer.commit([_written(batch_writer, b"0"), None])
+    assert streams.values(name) == []
+    writer.commit([one, two], 0)
+    assert streams.values(name) == [b"0", b"1"]
 
 
 def test_the_query_is_the_sink_if_no_other_is_named(streams: Streams) -> None:
@@ -75,11 +102,11 @@ def test_the_query_is_the_sink_if_no_other_is_named(streams: Streams) -> None:
 
 def test_a_batch_without_messages_is_nothing_or_counts(streams: Streams) -> None:
     name = streams.create()
-    _query(streams, stream=name).commit([None, None], 3)
+    _query(streams, stream=name).commit([], 3)
     named = _query(streams, stream=name, sinkId=f"named-{name.replace('/', '-')}")
-    named.commit([None, None], 3)
+    named.commit([], 3)
     with pytest.raises(CommitOutOfOrder):
-        named.commit([None], 2)
+        named.commit([], 2)
 
 
 def test_abort_after_a_successful_commit_deletes_nothing(streams: Streams) -> None:

@@ -108,6 +108,9 @@ def test_a_damaged_result_is_an_error_that_names_the_task(place: int) -> None:
     for entries in (sound.entries[:1], (b"", *sound.entries), (sound.entries[0][:-1],)):
         with pytest.raises(DigestMismatch):
             check_results([replace(sound, entries=entries)], 1 << 20)
+    for other in (replace(sound, target=Target("n", "t")), replace(sound, partition=5)):
+        with pytest.raises(DigestMismatch):
+            check_results([other], 1 << 20)
 
 
 def test_a_result_that_is_too_large_is_an_error_with_both_sizes() -> None:
