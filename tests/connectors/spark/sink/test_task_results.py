@@ -8,10 +8,11 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+import trio
 
 from bookie.testing import SimCluster, simulate
 from connectors.spark.options.options import WriteOptions
-from connectors.spark.sink import ledger_output
+from connectors.spark.sink import ledger_output, result_ledgers
 from connectors.spark.sink.routing import Target, TargetStream
 from connectors.spark.sink.task_results import (
     DRIVER_BYTES,
@@ -359,3 +360,21 @@ def test_a_driver_without_the_library_of_a_compression_says_what_helps(
 
     monkeypatch.setitem(sys.modules, "lz4.block", None)
     simulate(scenario)
+
+
+async def test_the_loop_turns_while_many_results_are_decoded() -> None:
+    results = one_row_each(1000, 0)
+    turns, is_over = 0, False
+
+    async def turn() -> None:
+        nonlocal turns
+        while not is_over:
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(turn)
+        rows = [part async for part in result_ledgers._decoded(results)]
+        is_over = True
+    assert sum(part.num_rows for part in rows) == 1000
+    assert turns >= 10
