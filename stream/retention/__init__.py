@@ -6,6 +6,7 @@ Must never delete a ledger that a reader, a restore or a commit can still need.
 - janitor.py: sweeps a namespace again and again
 - ledger_deletion.py: deletes ledgers, a bounded number at a time
 - orphans.py: partitions that no stream counts
+- paged_ledgers.py: which ledgers the pages of streams name
 - partition_sizes.py: `retention_bytes` over all partitions of a stream
 - partitioned_trash.py: restores partitioned streams
 - policies.py: settings of namespaces, and what a change would drop

@@ -7,7 +7,6 @@ ledger only when metadata says that nothing can need it, and never on a guess.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -25,18 +24,17 @@ from ledger.errors import (
 )
 from ledger.metastore.base import Check
 from stream.core.metadata.namespaces import NamespaceMetadata
-from stream.core.metadata.segments import Run
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.names import parse_partition
 from stream.core.sinks import SinkMetadata, SinkTag
 from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
 from stream.retention.clock_check import check_clock
 from stream.retention.orphans import delete_orphaned_partition, orphaned_partitions
+from stream.retention.paged_ledgers import PagedLedgers
 from stream.retention.partition_sizes import PartitionSizes
 from stream.retention.reclaim import StreamVersion, apply_retention
 from stream.retention.trash import TOMBSTONE_MS, Trash, delete
 from stream.store.groups import forget_groups
-from stream.store.pages import PageLost
 from stream.store.sinks import find_sink
 from stream.store.streams import StreamStore, namespace_path, stream_path
 from stream.takeover import SINK_TAG, STREAM_TAG
@@ -123,9 +121,7 @@ class Janitor:
         """Warnings about stored times, each of which is logged once."""
         self._foreign: set[int] = set()
         """Ledgers that are not of this namespace: checked once, not in every sweep."""
-        self._in_pages: set[int] = set()
-        """Ledgers that a page names, each of which is read once. What leaves a page is garbage of
-        its stream until it is deleted."""
+        self._paged = PagedLedgers(self._store.pages)
 
     async def run(self, interval_s: float) -> None:
         """Sweeps forever, `interval_s` apart; failures are logged and tried again."""
@@ -267,13 +263,10 @@ class Janitor:
         older: list[int] = []
         ledger_ids = await self._client.list_ledgers()
         self._foreign.intersection_update(ledger_ids)
-        self._in_pages.intersection_update(ledger_ids)
-        known = sweep.named | self._foreign | self._in_pages
-        doubtful = await self._look_in_pages(sweep, sorted(set(ledger_ids) - known))
+        known = sweep.named | self._foreign
+        known |= await self._paged.named(sweep.paged, set(ledger_ids) - known)
         for ledger_id in ledger_ids:
-            if ledger_id in sweep.named or ledger_id in self._foreign:
-                continue
-            if ledger_id in self._in_pages or ledger_id in doubtful:
+            if ledger_id in known:
                 continue
             try:
                 metadata = await self._client.ledger_metadata(ledger_id)
@@ -308,32 +301,6 @@ class Janitor:
                 "lost, restore it; if not, delete them (ledgerstream ledger delete)",
                 self._namespace, len(older), older[0],
             )  # fmt: skip
-
-    async def _look_in_pages(self, sweep: _Sweep, wanted: Sequence[int]) -> set[int]:
-        """Notes the ledgers that are named by pages which may name one of `wanted`, in order;
-        returns those that a page may name which cannot be read: they are kept."""
-        doubtful: set[int] = set()
-        for stream in sweep.paged:
-            stack = list(stream.pages.roots)
-            while stack:
-                run = stack.pop()
-                first = bisect_left(wanted, run.ledger_min)
-                last = bisect_right(wanted, run.ledger_max)
-                if first == last or run.last_number < stream.pages.first:
-                    continue
-                try:
-                    spans = await self._store.pages.read(stream.pages.folder, run)
-                except PageLost as error:
-                    # Damaged, or another janitor has purged it just now.
-                    _log.warning("stream=%s: orphans are left: %s", stream.name, error)
-                    doubtful.update(wanted[first:last])
-                    continue
-                for span in spans:
-                    if isinstance(span, Run):
-                        stack.append(span)
-                    elif span.number >= stream.pages.first:
-                        self._in_pages.add(span.ledger_id)
-        return doubtful
 
     async def _is_older(self, sweep: _Sweep, ledger_id: int) -> bool:
         """Whether the ledger is older than the namespace, by the clock of the metadata store: it

@@ -1,0 +1,82 @@
+"""Which ledgers the pages of streams name, for a janitor's search for those that nothing names.
+
+Each page is read once per process. Must never leave out a ledger that a page may name.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from stream.core.metadata.segments import Run, Segment
+from stream.core.metadata.streams import StreamMetadata
+from stream.store.pages import PageLost, PageStore
+
+_log = logging.getLogger(__name__)
+
+
+class _Page(NamedTuple):
+    """What a page names: other pages, by their digests, or ledgers. What leaves it is garbage of
+    its stream until it is deleted."""
+
+    last_number: int
+    pages: tuple[str, ...]
+    ledgers: tuple[int, ...]
+
+
+class PagedLedgers:
+    """The ledgers in pages that one janitor knows of."""
+
+    def __init__(self, pages: PageStore) -> None:
+        self._store = pages
+        self._known: dict[str, _Page] = {}
+        """By digest."""
+
+    async def named(self, streams: Sequence[StreamMetadata], wanted: Iterable[int]) -> set[int]:
+        """Returns those of these ledgers that pages of the streams name, or may name if they cannot
+        be read; and others that they name. Raises MetadataUnavailable."""
+        self._forget(streams)
+        found = {ledger for page in self._known.values() for ledger in page.ledgers}
+        unknown = sorted(set(wanted) - found)
+        for stream in streams:
+            stack = list(stream.pages.roots)
+            while stack:
+                run = stack.pop()
+                first = bisect_left(unknown, run.ledger_min)
+                last = bisect_right(unknown, run.ledger_max)
+                if first == last or run.last_number < stream.pages.first:
+                    continue
+                try:
+                    spans = await self._store.read(stream.pages.folder, run)
+                except PageLost as error:
+                    # Damaged, or another janitor has purged it just now.
+                    _log.warning("stream=%s: orphans are left: %s", stream.name, error)
+                    found.update(unknown[first:last])
+                    continue
+                below = [span for span in spans if isinstance(span, Run)]
+                ledgers = tuple(
+                    span.ledger_id
+                    for span in spans
+                    if isinstance(span, Segment) and span.number >= stream.pages.first
+                )
+                stack += below
+                found.update(ledgers)
+                self._known[run.digest] = _Page(
+                    run.last_number, tuple(each.digest for each in below), ledgers
+                )
+        return found
+
+    def _forget(self, streams: Sequence[StreamMetadata]) -> None:
+        """Forgets pages that no stream names any more: they were purged, or lost, or the metadata
+        were put back to an older state."""
+        named: dict[str, _Page] = {}
+        for stream in streams:
+            stack = [run.digest for run in stream.pages.roots]
+            while stack:
+                page = self._known.get(digest := stack.pop())
+                if page is not None and page.last_number >= stream.pages.first:
+                    named[digest] = page
+                    stack += page.pages
+        self._known = named
