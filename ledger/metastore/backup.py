@@ -4,8 +4,9 @@ The first line is a header, each further line a node, and the last line has thei
 that a file that was cut short is noticed. Nodes of sessions are left out: they belong to processes.
 The namespaces are read before the ledgers, so that a backup of a cluster in use has the ledger of
 each segment that it has, and in them the streams before the pages of their segments. What was
-created meanwhile may be missing; bookies keep it (`ledger.metastore.restores`). Lengths of lines
-are bounded by those of nodes.
+created meanwhile may be missing; bookies keep it (`ledger.metastore.restores`). So may pages whose
+segments were purged meanwhile, though a stream names them. Lengths of lines are bounded by those of
+nodes.
 """
 
 from __future__ import annotations

@@ -17,11 +17,13 @@ import enum
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from ledger.errors import FinalError
 from ledger.units import duration_text, size_text
 from stream.core.clocks import is_ahead, moment_text
 from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.pages import answers
 from stream.core.metadata.segments import Run, Segment, Span
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import Position
@@ -270,8 +272,9 @@ def explain(
     begin = dropped[-1][0].end if dropped else stream.truncated_to
     begin = max(begin, stream.truncated_to)
     after = stream.truncated(begin, now_ms) if dropped else stream
-    through = purge_through(after.dropped(), policy, now_ms)
-    plans = [_trash_plan(segment, policy, now_ms, through) for segment in stream.dropped()]
+    through = purge_through(after, policy, now_ms)
+    trash = stream.dropped(through)
+    plans = [_trash_plan(segment, policy, now_ms, through) for segment in trash]
     for segment, cause, behind in dropped:
         plans.append(
             SegmentPlan(
@@ -317,15 +320,15 @@ def _ledger_of(span: Span) -> int:
     return span.ledger_id if isinstance(span, Segment) else -1
 
 
-def purge_through(trash: Sequence[Span], policy: NamespaceMetadata, now_ms: int) -> int:
-    """Returns the number of the last truncated segment whose time has passed; 0 for none."""
+def purge_through(stream: StreamMetadata, policy: NamespaceMetadata, now_ms: int) -> int:
+    """Returns the number of the last truncated segment whose time has passed; 0 for none. Raises
+    PagesNeeded."""
     through = 0
-    for segment in trash:
-        # The time of a segment that is not marked yet begins now.
-        since_ms = segment.dropped_ms if segment.dropped_ms >= 0 else now_ms
+    # The time of a segment that is not marked yet begins now.
+    for number, since_ms in stream.times_dropped(now_ms):
         if now_ms - since_ms < policy.trash_ms:
             break
-        through = segment.last_number
+        through = number
     return through
 
 
@@ -454,7 +457,9 @@ def size_shares(partitions: Iterable[StreamMetadata], retention_bytes: int) -> d
     `retention_bytes`; within a partition in their order. A segment that is cut by a truncation
     counts nothing, because its remaining bytes are not known.
     """
-    parts = {stream.name: (stream, _sealed(stream)) for stream in partitions}
+    streams = list(partitions)
+    sealed = answers(partial(_sealed, stream) for stream in streams)
+    parts = {one.name: (one, spans) for one, spans in zip(streams, sealed, strict=True)}
     while True:
         line: list[tuple[int, int, str, int, int]] = []
         for stream, spans in parts.values():
@@ -475,11 +480,15 @@ def size_shares(partitions: Iterable[StreamMetadata], retention_bytes: int) -> d
                 through[name] = number
             elif cut_ms is None:
                 cut_ms = latest_ms
-        is_exact = True
-        for name, (stream, spans) in parts.items():
-            finer = _refined(stream, spans, through[name], cut_ms)
-            is_exact &= finer == spans
-            parts[name] = stream, finer
+        finer = answers(
+            partial(_refined, stream, spans, through[name], cut_ms)
+            for name, (stream, spans) in parts.items()
+        )
+        refined = {
+            name: (stream, spans)
+            for (name, (stream, _)), spans in zip(parts.items(), finer, strict=True)
+        }
+        is_exact, parts = refined == parts, refined
         if is_exact:
             return {name: SizeShare(len(parts), behind[name], through[name]) for name in parts}
 

@@ -13,6 +13,7 @@ from ledger.errors import NoSuchLedger
 from ledger.runtime.concurrency import map_bounded
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.trash import purged
+from stream.store.pages import all_may_lack
 from stream.store.streams import StreamStore
 
 DELETIONS_CONCURRENT_MAX = 16
@@ -81,7 +82,9 @@ async def purge_through(
     deleted = 0
     while True:
         before = stream.pages.first
-        stream = await store.update_stream(namespace, stream.name, purged_again, is_purge=True)
+        stream = await store.update_stream(
+            namespace, stream.name, purged_again, may_lack=all_may_lack
+        )
         stream, count = await delete_garbage(client, store, namespace, stream)
         deleted += count
         if stream.pages.first == before or not stream.pages:

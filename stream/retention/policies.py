@@ -18,6 +18,7 @@ from ledger.errors import InvalidArgument, MetadataConflict, MetadataCorrupt
 from ledger.units import duration_text, parse_size_bytes, size_text
 from stream.core.arguments import Duration, Size, to_duration_ms
 from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.metadata.streams import StreamMetadata
 from stream.core.retention import (
     DataWouldBeDropped,
     RetentionPlan,
@@ -29,6 +30,7 @@ from stream.errors import IsPartitioned, NoSuchNamespace, NoSuchStream, NotInTra
 from stream.retention.partition_sizes import PartitionSizes
 from stream.retention.reclaim import plan_retention
 from stream.retention.trash import Trash
+from stream.store.pages import all_may_lack
 from stream.store.streams import UPDATE_TRIES_MAX, StreamStore, too_many_conflicts
 
 if TYPE_CHECKING:
@@ -180,11 +182,9 @@ async def plans(client: LedgerClient, policy: NamespaceMetadata) -> list[Retenti
     found: list[RetentionPlan] = []
     for name in await store.list_nodes(policy.name):
         try:
-            stream, _ = await store.read_stream(policy.name, name)
+            found.append(await plan_of(client, policy, name, sizes))
         except (NoSuchStream, IsPartitioned):
             continue
-        if not stream.is_deleted:
-            found.append((await plan_retention(client, policy, stream, sizes))[0])
     for name, deleted_ms in await store.list_trash(policy.name):
         try:
             stream, _ = await trash.read(name, deleted_ms)
@@ -192,7 +192,7 @@ async def plans(client: LedgerClient, policy: NamespaceMetadata) -> list[Retenti
             continue
         if not stream.is_purged:
             ask = partial(explain_deleted, policy=policy, now_ms=client.now_ms())
-            found.append(await store.pages.resolve(stream, ask))
+            found.append(await store.pages.resolve(stream, ask, may_lack=all_may_lack))
     return found
 
 
@@ -200,12 +200,22 @@ async def plans_of(
     client: LedgerClient, policy: NamespaceMetadata, names: Sequence[str]
 ) -> list[RetentionPlan]:
     """Returns the plans of some streams, such as the partitions of one. Raises NoSuchStream."""
-    store, sizes = StreamStore(client.store), PartitionSizes(client, policy.name)
-    found: list[RetentionPlan] = []
-    for name in names:
-        stream = await store.read_living_stream(policy.name, name)
-        found.append((await plan_retention(client, policy, stream, sizes))[0])
-    return found
+    sizes = PartitionSizes(client, policy.name)
+    return [await plan_of(client, policy, name, sizes) for name in names]
+
+
+async def plan_of(
+    client: LedgerClient,
+    policy: NamespaceMetadata,
+    name: str,
+    sizes: PartitionSizes | None = None,
+) -> RetentionPlan:
+    """Returns the plan of a stream as it is now. Raises NoSuchStream, IsPartitioned."""
+
+    async def plan(stream: StreamMetadata) -> RetentionPlan:
+        return (await plan_retention(client, policy, stream, sizes))[0]
+
+    return await StreamStore(client.store).consult(policy.name, name, plan)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from stream.retention import trash
 from stream.retention.ledger_deletion import delete_garbage, purge_through
 from stream.retention.partition_sizes import PartitionSizes
 from stream.store.cursors import CursorStore, cursor_path
-from stream.store.pages import PageLost, PageStore
+from stream.store.pages import PageLost, PageStore, all_may_lack
 from stream.store.streams import (
     UPDATE_TRIES_MAX,
     StreamStore,
@@ -66,7 +66,8 @@ async def plan_retention(
 
     They are cursors and, for a partition dropped for the size of the whole stream, the other
     partitions. `sizes` are those of this sweep, if it covers several streams. An unreadable cursor
-    counts as missing: everything is kept. Raises MetadataUnavailable.
+    counts as missing: everything is kept. Raises PageLost unless the segments of the page are in
+    the trash, MetadataUnavailable.
     """
     cursors: dict[str, Position] = {}
     checks: list[Check] = []
@@ -81,7 +82,9 @@ async def plan_retention(
     share, others = await sizes.share(policy, stream)
     now_ms = client.now_ms()
     plan = await PageStore(client.store).resolve(
-        stream, lambda known: explain(known, policy, cursors, now_ms, share)
+        stream,
+        lambda known: explain(known, policy, cursors, now_ms, share),
+        may_lack=stream.is_dropped,
     )
     if any(segment.cause is Cause.SIZE for segment in plan.dropped):
         checks += others
@@ -133,7 +136,7 @@ async def apply_retention(
                 raise
             continue
         wanted = await store.pages.resolve(
-            stream, partial(retained, plan=plan), is_loss_allowed=True
+            stream, partial(retained, plan=plan), may_lack=all_may_lack
         )
         if wanted != stream:
             checks.append(Check(namespace_path(namespace), policy_version))
@@ -165,7 +168,7 @@ async def truncate_stream(
         wanted = await store.pages.resolve(
             stream,
             partial(StreamMetadata.truncated, position=position, now_ms=now_ms),
-            is_loss_allowed=True,
+            may_lack=all_may_lack,
         )
         # What the trash has kept long enough is left to janitors, which check their clocks.
         is_purge = policy.trash_ms == 0
@@ -179,7 +182,9 @@ async def truncate_stream(
                 continue
         stream, _ = await delete_garbage(client, store, namespace, wanted)
         if is_purge and stream.pages:
-            last = await store.pages.resolve(stream, StreamMetadata.last_dropped)
+            last = await store.pages.resolve(
+                stream, StreamMetadata.last_dropped, may_lack=all_may_lack
+            )
             stream, _ = await purge_through(client, store, namespace, stream, last)
         return stream
     raise too_many_conflicts(f"stream {name!r}")

@@ -32,6 +32,7 @@ from stream.errors import IsPartitioned, NoSuchStream, NotInTrash, StreamExists
 from stream.retention.ledger_deletion import delete_ledgers, purge_through, steps
 from stream.store.cursors import CursorStore
 from stream.store.groups import forget_groups
+from stream.store.pages import all_may_lack, new_folder
 from stream.store.streams import (
     UPDATE_TRIES_MAX,
     StreamStore,
@@ -239,10 +240,14 @@ class Trash:
     async def untruncate(self, stream: str, position: Position | None) -> StreamMetadata:
         """Moves the begin of a stream back to `position`, or as far as its trash allows.
 
-        Raises NoSuchStream; InvalidArgument for a position that was purged.
+        A page in the trash that is lost is left out. Raises NoSuchStream; InvalidArgument for a
+        position that was purged.
         """
         return await self._streams.update_stream(
-            self._namespace, stream, lambda present: untruncated(present, position)
+            self._namespace,
+            stream,
+            lambda present: untruncated(present, position),
+            may_lack=StreamMetadata.is_dropped,
         )
 
     # Purging
@@ -280,7 +285,7 @@ class Trash:
                     present = replace(present, garbage=present.garbage[len(part) :])
                     present, version = await self._put(present, version)
                 if present.pages:
-                    present = await pages.resolve(present, drained, is_loss_allowed=True)
+                    present = await pages.resolve(present, drained, may_lack=all_may_lack)
                     present, version = await self._put(present, version)
             await pages.remove_all(present.pages.folder)
             if self._client.now_ms() - deleted_ms >= TOMBSTONE_MS:
@@ -301,10 +306,15 @@ class Trash:
             await self.fence(stream, deleted_ms)
             present, version = await self.read(stream, deleted_ms)
             try:
-                return await self._put(purged_whole(present), version, only_if)
+                marked = await self._put(purged_whole(present), version, only_if)
             except MetadataConflict:
                 if only_if:
                     raise
+                continue
+            if present.segments and not present.pages.folder:
+                # A writer may have made pages, and died before it named them.
+                await self._streams.pages.remove_all(new_folder(self._namespace, present))
+            return marked
         raise too_many_conflicts(f"stream {stream!r} in the trash")
 
     async def _forget(self, present: StreamMetadata, version: int) -> None:
@@ -363,7 +373,9 @@ class Trash:
         try:
             present, _ = await self._streams.read_stream(self._namespace, name)
             pages = self._streams.pages
-            through = await pages.resolve(present, lambda known: known.last_dropped())
+            through = await pages.resolve(
+                present, StreamMetadata.last_dropped, may_lack=all_may_lack
+            )
             if not through:
                 return -1
             place = self._client, self._streams, self._namespace

@@ -10,6 +10,7 @@ from stream.core.metadata.streams import StreamMetadata
 from stream.core.trash import first_recoverable
 from stream.errors import IsPartitioned, NoSuchStream, NotInTrash
 from stream.retention.trash import Trash, TrashEntry
+from stream.store.pages import all_may_lack
 from stream.store.streams import StreamStore
 
 
@@ -24,17 +25,19 @@ async def list_trash(client: LedgerClient, namespace: str) -> list[TrashEntry]:
         except NotInTrash:
             continue
         if not stream.is_purged:
-            found.append(
-                await streams.pages.resolve(stream, partial(_deleted_entry, policy=policy))
-            )
+            ask = partial(_deleted_entry, policy=policy)
+            found.append(await streams.pages.resolve(stream, ask, may_lack=all_may_lack))
+
+    async def truncated_entry(stream: StreamMetadata) -> TrashEntry | None:
+        ask = partial(_truncated_entry, policy=policy)
+        return await streams.pages.resolve(stream, ask, may_lack=stream.is_dropped)
+
     for name in await streams.list_streams(namespace):
         try:
-            stream, _ = await streams.read_stream(namespace, name)
+            entry = await streams.consult(namespace, name, truncated_entry)
         except (NoSuchStream, IsPartitioned):
             continue
-        if not stream.is_deleted:
-            entry = await streams.pages.resolve(stream, partial(_truncated_entry, policy=policy))
-            found += [] if entry is None else [entry]
+        found += [] if entry is None else [entry]
     return sorted(found, key=lambda entry: (entry.stream, entry.since_ms))
 
 

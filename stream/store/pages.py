@@ -1,22 +1,28 @@
 """The pages of streams in the metadata store: read when a decision needs them, written before they
 are named.
 
-Paths: `<namespace>/pages/<stream>~<created_ms>/<bucket>/<number>-<digest>`. A page never changes;
-a writer that made one and lost its compare-and-set leaves a page that the next change of the stream
-makes again and finds there, or that goes with the last segment of the stream. Core:
-core/metadata/pages.py.
+Paths: `<namespace>/pages/<stream>~<created_ms>~<ledger>/<bucket>/<number>-<digest>`; the ledger is
+that of the first segment of the first page. A page never changes; a writer that made one and lost
+its compare-and-set leaves a page that the next change of the stream makes again and finds there, or
+that goes with the last segment of the stream. Core: core/metadata/pages.py.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from ledger.errors import InvalidArgument, MetadataCorrupt, NodeExists, NoSuchNode
+from ledger.errors import (
+    InvalidArgument,
+    MetadataConflict,
+    MetadataCorrupt,
+    NodeExists,
+    NoSuchNode,
+)
 from ledger.metastore.base import Change, Check, Create, Delete, MetadataStore
 from stream.core.metadata.page_format import NewPage, decode_page, paged
 from stream.core.metadata.pages import PagesNeeded, page_name
@@ -40,7 +46,7 @@ class PageLost(MetadataCorrupt):
 
     def __init__(self, folder: str, path: str, run: Run, problem: str) -> None:
         super().__init__(
-            f"stream {folder.rpartition('~')[0]!r}: the metadata node {path}, which lists its "
+            f"stream {folder.partition('~')[0]!r}: the metadata node {path}, which lists its "
             f"segments {run.number} to {run.last_number} ({run.count:,} segments, "
             f"{run.records:,} records from sequence {run.first_sequence:,} on), {problem}. Other "
             f"segments can be read. Cure: put the node back from a backup of the metadata, or "
@@ -64,13 +70,23 @@ def pages_path(folder: str) -> str:
     return f"/ledgerstream/namespaces/{namespace}/pages/{name}"
 
 
-def _with_pages(
-    stream: StreamMetadata, loaded: Mapping[str, tuple[Span, ...]], lost: Iterable[str]
-) -> StreamMetadata:
-    if not stream.pages:
-        return stream
-    known = {**stream.pages.loaded, **loaded}
-    return replace(stream, pages=replace(stream.pages, loaded=known, lost=frozenset(lost)))
+def new_folder(namespace: str, stream: StreamMetadata) -> str:
+    """Returns where the pages of a stream without any will be.
+
+    Two streams may get the same name and time, if one is restored under another name, but never the
+    same ledger.
+    """
+    return f"{namespace}/{stream.name}~{stream.created_ms}~{stream.segments[0].ledger_id}"
+
+
+def none_may_lack(*_: object) -> bool:
+    """No page may be missing."""
+    return False
+
+
+def all_may_lack(*_: object) -> bool:
+    """What is left is decided without pages that are missing: for truncation and purging."""
+    return True
 
 
 class PageStore:
@@ -85,42 +101,52 @@ class PageStore:
         stream: StreamMetadata,
         ask: Callable[[StreamMetadata], T],
         *,
-        is_loss_allowed: bool = False,
+        may_lack: Callable[[Run], bool] = none_may_lack,
     ) -> T:
         """Returns what `ask`, a pure function, says of the stream, once the pages that it needs
         were read.
 
-        With `is_loss_allowed` pages that are missing or damaged count as empty: only for purging.
-        Raises what `ask` raises, PageLost, MetadataUnavailable.
+        Pages that are missing or damaged count as empty if `may_lack` says so: only what was
+        truncated, or is to be. Raises what `ask` raises, PageLost, MetadataUnavailable.
         """
 
         def ask_one(streams: Sequence[StreamMetadata]) -> T:
             return ask(streams[0])
 
-        return await self.resolve_all([stream], ask_one, is_loss_allowed=is_loss_allowed)
+        return await self.resolve_all([stream], ask_one, may_lack=may_lack)
 
     async def resolve_all(
         self,
         streams: Sequence[StreamMetadata],
         ask: Callable[[Sequence[StreamMetadata]], T],
         *,
-        is_loss_allowed: bool = False,
+        may_lack: Callable[[Run], bool] = none_may_lack,
+        loaded: dict[str, tuple[Span, ...]] | None = None,
     ) -> T:
-        """As `resolve`, for a question about several streams."""
-        loaded: dict[str, tuple[Span, ...]] = {}
+        """As `resolve`, for a question about several streams. `loaded` are pages that were read
+        for an earlier one; those for this one are added."""
+        loaded = {} if loaded is None else loaded
         lost: set[str] = set()
+        for stream in streams:
+            loaded |= stream.pages.loaded
+        known = [
+            replace(stream, pages=replace(stream.pages, loaded=loaded, lost=lost))
+            if stream.pages
+            else stream
+            for stream in streams
+        ]
         while True:
-            known = [_with_pages(stream, loaded, lost) for stream in streams]
             try:
                 return ask(known)
-            except PagesNeeded as needed:
-                run = needed.run
+            except PagesNeeded as error:
+                needed = error.needed
+            for folder, run in needed:
                 try:
-                    loaded[run.digest] = await self.read(needed.folder, run)
+                    loaded[run.digest] = await self.read(folder, run)
                 except PageLost as error:
-                    if not is_loss_allowed:
+                    if not may_lack(run):
                         raise
-                    _log.warning("its ledgers are left to janitors, as orphans: %s", error)
+                    _log.warning("it goes on without a page that was truncated: %s", error)
                     lost.add(run.digest)
 
     async def read(self, folder: str, run: Run) -> tuple[Span, ...]:
@@ -159,7 +185,10 @@ class PageStore:
     async def listed(
         self, stream: StreamMetadata, since: int = 0, limit: int = SEGMENTS_LISTED_MAX
     ) -> list[Segment]:
-        """Returns up to `limit` segments from number `since` on. Raises as `walk`."""
+        """Returns up to `limit` segments from number `since` on. Raises as `walk`; InvalidArgument
+        for a limit below 0."""
+        if limit < 0:
+            raise InvalidArgument(f"limit is {limit}: it must be 0 or more")
         found: list[Segment] = []
         async with aclosing(self.walk(stream, since)) as segments:
             async for segment in segments:
@@ -182,7 +211,9 @@ class PageStore:
 
         Raises MetadataConflict if `is_same` fails, NoSuchNode if its node is gone.
         """
-        folder = f"{namespace}/{stream.name}~{stream.created_ms}"
+        folder = stream.pages.folder
+        if stream.segments and not folder:
+            folder = new_folder(namespace, stream)
         stored, made = paged(stream, folder, segments_per_page, runs_per_page)
         path = pages_path(stored.pages.folder) if stored.pages.folder else ""
         for begin in range(0, len(made), _CREATED_AT_ONCE):
@@ -206,9 +237,12 @@ class PageStore:
                     await self._create(path, [page], is_same)
                 return
             # Left by a writer that did not come to name it; a damaged one is found by its digest.
-            node = await self._store.get(creates[0].path)
-            if node.data != creates[0].data:
-                await self._store.put(creates[0].path, creates[0].data, node.version)
+            try:
+                node = await self._store.get(creates[0].path)
+                if node.data != creates[0].data:
+                    await self._store.put(creates[0].path, creates[0].data, node.version)
+            except NoSuchNode:
+                raise MetadataConflict(f"{creates[0].path} was purged meanwhile") from None
 
     async def remove_all(self, folder: str) -> None:
         """Removes what is left in the folder of a stream that has no segments any more."""

@@ -8,9 +8,10 @@ tombstone there, so that versions never begin again under a late change; its dat
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
 from contextlib import aclosing
-from typing import ClassVar
+from functools import partial
+from typing import ClassVar, TypeVar
 
 from ledger.errors import InvalidArgument, MetadataConflict, NodeExists, NoSuchLedger, NoSuchNode
 from ledger.metastore.base import (
@@ -30,6 +31,7 @@ from stream.core.metadata.format import (
 )
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.page_format import RUNS_PER_PAGE, SEGMENTS_PER_PAGE
+from stream.core.metadata.segments import Run
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.names import check_name, parse_partition
 from stream.core.trash import begun_at, recreated
@@ -43,9 +45,11 @@ from stream.errors import (
     TooManyStreams,
 )
 from stream.store.gone_streams import GoneSegments
-from stream.store.pages import PageLost, PageStore
+from stream.store.pages import PageLost, PageStore, none_may_lack
 
 ROOT = "/ledgerstream/namespaces"
+T = TypeVar("T")
+
 UPDATE_TRIES_MAX = 100
 """Each failed attempt means that another client changed the stream; more than a few are a bug."""
 
@@ -253,6 +257,25 @@ class StreamStore:
             raise was_deleted(namespace, name)
         return stream
 
+    async def consult(
+        self, namespace: str, name: str, ask: Callable[[StreamMetadata], Awaitable[T]]
+    ) -> T:
+        """Returns what `ask` says of an existing stream as it is now; it is asked again if a page
+        was missing because its segments had been purged meanwhile.
+
+        Raises NoSuchStream if deleted, PageLost, MetadataCorrupt, and what `ask` raises.
+        """
+        present = await self.read_stream(namespace, name)
+        while True:
+            if present[0].is_deleted:
+                raise was_deleted(namespace, name)
+            try:
+                return await ask(present[0])
+            except PageLost:
+                before, present = present, await self.read_stream(namespace, name)
+                if present == before:
+                    raise
+
     async def put_stream(
         self,
         namespace: str,
@@ -280,7 +303,7 @@ class StreamStore:
         except NoSuchNode:
             await self.read_stream(namespace, stream.name)
             self.pages.forget(dead)
-            if only_if or ledger_path is None:
+            if only_if or dead or ledger_path is None:
                 raise MetadataConflict(
                     f"stream {stream.name!r}: a node that the change depends on was deleted"
                 ) from None
@@ -334,20 +357,22 @@ class StreamStore:
         name: str,
         transform: Callable[[StreamMetadata], StreamMetadata],
         *,
-        is_purge: bool = False,
+        may_lack: Callable[[StreamMetadata, Run], bool] = none_may_lack,
     ) -> StreamMetadata:
         """Reads, transforms and writes until no other change comes between; returns what is stored.
 
         `transform` is pure and may be called several times; its errors are raised here. A stream
-        that is being deleted is NoSuchStream. With `is_purge` it goes on without pages that are
-        lost.
+        that is being deleted is NoSuchStream. Pages that are lost count as empty if `may_lack`
+        says so of the present stream.
         """
         for _ in range(UPDATE_TRIES_MAX):
             present, version = await self.read_stream(namespace, name)
             if present.is_deleted:
                 raise no_such_stream(namespace, name)
             try:
-                wanted = await self.pages.resolve(present, transform, is_loss_allowed=is_purge)
+                wanted = await self.pages.resolve(
+                    present, transform, may_lack=partial(may_lack, present)
+                )
             except PageLost:  # unless it was purged just now
                 if await self.read_stream(namespace, name) == (present, version):
                     raise

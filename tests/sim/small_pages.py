@@ -1,41 +1,49 @@
-"""Streams whose pages have two segments, so that a simulation crosses their bounds all the time."""
+"""Streams whose pages have two segments, and are purged a few at a time, so that a simulation
+crosses these bounds all the time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import lru_cache
 
+from stream.core import trash
 from stream.core.metadata.page_format import decode_page
-from stream.core.metadata.pages import Pages, PagesNeeded, page_name
-from stream.core.metadata.segments import Segment
+from stream.core.metadata.pages import Pages, page_name
+from stream.core.metadata.segments import Segment, Span
 from stream.core.metadata.streams import StreamMetadata
 from stream.store.pages import pages_path
 from stream.store.streams import StreamStore
 
+PURGED_AT_ONCE = 6
+
 
 @contextmanager
-def small_pages() -> Iterator[None]:
-    """Has all streams use pages of two, as a context or as a decorator."""
-    before = StreamStore.page_sizes
-    StreamStore.page_sizes = (2, 2)
+def small_pages(segments: int = 2, runs: int = 2) -> Iterator[None]:
+    """Has all streams use small pages, as a context or as a decorator."""
+    before = StreamStore.page_sizes, trash.PURGED_AT_ONCE
+    StreamStore.page_sizes, trash.PURGED_AT_ONCE = (segments, runs), PURGED_AT_ONCE  # type: ignore[misc]
     try:
         yield
     finally:
-        StreamStore.page_sizes = before
+        StreamStore.page_sizes, trash.PURGED_AT_ONCE = before  # type: ignore[misc]
 
 
 def as_one_list(stream: StreamMetadata, read: Callable[[str], bytes]) -> StreamMetadata:
     """Returns the stream with all its segments in one list; `read` returns the data of a node."""
-    while stream.pages:
-        try:
-            found = [
-                part for span in stream.spans() for part in stream.pages.split(span, lambda _: True)
-            ]
-            segments = tuple(one for one in found if isinstance(one, Segment))
-            return replace(stream, segments=segments, pages=Pages(folder=stream.pages.folder))
-        except PagesNeeded as needed:
-            data = read(f"{pages_path(needed.folder)}/{page_name(needed.run)}")
-            loaded = {**stream.pages.loaded, needed.run.digest: decode_page(needed.run, data)}
-            stream = replace(stream, pages=replace(stream.pages, loaded=loaded))
-    return stream
+    older: list[Segment] = []
+    stack: list[Span] = list(stream.pages.roots[::-1])
+    while stack:
+        span = stack.pop()
+        if isinstance(span, Segment):
+            older.append(span)
+        elif span.last_number >= stream.pages.first:
+            data = read(f"{pages_path(stream.pages.folder)}/{page_name(span)}")
+            known = replace(stream.pages, loaded={span.digest: _decoded(span, data)})
+            stack += known.below(span)[::-1]
+    pages = Pages(folder=stream.pages.folder)
+    return replace(stream, segments=(*older, *stream.segments), pages=pages)
+
+
+_decoded = lru_cache(10_000)(decode_page)

@@ -86,8 +86,8 @@ class StreamIndex:
             try:
                 return ask()
             except PagesNeeded as needed:
-                page = await self._pages.read(needed.folder, needed.run)
-                self._loaded[needed.run.digest] = page
+                for folder, run in needed.needed:
+                    self._loaded[run.digest] = await self._pages.read(folder, run)
 
     async def ready(self, *offsets: StreamOffset) -> None:
         """Reads what counting between these offsets, or from them to the end, needs."""

@@ -9,10 +9,11 @@ nor one that was purged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Final
+from typing import Final, TypeVar
 
 from stream.core.metadata.segments import Run, Segment, Span
 
@@ -20,14 +21,31 @@ MARKS_MAX: Final = 64
 """Times of truncation that a stream remembers for segments in pages."""
 _BUCKET_BITS: Final = 16
 
+T = TypeVar("T")
+
 
 class PagesNeeded(Exception):
-    """A decision needs this page of this folder, which was not read. Never leaves the shell."""
+    """A decision needs these pages, each in its folder, which were not read. Never leaves the
+    shell."""
 
-    def __init__(self, folder: str, run: Run) -> None:
+    def __init__(self, *needed: tuple[str, Run]) -> None:
+        folder, run = needed[0]
         super().__init__(f"{folder}: the page of segments {run.number} to {run.last_number}")
-        self.folder = folder
-        self.run = run
+        self.needed = needed
+
+
+def answers(asks: Iterable[Callable[[], T]]) -> list[T]:
+    """Returns what each of these decisions says. Raises PagesNeeded with the pages of all."""
+    found: list[T] = []
+    needed: list[tuple[str, Run]] = []
+    for ask in asks:
+        try:
+            found.append(ask())
+        except PagesNeeded as error:
+            needed += error.needed
+    if needed:
+        raise PagesNeeded(*needed)
+    return found
 
 
 def page_name(run: Run) -> str:
@@ -43,13 +61,13 @@ def page_name(run: Run) -> str:
 class Pages:
     """The older segments of one stream.
 
-    `folder` has their nodes ("demo/clicks~1700000000000"), also after the stream got another name;
-    it is empty if there never were any. `levels` are the newest pages of each level, level 0 first:
-    those of a higher level are older. Segments with a number below `first` were purged, though a
-    page may have them still. `marks` are pairs (number, time): segments up to this number that no
-    earlier mark covers were truncated at this time. `loaded` are pages that were read, by digest;
-    `lost` are those that are missing, without which a purge goes on; `dead` are the names of pages
-    that the next change removes.
+    `folder` has their nodes ("demo/clicks~1700000000000~7"), also after the stream got another
+    name; it is empty if there never were any. `levels` are the newest pages of each level, level 0
+    first: those of a higher level are older. Segments with a number below `first` were purged,
+    though a page may have them still. `marks` are pairs (number, time): segments up to this number
+    that no earlier mark covers were truncated at this time. `loaded` are pages that were read, by
+    digest; `lost` are those that are missing, without which a purge goes on; `dead` are the names
+    of pages that the next change removes.
     """
 
     folder: str = ""
@@ -57,7 +75,7 @@ class Pages:
     first: int = 0
     marks: tuple[tuple[int, int], ...] = ()
     loaded: Mapping[str, tuple[Span, ...]] = field(default_factory=dict, compare=False, repr=False)
-    lost: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    lost: AbstractSet[str] = field(default=frozenset(), compare=False, repr=False)
     dead: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __bool__(self) -> bool:
@@ -74,7 +92,7 @@ class Pages:
             return ()
         spans = self.loaded.get(run.digest)
         if spans is None:
-            raise PagesNeeded(self.folder, run)
+            raise PagesNeeded((self.folder, run))
         if run.number < self.first:
             spans = tuple(span for span in spans if span.last_number >= self.first)
         if self.marks and run.number <= self.marks[-1][0]:
@@ -82,9 +100,9 @@ class Pages:
         return spans
 
     def _marked(self, span: Span) -> Span:
-        """Returns the span with its time of truncation; a run only if it has one."""
+        """Returns the span with its time of truncation; a run with that of its first segment."""
         begin, end = self._mark_of(span.number), self._mark_of(span.last_number)
-        if begin is None or begin != end:
+        if begin is None or end is None:
             return span
         return replace(span, dropped_ms=begin[1])
 
@@ -93,12 +111,12 @@ class Pages:
 
     def spans(self) -> Iterator[Span]:
         """Yields all segments, oldest first, most of them in runs, none of which has segments that
-        were purged. Raises PagesNeeded."""
+        were purged, unless its page is lost. Raises PagesNeeded."""
         for root in self.roots:
             yield from self._whole(root)
 
     def _whole(self, span: Span) -> Iterator[Span]:
-        if isinstance(span, Segment) or span.number >= self.first:
+        if isinstance(span, Segment) or span.number >= self.first or span.digest in self.lost:
             yield self._marked(span)
             return
         for below in self.below(span):

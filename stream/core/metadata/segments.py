@@ -121,7 +121,8 @@ class Run:
 
     `last_entry` is that of the last segment; `newest_ms`, `last_time_ms` and `event_max_ms` are the
     highest of all, the last one -1 if it is not known of each; ledgers have ids from `ledger_min`
-    to `ledger_max`. `dropped_ms` is not stored: the list of drop marks has it.
+    to `ledger_max`. `dropped_ms`, when the first segment was truncated (-1: not all of them were),
+    is not stored: the list of drop marks has it.
     """
 
     digest: str

@@ -139,7 +139,7 @@ class StreamMetadata:
     @property
     def first_available(self) -> Position:
         """The first position that a reader can read. Raises PagesNeeded."""
-        first = self.first_where(self.is_live)
+        first = self.span_at(self.truncated_to)
         begin = Position(self.next_segment if first is None else first.number, 0, 0)
         return max(begin, self.truncated_to)
 
@@ -150,6 +150,10 @@ class StreamMetadata:
     def is_live(self, span: Span) -> bool:
         """Whether a reader can read something of this segment, or of one in this run."""
         return not self.is_dropped(span)
+
+    def is_cut(self, span: Span) -> bool:
+        """Whether something at the begin of this live segment or run was truncated or purged."""
+        return span.number < self.pages.first or Position(span.number, 0, 0) < self.truncated_to
 
     @property
     def listed_spans(self) -> tuple[Span, ...]:
@@ -162,13 +166,13 @@ class StreamMetadata:
         yield from self.pages.spans()
         yield from self.segments
 
-    def dropped(self) -> tuple[Span, ...]:
-        """Returns the segments in the trash, which are a prefix. A run has one time of truncation.
-        Raises PagesNeeded."""
+    def dropped(self, through: int = 0) -> tuple[Span, ...]:
+        """Returns the segments in the trash, which are a prefix. No run goes beyond segment number
+        `through` that begins before it. Raises PagesNeeded."""
 
         def is_mixed(run: Run) -> bool:
             is_begun = Position(run.number, 0, 0) < self.truncated_to
-            return is_begun and (run.dropped_ms < 0 or not self.is_dropped(run))
+            return is_begun and (self.is_live(run) or run.number <= through < run.last_number)
 
         found: list[Span] = []
         for span in self.spans():
@@ -177,15 +181,28 @@ class StreamMetadata:
             found += filter(self.is_dropped, self.pages.split(span, is_mixed))
         return tuple(found)
 
+    def times_dropped(self, now_ms: int) -> Iterator[tuple[int, int]]:
+        """Yields numbers of truncated segments, ascending, with the time of truncation of the
+        segments behind the number before; `now_ms` where it is not known. Raises PagesNeeded."""
+        marks = self.pages.marks
+        yield from marks
+        last = self.dropped_in_pages() if self.pages else 0
+        if last > (marks[-1][0] if marks else 0):
+            yield last, now_ms
+        for segment in self.segments:
+            if self.is_live(segment):
+                break
+            yield segment.number, segment.dropped_ms if segment.dropped_ms >= 0 else now_ms
+
     def live(self) -> tuple[Span, ...]:
         """Returns the segments from which a reader can read something. Raises PagesNeeded."""
 
         def is_mixed(run: Run) -> bool:
-            return Position(run.number, 0, 0) < self.truncated_to and self.is_live(run)
+            return self.is_live(run) and self.is_cut(run)
 
         return tuple(
             part
-            for span in self.spans()
+            for span in self.listed_spans
             if self.is_live(span)
             for part in self.pages.split(span, is_mixed)
             if self.is_live(part)
@@ -219,13 +236,21 @@ class StreamMetadata:
     def segment_at(self, position: Position) -> Segment | None:
         """Returns the segment that holds `position`, or the next one behind it; None at the end.
         Raises PagesNeeded."""
+        return self.first_where(lambda span: _reaches(span, position))
 
-        def is_at(span: Span) -> bool:
-            if span.last_number != position.segment:
-                return span.last_number > position.segment
-            return span.is_open or position.entry <= span.last_entry
-
-        return self.first_where(is_at)
+    def span_at(self, position: Position) -> Span | None:
+        """As `segment_at`, but returns a run if `position` is before all that it has: no page is
+        needed to say where that begins."""
+        stack = [*self.listed_spans][::-1]
+        while stack:
+            span = stack.pop()
+            if not _reaches(span, position):
+                continue
+            is_in = span.number < self.pages.first or Position(span.number, 0, 0) < position
+            if isinstance(span, Segment) or not is_in:
+                return span
+            stack += self.pages.below(span)[::-1]
+        return None
 
     def check_position(
         self, position: Position, *, restores: int = 0, is_given: bool = False
@@ -461,6 +486,13 @@ class StreamMetadata:
             self,
             garbage=tuple(ledger for ledger in self.garbage if ledger not in gone),
         )
+
+
+def _reaches(span: Span, position: Position) -> bool:
+    """Whether a segment, or the last one of a run, holds `position`, or is behind it."""
+    if span.last_number != position.segment:
+        return span.last_number > position.segment
+    return span.is_open or position.entry <= span.last_entry
 
 
 def _next_multiple(number: int, step: int) -> int:

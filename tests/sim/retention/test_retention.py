@@ -5,8 +5,9 @@ Bugs that are planted must be found: an oracle that cannot fail proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,11 +16,12 @@ from ledger.client import LedgerClient
 from ledger.metastore.base import ANY_VERSION, Check
 from stream.core import retention
 from stream.core.metadata.namespaces import NamespaceMetadata
-from stream.core.metadata.streams import Segment, StreamMetadata
+from stream.core.metadata.streams import StreamMetadata
 from stream.core.retention import RetentionPlan
 from stream.retention import janitor, reclaim, trash
 from stream.retention.ledger_deletion import delete_ledgers
 from stream.retention.partition_sizes import PartitionSizes
+from stream.store.pages import PageStore
 from stream.store.streams import StreamStore, namespace_path
 from tests.effort import scaled
 from tests.sim.model import Violation
@@ -55,8 +57,8 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def _trash_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
-    def eager(trash: Sequence[Segment], policy: NamespaceMetadata, now_ms: int) -> int:
-        return trash[-1].number if trash else 0
+    def eager(stream: StreamMetadata, policy: NamespaceMetadata, now_ms: int) -> int:
+        return stream.last_dropped()
 
     monkeypatch.setattr(retention, "purge_through", eager)
 
@@ -72,7 +74,8 @@ def _cursors_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
         client: LedgerClient, policy: NamespaceMetadata, stream: StreamMetadata, *_: PartitionSizes
     ) -> tuple[RetentionPlan, list[Check]]:
         blind = replace(policy, retention_cursors=())
-        return retention.explain(stream, blind, {}, client.now_ms()), []
+        explain = partial(retention.explain, policy=blind, cursors={}, now_ms=client.now_ms())
+        return await PageStore(client.store).resolve(stream, explain), []
 
     monkeypatch.setattr(reclaim, "plan_retention", careless)
 

@@ -30,7 +30,7 @@ from stream.core.sinks import committed
 from stream.core.trash import purged
 from stream.retention.janitor import Janitor
 from stream.retention.trash import TOMBSTONE_MS
-from stream.store.pages import PageLost, PageStore, forget_pages, pages_path
+from stream.store.pages import PageLost, PageStore, all_may_lack, forget_pages, pages_path
 from stream.store.streams import StreamStore, stream_path
 from tests.ledger.metastore.counting_store import CountingStore
 from tests.stream.sim_namespace import sim_namespace
@@ -111,19 +111,19 @@ async def test_a_page_of_a_writer_that_lost_is_found_and_used() -> None:
         streams = await new_stream(store)
         stream, version = await streams.read_stream("n", "s")
         target = longer(stream, 128, 1)
-        one, made = paged(target, "n/s~1")
+        one, made = paged(target, "n/s~1~1")
         is_same = Check(stream_path("n", "s"), version)
         await PageStore(store).prepare("n", target, is_same, 64, 16)  # and dies
-        left = await nodes_below(store, pages_path("n/s~1"))
+        left = await nodes_below(store, pages_path("n/s~1~1"))
         assert [path.rpartition("/")[2] for path in left] == [
             page_name(made[0].run).rpartition("/")[2]
         ]
         stored, _ = await streams.put_stream("n", target, version)
         assert stored == one
-        assert await nodes_below(store, pages_path("n/s~1")) == left
+        assert await nodes_below(store, pages_path("n/s~1~1")) == left
         with pytest.raises(MetadataConflict):
             await streams.put_stream("n", longer(target, 100, 500), version)
-        assert await nodes_below(store, pages_path("n/s~1")) == left, "a loser writes no page"
+        assert await nodes_below(store, pages_path("n/s~1~1")) == left, "a loser writes no page"
 
 
 async def test_a_page_that_a_writer_left_damaged_is_written_again() -> None:
@@ -131,8 +131,8 @@ async def test_a_page_that_a_writer_left_damaged_is_written_again() -> None:
         streams = await new_stream(store)
         stream, version = await streams.read_stream("n", "s")
         target = longer(stream, 128, 1)
-        page = paged(target, "n/s~1")[1][0]
-        await store.create(f"{pages_path('n/s~1')}/{page_name(page.run)}", b"torn")
+        page = paged(target, "n/s~1~1")[1][0]
+        await store.create(f"{pages_path('n/s~1~1')}/{page_name(page.run)}", b"torn")
         stored, _ = await streams.put_stream("n", target, version)
         assert len(await streams.pages.listed(stored)) == 128
 
@@ -170,7 +170,7 @@ async def test_a_lost_page_is_named_and_costs_only_what_it_lists(is_missing: boo
         # The cure: behind it, the stream can be truncated, purged and read.
         await streams.update_stream("n", "s", lambda s: s.truncated(Position(129, 0, 0), 9))
         stream = await streams.update_stream(
-            "n", "s", lambda s: purged(s, s.last_dropped()), is_purge=True
+            "n", "s", lambda s: purged(s, s.last_dropped()), may_lack=all_may_lack
         )
         assert (stream.pages.first, len(stream.garbage)) == (129, 64)
         assert await streams.pages.resolve(stream, lambda s: s.first_available) == (129, 0, 0)

@@ -66,9 +66,9 @@ class PageNodes:
             try:
                 return question(replace(stream, pages=replace(stream.pages, loaded=loaded)))
             except PagesNeeded as needed:
-                self.reads += 1
-                page = self.nodes[page_name(needed.run)]
-                loaded[needed.run.digest] = decode_page(needed.run, page.data)
+                for _, run in needed.needed:
+                    self.reads += 1
+                    loaded[run.digest] = decode_page(run, self.nodes[page_name(run)].data)
 
     def expanded(
         self, stream: StreamMetadata, spans: Callable[[StreamMetadata], Sequence[Span]]
@@ -254,12 +254,11 @@ def test_partitions_with_pages_share_their_size_alike(seed: int) -> None:
         try:
             found = size_shares(known, 300)
         except PagesNeeded as needed:
-            page = next(
-                nodes.nodes[page_name(needed.run)]
-                for nodes in stores
-                if page_name(needed.run) in nodes.nodes
-            )
-            loaded[needed.run.digest] = decode_page(needed.run, page.data)
+            for _, run in needed.needed:
+                page = next(
+                    nodes.nodes[page_name(run)] for nodes in stores if page_name(run) in nodes.nodes
+                )
+                loaded[run.digest] = decode_page(run, page.data)
             continue
         break
     for name, share in wanted.items():
