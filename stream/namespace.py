@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Unpack, overload
 
@@ -50,7 +51,7 @@ from stream.retention.policies import NamespaceSettings as NamespaceSettings
 from stream.retention.policies import create_namespace as create_namespace
 from stream.retention.policies import delete_namespace as delete_namespace
 from stream.retention.policies import list_namespaces as list_namespaces
-from stream.retention.reclaim import plan_retention, truncate_stream
+from stream.retention.reclaim import truncate_stream
 from stream.retention.trash import Trash, TrashEntry
 from stream.retention.trash_listing import list_trash
 from stream.scope import NamespaceScope
@@ -194,7 +195,7 @@ class Namespace(Closable):
 
     async def info(self, stream: str) -> StreamInfo:
         """Returns where the stream begins and ends now, asked of metadata and bookies."""
-        return await stream_info(self.client, await self.stream_metadata(stream))
+        return await self.store.consult(self.name, stream, partial(stream_info, self.client))
 
     # Writing
 
@@ -591,9 +592,7 @@ class Namespace(Closable):
 
         Raises NoSuchStream; IsPartitioned: name a partition, such as `clicks#0`.
         """
-        metadata = await self.stream_metadata(check_name(stream))
-        plan, _ = await plan_retention(self.client, await self.policy(), metadata)
-        return plan
+        return await policies.plan_of(self.client, await self.policy(), check_name(stream))
 
     async def stream_metadata(self, stream: str) -> StreamMetadata:
         """Returns the newest segments, epoch and truncation point. Raises NoSuchStream,
@@ -606,11 +605,12 @@ class Namespace(Closable):
         """Returns up to `limit` segments of a stream from number `since` on, in order, those in the
         trash included.
 
-        Raises NoSuchStream, IsPartitioned, MetadataCorrupt if a list of older segments is missing
-        or damaged (the error says which segments it had), MetadataUnavailable.
+        Raises NoSuchStream, IsPartitioned, InvalidArgument for a limit below 0, MetadataCorrupt if
+        a list of older segments is missing or damaged (the error says which segments it had),
+        MetadataUnavailable.
         """
-        metadata = await self.scope.stream_metadata(stream)
-        return await self.store.pages.listed(metadata, since, limit)
+        listed = partial(self.store.pages.listed, since=since, limit=limit)
+        return await self.store.consult(self.name, stream, listed)
 
     # Truncation and trash
 

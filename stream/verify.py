@@ -17,12 +17,15 @@ from ledger.copy_reader import SilentBookies
 from ledger.core.copies import CopyState, CopyVerdict, LedgerReport
 from ledger.errors import InvalidArgument, NoSuchLedger
 from ledger.verify import ExpectedEntry, verify_entry, verify_ledger
-from stream.core.metadata.streams import Segment, StreamMetadata
+from stream.core.metadata.segments import Segment, Span
+from stream.core.metadata.streams import StreamMetadata
 from stream.core.receipt import Receipt
 from stream.scope import NamespaceScope
 from stream.store.partitions import PartitionStore
 
 SEGMENTS_VERIFIED_MAX = 4
+SEGMENTS_LISTED_AT_ONCE = 64
+"""What the stream has is looked up again after each of so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,14 +191,30 @@ class _StreamVerifier:
         self._done = 0
 
     async def run(self) -> list[SegmentReport]:
-        metadata = await self._scope.stream_metadata(self._stream)
-        pages = self._scope.store.pages
-        live = await pages.resolve(metadata, lambda known: known.live())
-        total = sum(span.count for span in live)
+        store, name = self._scope.store, self._scope.name
+
+        async def live(stream: StreamMetadata) -> tuple[tuple[Span, ...], int]:
+            found = await store.pages.resolve(stream, StreamMetadata.live)
+            return found, stream.next_segment
+
+        spans, behind = await store.consult(name, self._stream, live)
+        total = sum(span.count for span in spans)
         self._report_progress(total)
         reports: list[SegmentReport] = []
-        since = live[0].number if live else metadata.next_segment
-        while segments := await pages.listed(metadata, since):
+        since = spans[0].number if spans else behind
+
+        async def following(stream: StreamMetadata) -> list[Segment]:
+            # What was truncated or purged meanwhile is left out, and what is new.
+            first = await store.pages.resolve(stream, lambda s: s.span_at(stream.truncated_to))
+            begin = stream.next_segment if first is None else first.number
+            since_now = max(since, begin)
+            found = await store.pages.listed(stream, since_now, SEGMENTS_LISTED_AT_ONCE)
+            return [segment for segment in found if segment.number < behind]
+
+        while since < behind:
+            segments = await store.consult(name, self._stream, following)
+            if not segments:
+                break
             reports += await self._verify_all(segments, total)
             since = segments[-1].number + 1
         return reports

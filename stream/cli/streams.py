@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from cyclopts import App, Parameter
@@ -282,7 +283,6 @@ async def show(
     name = parse_stream(stream)
     async with connect(cluster, name) as namespace:
         try:
-            metadata = await namespace.stream_metadata(name.stream)
             facts = _facts(name, await namespace.info(name.stream))
         except IsPartitioned:
             info = await namespace.partitioned_info(name.stream)
@@ -302,12 +302,14 @@ async def show(
             output.show_list(parts, title="partitions", none="no partitions yet")
             return
         warn(await plans_of(namespace.client, await namespace.policy(), [name.stream]))
-        shown = await namespace.store.pages.resolve(
-            metadata,
-            lambda known: _shown(
-                name, known, page if segments else None, is_for_programs=output.json
-            ),
-        )
+
+        async def shown_of(present: StreamMetadata) -> tuple[StreamMetadata, _Shown]:
+            ask = partial(_shown, name, page=page if segments else None, is_json=output.json)
+            # What was truncated is shown in short if its page is lost.
+            pages = namespace.store.pages
+            return present, await pages.resolve(present, ask, may_lack=present.is_dropped)
+
+        metadata, shown = await namespace.store.consult(name.namespace, name.stream, shown_of)
     if output.json:
         rows = [_segment_facts(metadata, segment) for segment in shown.segments]
         print_json(facts | {"segments": rows, "segments_before": shown.skipped})
@@ -326,16 +328,14 @@ class _Shown(NamedTuple):
     by_state: Sequence[dict[str, Any]] = ()
 
 
-def _shown(
-    name: StreamName, stream: StreamMetadata, page: int | None, *, is_for_programs: bool
-) -> _Shown:
+def _shown(name: StreamName, stream: StreamMetadata, *, page: int | None, is_json: bool) -> _Shown:
     """Returns one page of the segments. Without a page, it returns all if they are few, else what
     they are by their state, or for programs the newest. Raises UsageError for a page that is not
     there."""
     total = sum(span.count for span in stream.spans())
     if page is None:
         skipped = total - len(stream.segments)
-        is_long = total > _SEGMENTS_SHOWN_MAX and not is_for_programs
+        is_long = total > _SEGMENTS_SHOWN_MAX and not is_json
         by_state = _segments_by_state(stream) if is_long else ()
         return _Shown(stream.segments, skipped, total, by_state)
     pages = max(1, -(-total // _SEGMENTS_PER_PAGE))

@@ -18,7 +18,9 @@ from ledger.cli.output import (
 from stream.cli.streams import app
 
 if TYPE_CHECKING:
+    from stream.core.metadata.streams import StreamMetadata
     from stream.core.position import Position
+    from stream.namespace import Namespace
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
@@ -118,20 +120,16 @@ async def untruncate(
             )
         rows = []
         for partition in partitions:
-            before = await namespace.stream_metadata(partition)
-            back = await namespace.untruncate(partition, to)
-            pages = namespace.store.pages
-            began_at = await pages.resolve(before, lambda known: known.first_available)
-            begins_at, live = await pages.resolve(
-                back, lambda known: (known.first_available, known.live())
-            )
+            began_at, _ = await _begin(namespace, partition)
+            await namespace.untruncate(partition, to)
+            begins_at, records = await _begin(namespace, partition)
             plan = await namespace.explain_retention(partition)
             rows.append(
                 {
                     "stream": f"{name.namespace}/{partition}",
                     "began_at": str(began_at),
                     "begins_at": str(begins_at),
-                    "records": sum(span.records for span in live),
+                    "records": records,
                 }
             )
             if plan.dropped:
@@ -141,6 +139,19 @@ async def untruncate(
                     f"{name.namespace} --retention-ms ...)"
                 )
     output.show_list(rows, title=f"stream {name}", none="nothing")
+
+
+async def _begin(namespace: Namespace, stream: str) -> tuple[Position, int]:
+    """Returns where a stream begins, and how many sealed records it has."""
+    pages = namespace.store.pages
+
+    async def found(present: StreamMetadata) -> tuple[Position, int]:
+        return await pages.resolve(
+            present,
+            lambda known: (known.first_available, sum(span.records for span in known.live())),
+        )
+
+    return await namespace.store.consult(namespace.name, stream, found)
 
 
 @usage()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from ledger.errors import InvalidArgument, MetadataConflict, NoSuchEntry, NoSuchLedger
 from stream.core.metadata.partitioned import PartitionedStream
@@ -94,7 +95,7 @@ async def measure(scope: NamespaceScope, stream: str) -> PartitionedInfo:
     present = await PartitionStore(scope.client.store).read_partitioned(scope.name, stream)
 
     async def measure_one(number: int, name: str) -> StreamInfo:
-        return await seek.stream_info(scope.client, await scope.stream_metadata(name))
+        return await scope.store.consult(scope.name, name, partial(seek.stream_info, scope.client))
 
     facts = await for_each_partition(present, measure_one)
     return PartitionedInfo(stream, present.created_ms, tuple(facts.values()))
@@ -118,8 +119,9 @@ async def truncate(
 
     async def truncate_one(number: int, name: str) -> Position:
         position = await _position_at(scope, name, to) if isinstance(to, FromTime) else to[number]
-        truncated = await truncate_stream(scope.client, scope.store, scope.name, name, position)
-        return await seek.first_available(scope.client, truncated)
+        await truncate_stream(scope.client, scope.store, scope.name, name, position)
+        begin = partial(seek.first_available, scope.client)
+        return await scope.store.consult(scope.name, name, begin)
 
     numbers = None if isinstance(to, FromTime) else sorted(to)
     return await for_each_partition(present, truncate_one, numbers)
@@ -127,11 +129,12 @@ async def truncate(
 
 async def _position_at(scope: NamespaceScope, stream: str, time: FromTime) -> Position:
     """Returns the position of the first record appended at or after this time."""
+    find = partial(seek.find, scope.client, start=time)
     try:
-        return await seek.find(scope.client, await scope.stream_metadata(stream), time)
+        return await scope.store.consult(scope.name, stream, find)
     except (NoSuchLedger, NoSuchEntry):
         # Retention may have deleted the segment between the two reads.
-        return await seek.find(scope.client, await scope.stream_metadata(stream), time)
+        return await scope.store.consult(scope.name, stream, find)
 
 
 async def delete(scope: NamespaceScope, stream: str) -> bool:

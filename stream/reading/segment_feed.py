@@ -104,7 +104,10 @@ class SegmentFeed:
     async def _note_end(self, at: Position, end: Position) -> None:
         """Notes what the reading of `end` showed: what is confirmed, and what was truncated."""
         if self._metadata is not None:
-            await self._check(self._metadata, at)
+            try:
+                await self._check(self._metadata, at)
+            except PageLost as error:
+                await self._explain(at, error)
         ledger, segment = self._ledger, self._segment
         if ledger is not None and segment is not None and segment.number == end.segment:
             ledger.note_confirmed(end.entry - 1)
@@ -238,7 +241,12 @@ class SegmentFeed:
         trying again is right; raises Truncated if it was truncated, else `error`."""
         before = self._metadata
         stream = await self.refresh()
-        await self._check(stream, at)
+        try:
+            await self._check(stream, at)
+        except PageLost:
+            if stream == before:
+                raise
+            return  # unless it was purged just now, the next attempt raises it
         if stream == before:
             raise error
 

@@ -40,7 +40,7 @@ def shown(
     capsys: pytest.CaptureFixture[str], sealed: int, page: int | None
 ) -> tuple[list[list[str]], str]:
     stream = stream_of(sealed)
-    found = _shown(NAME, stream, page, is_for_programs=False)
+    found = _shown(NAME, stream, page=page, is_json=False)
     _show_segments(NAME, stream, found, TABLE, page=page)
     output = capsys.readouterr()
     return [line.split("\t") for line in output.out.splitlines()], output.err
