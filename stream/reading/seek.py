@@ -76,10 +76,10 @@ async def measure(client: LedgerClient, stream: StreamMetadata) -> tuple[Positio
 
 async def sequence_at(client: LedgerClient, stream: StreamMetadata, position: Position) -> int:
     """Returns the sequence of the first record at or behind `position`."""
-    segment = await _segment_at(client, stream, position)
+    segment = await PageStore(client.store).resolve(stream, lambda known: known.span_at(position))
     if segment is None:
         return stream.next_sequence
-    if position <= Position(segment.number, 0, 0):
+    if isinstance(segment, Run) or position <= Position(segment.number, 0, 0):
         return segment.first_sequence
     entries = await _Entries.of(client, segment)
     async with entries.reader:
@@ -169,14 +169,18 @@ def _with_sequence(stream: StreamMetadata, wanted: int) -> Segment | None:
 
     Raises Truncated, PositionLost, PagesNeeded.
     """
-    first = stream.first_where(stream.is_live)
+    segment = stream.first_where(lambda span: span.is_open or wanted < span.next_sequence)
+    if segment is None and wanted >= stream.next_sequence:
+        return None
+    if segment is not None and segment.first_sequence <= wanted and stream.is_live(segment):
+        return segment  # without a look at where the stream begins, which may need other pages
+    first = stream.span_at(stream.truncated_to)
     begin = stream.next_sequence if first is None else first.first_sequence
     if wanted < begin:
         raise Truncated(stream.name, f"sequence {wanted}", stream.first_available)
-    segment = stream.first_where(lambda span: span.is_open or wanted < span.next_sequence)
-    if segment is not None and wanted < segment.first_sequence:  # and not in the segment before
+    if segment is not None:  # and not in the segment before
         raise PositionLost(stream.name, f"sequence {wanted}", Position(segment.number, 0, 0))
-    return segment
+    return None
 
 
 async def _find_sequence(client: LedgerClient, stream: StreamMetadata, wanted: int) -> Position:
@@ -228,7 +232,7 @@ async def _find_time(client: LedgerClient, stream: StreamMetadata, wanted_ms: in
     entries = await _Entries.of(client, segment)
     async with entries.reader:
         entry = await entries.first_where(partial(_is_since, segment, wanted_ms))
-    return max(Position(segment.number, entry, 0), await first_available(client, stream))
+    return max(Position(segment.number, entry, 0), stream.truncated_to)
 
 
 def _is_since(segment: Segment, time_ms: int, header: EntryHeader) -> bool:
@@ -256,15 +260,14 @@ def _sequence_before(stream: StreamMetadata, next_sequence: int, records: int) -
     """Returns the sequence from which on there are `records` records; None if there are fewer.
     Sequences may have gaps. Raises PagesNeeded."""
     left = records
-    stack = list(stream.live())
-    while stack:
-        span = stack.pop()
+    stack = list(stream.listed_spans)
+    while stack and stream.is_live(span := stack.pop()):
         behind = next_sequence if span.is_open else span.next_sequence
         size = span.records if isinstance(span, Run) else behind - span.first_sequence
-        if left > size:
-            left -= size
-        elif isinstance(span, Run):
+        if isinstance(span, Run) and (left <= size or stream.is_cut(span)):
             stack += stream.pages.below(span)
+        elif left > size:
+            left -= size
         else:
             return behind - left
     return None
@@ -274,8 +277,7 @@ async def _find_event_time(
     client: LedgerClient, stream: StreamMetadata, wanted_ms: int
 ) -> Position:
     pages = PageStore(client.store)
-    begin = await first_available(client, stream)
-    end = await end_of(client, stream)
+    begin, end = stream.truncated_to, await end_of(client, stream)
     since = 0
 
     def following(known: StreamMetadata) -> Segment | None:
