@@ -17,25 +17,27 @@ from ledger.runtime.concurrency import map_bounded
 
 @dataclass(frozen=True, slots=True)
 class ReadSpan:
-    """The unread records of a stream: at least one."""
+    """The unread records of a stream, at least one, and their stored bytes."""
 
     index: StreamIndex
     begin: StreamOffset
     end: StreamOffset
+    records: int
+    nbytes: int
 
-    @property
-    def records(self) -> int:
-        return self.index.records_between(self.begin, self.end)
+    @classmethod
+    async def of(cls, index: StreamIndex, begin: StreamOffset, end: StreamOffset) -> ReadSpan:
+        records = await index.records_between(begin, end)
+        return cls(index, begin, end, records, await index.bytes_between(begin, end))
 
     @property
     def backlog(self) -> Backlog:
-        nbytes = self.index.bytes_between(self.begin, self.end)
         entry = self.index.entry_at(self.begin)
-        next_bytes = -(-nbytes // self.records)
+        next_bytes = -(-self.nbytes // self.records)
         if entry is not None:
             slot = self.begin.slot
             next_bytes = entry.bytes_at(slot + 1) - entry.bytes_at(slot)
-        return Backlog(self.records, nbytes, next_bytes)
+        return Backlog(self.records, self.nbytes, next_bytes)
 
 
 async def admit_spans(
@@ -47,7 +49,9 @@ async def admit_spans(
     """
     admission, ends = await _divide(spans, limits, turn)
     if limits.bytes_max is not None and len(admission.quotas) > 1:
-        taken = sum(spans[name].index.bytes_between(spans[name].begin, ends[name]) for name in ends)
+        taken = 0
+        for name, end in ends.items():
+            taken += await spans[name].index.bytes_between(spans[name].begin, end)
         if taken > limits.bytes_max:
             # A first record was larger than estimated. Its size is known now.
             admission, ends = await _divide(spans, limits, turn)
@@ -76,15 +80,13 @@ async def _end_of_quota(span: ReadSpan, quota: Quota, *, must_advance: bool) -> 
     """Returns the last offset within the quota, or one record more if it `must_advance`."""
     index, begin, end = span.index, span.begin, span.end
     found = end
-    if quota.nbytes is not None and index.bytes_between(begin, end) > quota.nbytes:
+    if quota.nbytes is not None and span.nbytes > quota.nbytes:
         found = await index.ahead(begin, end, quota.nbytes)
-        await index.ready(found)
-    if index.records_between(begin, found) > quota.records:
-        found = await index.at_sequence(index.sequence_after(begin, quota.records))
+    if await index.records_between(begin, found) > quota.records:
+        found = await index.at_sequence(await index.sequence_after(begin, quota.records))
     if found.sequence <= begin.sequence:
-        following = index.sequence_after(begin, 1)
+        following = await index.sequence_after(begin, 1)
         found = await index.at_sequence(following) if must_advance else begin
-    await index.ready(found)
     return found
 
 

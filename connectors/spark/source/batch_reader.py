@@ -41,6 +41,7 @@ from ledger.client import LedgerClient
 from ledger.errors import NoSuchEntry, NoSuchLedger
 from ledger.runtime.concurrency import map_bounded
 from stream.core.position import NUMBER_MAX, FromSequence, FromTime, Start
+from stream.store.pages import PageLost
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -148,7 +149,7 @@ async def _plan(
     for _ in range(_PURGES_MAX):
         try:
             return await _plan_once(client, options, bounds)
-        except (NoSuchLedger, NoSuchEntry) as error:
+        except (NoSuchLedger, NoSuchEntry, PageLost) as error:
             _log.info(
                 "segments were purged while a batch was planned; it is planned again cause=%s",
                 error,

@@ -16,8 +16,9 @@ from ledger.client import LedgerClient
 from ledger.errors import FinalError, LedgerError
 from ledger.units import duration_text, size_text
 from stream.core.metadata.namespaces import NamespaceMetadata
-from stream.core.metadata.segments import Segment
+from stream.core.metadata.segments import Run, Segment
 from stream.core.metadata.streams import StreamMetadata
+from stream.core.position import Position
 from stream.errors import NoSuchNamespace, NotInTrash
 from stream.reading.seek import measure
 from stream.retention.trash import Trash
@@ -94,20 +95,26 @@ async def lost_by_truncation(
 
 async def truncation_reason(index: StreamIndex, first: StreamOffset) -> str:
     """Returns why the records before `first` were truncated, as far as it can be determined."""
-    begin = await index.resolve(lambda: index.metadata.first_available)
+    begin = await index.ask(lambda known: known.first_available)
     what = f"the stream was truncated to {begin} (sequence {first.sequence})"
     try:
         policy, _ = await StreamStore(index.client.store).read_namespace(index.namespace)
     except LedgerError as error:
         return f"{what}; the policy of its namespace cannot be read ({error})"
-    rule = await index.resolve(lambda: _retention_rule(index.metadata, policy))
+    rule = await index.ask(lambda known: _retention_rule(known, policy))
     return f"{what} {rule}"
 
 
 def _retention_rule(stream: StreamMetadata, policy: NamespaceMetadata) -> str:
     rules = []
-    dropped = stream.dropped()
-    last = dropped[-1] if dropped and dropped[-1].dropped_ms >= 0 else None
+    last = stream.last_where(
+        lambda span: (
+            stream.is_dropped(span)
+            or (isinstance(span, Run) and Position(span.number, 0, 0) < stream.truncated_to)
+        )
+    )
+    if last is not None and last.dropped_ms < 0:
+        last = None
     if policy.retention_ms is not None and (
         last is None or last.dropped_ms - last.newest_ms > policy.retention_ms
     ):
@@ -140,7 +147,7 @@ async def lost_by_restore(
     """
     if not index.metadata.restores:
         return None, None
-    one, other = await index.resolve(lambda: _around(index.metadata, offset.sequence))
+    one, other = await index.ask(lambda known: _around(known, offset.sequence))
     if one is None or other is None:
         return None, None
     reason = (

@@ -140,8 +140,7 @@ async def offset_at(index: StreamIndex, start: Start) -> StreamOffset:
     if isinstance(start, FromEnd):
         # Counted from the end as known here: appends move the end all the time.
         first = await index.first()
-        records = start.records
-        wanted = await index.resolve(lambda: index.sequence_before(end, records))
+        wanted = await index.sequence_before(end, start.records)
         return first if wanted <= first.sequence else await index.at_sequence(wanted)
     position = await find(index.client, index.metadata, start, index.namespace)
     found = await index.at(position)

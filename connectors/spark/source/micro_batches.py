@@ -167,12 +167,12 @@ class MicroBatches:
         nbytes = 0
         for name, offset in position.items():
             index = self._present(name, offset)
-            if index is not None:
-                await index.ready(offset)
-            records = 0 if index is None else index.records_between(offset, index.end)
-            if index is not None and records > 0:
+            if index is None:
+                continue
+            records = await index.records_between(offset, index.end)
+            if records > 0:
                 behind.append((records, index, offset))
-                nbytes += index.bytes_between(offset, index.end)
+                nbytes += await index.bytes_between(offset, index.end)
         behind.sort(key=lambda each: each[0], reverse=True)
 
         async def age_ms(each: tuple[int, StreamIndex, StreamOffset]) -> int:
@@ -243,15 +243,14 @@ class MicroBatches:
             else:
                 begin = await index.first()
             if begin.sequence < end.sequence:
-                await index.ready(begin, end)
-                spans[name] = ReadSpan(index, begin, end)
+                spans[name] = await ReadSpan.of(index, begin, end)
         return spans
 
     async def _available(
         self, index: StreamIndex, offset: StreamOffset, end: StreamOffset
     ) -> StreamOffset:
         """Returns `offset`, or the first available record if records before `end` are truncated."""
-        if offset.position >= await index.resolve(lambda: index.metadata.first_available):
+        if offset.position >= await index.ask(lambda known: known.first_available):
             loss, following = await lost_by_restore(index, offset)
             if loss is not None:
                 self._losses.record(loss)

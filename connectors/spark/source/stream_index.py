@@ -20,7 +20,6 @@ from ledger.core.metadata import LedgerMetadata
 from ledger.errors import LedgerError
 from ledger.reading.reader import LedgerReader
 from stream.core.entry.format import read_header
-from stream.core.metadata.pages import PagesNeeded
 from stream.core.metadata.segments import Run, Segment, Span
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import Position
@@ -28,7 +27,7 @@ from stream.store.pages import PageStore
 
 T = TypeVar("T")
 
-_PAGES_MAX = 64  # of older segments, for each stream
+_PAGES_MAX = 8  # for each stream, so that those around an offset are found by many streams in turn
 _READERS_MAX = 2
 """Ledgers that stay open per stream: those of the segment that is read and of the last one."""
 _TRIES_MAX = 200
@@ -46,8 +45,9 @@ class StreamIndex:
         self.name = name
         self.namespace, _, self.stream = name.partition("/")
         self._loaded: dict[str, tuple[Span, ...]] = {}
+        """Pages that were read last, by digest."""
         self._pages = PageStore(client.store)
-        self.metadata = self._with_pages(stream)
+        self.metadata = stream
         self._indexes: dict[int, SparseIndex] = {}
         self._readers: dict[int, LedgerReader] = {}
         self._ledgers: dict[int, LedgerMetadata] = {}
@@ -58,7 +58,7 @@ class StreamIndex:
     def update(self, stream: StreamMetadata) -> None:
         """Takes newer metadata of the same stream."""
         assert stream.created_ms == self.metadata.created_ms, f"{self.name} is another stream"
-        self.metadata = self._with_pages(stream)
+        self.metadata = stream
         newest = {segment.number for segment in stream.segments}
         # Those before are in pages, unless they were purged.
         older = range(stream.pages.first, min(newest)) if stream.pages else range(0)
@@ -69,37 +69,23 @@ class StreamIndex:
             if not segment.is_open and segment.number in self._indexes:
                 self._seal(segment, self._indexes[segment.number])
 
-    def _with_pages(self, stream: StreamMetadata) -> StreamMetadata:
-        """Returns the stream with the pages that `resolve` has read, and will read."""
+    async def ask(self, question: Callable[[StreamMetadata], T]) -> T:
+        """Returns what `question`, which has no effect, says of the metadata as they are now, once
+        the pages that it needs were read. Raises PageLost for one that was not truncated,
+        MetadataUnavailable."""
+        stream = self.metadata
         if not stream.pages:
-            return stream
-        while len(self._loaded) > _PAGES_MAX:
-            del self._loaded[next(iter(self._loaded))]
-        return replace(stream, pages=replace(stream.pages, loaded=self._loaded))
-
-    async def resolve(self, ask: Callable[[], T]) -> T:
-        """Returns what `ask`, which has no effect, says once the pages that it needs were read.
-
-        Until `update` it can then be asked at once. Raises PageLost, MetadataUnavailable.
-        """
-        while True:
-            try:
-                return ask()
-            except PagesNeeded as needed:
-                for folder, run in needed.needed:
-                    self._loaded[run.digest] = await self._pages.read(folder, run)
-
-    async def ready(self, *offsets: StreamOffset) -> None:
-        """Reads what counting between these offsets, or from them to the end, needs."""
-        if not self.metadata.pages:
-            return
-        end = self.end
-        await self.resolve(
-            lambda: [
-                (self.bytes_between(offset, end), self.records_between(offset, end))
-                for offset in offsets
-            ]
-        )
+            return question(stream)
+        try:
+            return await self._pages.resolve_all(
+                [stream],
+                lambda known: question(known[0]),
+                may_lack=stream.is_dropped,
+                loaded=self._loaded,
+            )
+        finally:
+            while len(self._loaded) > _PAGES_MAX:
+                del self._loaded[next(iter(self._loaded))]
 
     @property
     def end(self) -> StreamOffset:
@@ -110,66 +96,60 @@ class StreamIndex:
             return self._offset(self.metadata.next_segment, place)
         return self._offset(segments[-1].number, self._of(segments[-1]).end)
 
-    def bytes_between(self, start: StreamOffset, end: StreamOffset) -> int:
+    async def bytes_between(self, start: StreamOffset, end: StreamOffset) -> int:
         """Returns the stored bytes of the records between two offsets.
 
         Each record counts an equal share of its entry.
         """
         if start.segment == end.segment:
             return max(0, end.nbytes - start.nbytes)
-        total = end.nbytes
-        for span in self._spans(start.segment, end.segment - 1):
-            total += span.nbytes if isinstance(span, Run) else self._of(span).end.nbytes
-            total -= start.nbytes if span.number == start.segment else 0
-        return max(0, total)
 
-    def _spans(self, first: int, last: int) -> Iterator[Span]:
-        """Yields the segments with these numbers, those in the middle in runs."""
+        def between(known: StreamMetadata) -> int:
+            total = end.nbytes
+            for span in _spans(known, start.segment, end.segment - 1):
+                total += span.nbytes if isinstance(span, Run) else self._of(span).end.nbytes
+                total -= start.nbytes if span.number == start.segment else 0
+            return max(0, total)
 
-        def is_mixed(run: Run) -> bool:
-            is_in = run.last_number >= first and run.number <= last
-            return is_in and (run.number < first or run.last_number > last)
+        return await self.ask(between)
 
-        pages = self.metadata.pages
-        for span in self.metadata.listed_spans:
-            if span.last_number >= first and span.number <= last:
-                for part in pages.split(span, is_mixed):
-                    if first <= part.number <= last:
-                        yield part
-
-    def records_between(self, start: StreamOffset, end: StreamOffset) -> int:
+    async def records_between(self, start: StreamOffset, end: StreamOffset) -> int:
         """Returns the number of records between two offsets; sequences may have gaps."""
-        gaps = self._gaps(start.sequence, end.sequence)
+        gaps = await self._gaps(start.sequence, end.sequence)
         return end.sequence - start.sequence - sum(behind - first for first, behind in gaps)
 
-    def sequence_after(self, start: StreamOffset, records: int) -> int:
+    async def sequence_after(self, start: StreamOffset, records: int) -> int:
         """Returns the sequence before which there are `records` records from `start` on."""
         sequence = start.sequence + records
-        for first, behind in self._gaps(start.sequence, self.end.sequence):
+        for first, behind in await self._gaps(start.sequence, self.end.sequence):
             if sequence > first:
                 sequence += behind - first
         return sequence
 
-    def sequence_before(self, end: StreamOffset, records: int) -> int:
+    async def sequence_before(self, end: StreamOffset, records: int) -> int:
         """Returns the sequence from which on there are `records` records before `end`."""
         sequence = end.sequence - records
-        for first, behind in reversed(self._gaps(0, end.sequence)):
+        for first, behind in reversed(await self._gaps(0, end.sequence)):
             if sequence < behind:
                 sequence -= behind - first
         return sequence
 
-    def _gaps(self, start: int, end: int) -> list[tuple[int, int]]:
+    async def _gaps(self, start: int, end: int) -> list[tuple[int, int]]:
         """Returns the ranges of sequences from `start` on and before `end` that no record has or
         will have: a restore of the metadata leaves them out."""
         if not self.metadata.restores:
             return []
-        pages = self.metadata.pages
-        spans = [
-            part for span in self.metadata.listed_spans for part in pages.split(span, _has_gap)
-        ]
+
+        def is_mixed(run: Run) -> bool:
+            return _has_gap(run) and run.first_sequence < end and run.next_sequence > start
+
+        def spans(known: StreamMetadata) -> list[Span]:
+            found = known.listed_spans
+            return [part for span in found for part in known.pages.split(span, is_mixed)]
+
         return [
             (max(start, one.next_sequence), other.first_sequence)
-            for one, other in pairwise(spans)
+            for one, other in pairwise(await self.ask(spans))
             if one.next_sequence < other.first_sequence and start < other.first_sequence <= end
         ]
 
@@ -204,21 +184,21 @@ class StreamIndex:
 
     async def first(self) -> StreamOffset:
         """Returns the first available record, or the end, as an offset that begins with it."""
-        found = await self.at(await self.resolve(lambda: self.metadata.first_available))
+        found = await self.at(await self.ask(lambda known: known.first_available))
         return replace(found, begin=found.sequence)
 
-    def begin_of(self, segment: Segment) -> StreamOffset:
+    def begin_of(self, segment: Span) -> StreamOffset:
         place = SegmentOffset(0, 0, segment.first_sequence, 0)
         return self._offset(segment.number, place)
 
     async def at(self, position: Position) -> StreamOffset:
         """Returns the first record at or after `position`, or the end if there is none yet."""
-        segment = await self.resolve(lambda: self.metadata.segment_at(position))
+        segment = await self.ask(lambda known: known.span_at(position))
         if segment is None:
             return self.end
-        index = self._of(segment)
-        if position <= Position(segment.number, 0, 0):
+        if isinstance(segment, Run) or position <= Position(segment.number, 0, 0):
             return self.begin_of(segment)
+        index = self._of(segment)
         if position.entry >= index.end.entry:
             return self._offset(segment.number, index.end)
         entry = await self.indexed_entry(segment, position.entry)
@@ -232,12 +212,12 @@ class StreamIndex:
 
     async def at_sequence(self, sequence: int) -> StreamOffset:
         """Returns the record with this sequence, which must be available or the end."""
-        found = await self.resolve(
-            lambda: self.metadata.last_where(lambda span: span.first_sequence <= sequence)
+        found = await self.ask(
+            lambda known: known.last_where(lambda span: span.first_sequence <= sequence)
         )
         if found is None:
             assert sequence <= self.end.sequence, f"{self.name}: {sequence} is after the end"
-            return await self.at(await self.resolve(lambda: self.metadata.first_available))
+            return await self.at(await self.ask(lambda known: known.first_available))
         return self._offset(found.number, await self._find(found, SearchKey.SEQUENCE, sequence))
 
     async def ahead(self, start: StreamOffset, end: StreamOffset, nbytes: int) -> StreamOffset:
@@ -246,7 +226,9 @@ class StreamIndex:
         It is never after `end`. Bytes are counted as in `bytes_between`.
         """
         # A segment that is not listed any more had no records, and thus no bytes before `start`.
-        found = await self.resolve(lambda: self._reached(start, end, nbytes + start.nbytes))
+        found = await self.ask(
+            lambda known: self._reached(known, start, end, nbytes + start.nbytes)
+        )
         if found is None:
             return end
         segment, reached = found
@@ -255,17 +237,17 @@ class StreamIndex:
         return offset if offset.sequence < end.sequence else end
 
     def _reached(
-        self, start: StreamOffset, end: StreamOffset, nbytes: int
+        self, known: StreamMetadata, start: StreamOffset, end: StreamOffset, nbytes: int
     ) -> tuple[Segment, int] | None:
         """Returns the segment with the last of `nbytes` from the begin of that of `start` on, and
         how many of them are in it; those of the segment of `end` at most, None behind it."""
-        stack = [*self._spans(start.segment, end.segment)][::-1]
+        stack = [*_spans(known, start.segment, end.segment)][::-1]
         left = nbytes
         while stack:
             span = stack.pop()
             if isinstance(span, Run):
                 if left < span.nbytes:
-                    stack += self.metadata.pages.below(span)[::-1]
+                    stack += known.pages.below(span)[::-1]
                 else:
                     left -= span.nbytes
                 continue
@@ -277,7 +259,7 @@ class StreamIndex:
 
     async def time_ms(self, offset: StreamOffset) -> int:
         """Returns when the confirmed record at `offset` was appended, or an earlier time."""
-        segment = await self.resolve(lambda: self.metadata.segment_at(offset.position))
+        segment = await self.ask(lambda known: known.segment_at(offset.position))
         if segment is None:
             return self.client.now_ms()
         entry = offset.entry if segment.number == offset.segment else 0
@@ -392,6 +374,20 @@ class StreamIndex:
         if metadata.is_closed:
             self._ledgers[segment.number] = metadata
         return metadata
+
+
+def _spans(stream: StreamMetadata, first: int, last: int) -> Iterator[Span]:
+    """Yields the segments with these numbers, those in the middle in runs. Raises PagesNeeded."""
+
+    def is_mixed(run: Run) -> bool:
+        is_in = run.last_number >= first and run.number <= last
+        return is_in and (run.number < first or run.last_number > last)
+
+    for span in stream.listed_spans:
+        if span.last_number >= first and span.number <= last:
+            for part in stream.pages.split(span, is_mixed):
+                if first <= part.number <= last:
+                    yield part
 
 
 def _has_gap(run: Run) -> bool:

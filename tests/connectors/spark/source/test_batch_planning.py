@@ -5,16 +5,21 @@ from __future__ import annotations
 import pytest
 import trio
 
-from bookie.testing import SimCluster
+from bookie.testing import SimCluster, simulate
 from connectors.spark.core.filters import NO_BOUNDS
-from connectors.spark.options.options import ReadOptions
+from connectors.spark.options.options import ReadOptions, Selection
+from connectors.spark.source import batch_reader
 from connectors.spark.source.batch_reader import _plan
 from connectors.spark.source.data_loss import DataLossLog
+from connectors.spark.source.discovery import open_streams
 from connectors.spark.source.micro_batches import MicroBatches
+from connectors.spark.source.stream_index import StreamIndex
 from connectors.spark.source.stream_reader import _begin, _partitions
+from ledger.client import LedgerClient
 from ledger.core.metadata import LedgerMetadata
 from stream import Namespace, Position
 from stream.retention.janitor import Janitor
+from stream.store.pages import forget_pages
 from tests.connectors.spark.source.sample_namespaces import append, run_scenario, sample_namespace
 
 
@@ -54,6 +59,31 @@ def test_a_batch_is_planned_during_a_purge(place: str) -> None:
                     await _plan(namespace.client, options, NO_BOUNDS)
                     await trio.sleep(0.01)
                 churn.is_over = True
+
+    run_scenario(scenario)
+
+
+def test_a_batch_is_planned_again_if_its_pages_were_purged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace:
+            await namespace.set_policy(trash_ms=0)
+            for _ in range(12):
+                await append(namespace, "a", 2)
+
+            async def opened_before(
+                client: LedgerClient, selection: Selection
+            ) -> dict[str, StreamIndex]:
+                found = await open_streams(client, selection)
+                await namespace.truncate("a", Position(9, 0, 0))
+                forget_pages(client.store)  # by another process
+                return found
+
+            monkeypatch.setattr(batch_reader, "open_streams", opened_before)
+            options = options_for(is_streaming=False)
+            (partition,) = await _plan(namespace.client, options, NO_BOUNDS)
+            assert [each.segment for each in partition.ranges] == [9, 10, 11, 12]
 
     run_scenario(scenario)
 
@@ -119,4 +149,4 @@ def test_planning_asks_for_many_ledgers_at_a_time() -> None:
             assert len(partition.ranges) == 32
             assert took_s < 0.1, "one after the other takes 5 ms for each ledger"
 
-    run_scenario(scenario)
+    simulate(scenario)

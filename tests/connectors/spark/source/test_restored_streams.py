@@ -55,7 +55,7 @@ def test_limits_count_records_and_not_the_gap_of_a_restore(limits: Limits) -> No
             for records, expected in ((3, first + 2), (5, first), (7, 3), (20, 0)):
                 found = await offset_at(index, FromEnd(records))
                 assert found.sequence in (expected, 5 if expected == first else expected)
-                assert index.records_between(found, index.end) == min(records, 10)
+                assert await index.records_between(found, index.end) == min(records, 10)
 
     run_scenario(scenario)
 
