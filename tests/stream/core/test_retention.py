@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 
 import pytest
@@ -9,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.errors import InvalidArgument
-from stream.core.metadata.format import encode_stream
+from stream.core.metadata.documents import DOCUMENT_BYTES_MAX
+from stream.core.metadata.format import decode_stream, encode_stream
 from stream.core.metadata.namespaces import NamespaceMetadata
-from stream.core.metadata.page_format import paged
+from stream.core.metadata.page_format import decode_page, paged
 from stream.core.metadata.streams import Segment, SegmentEnd, SegmentState, StreamMetadata
 from stream.core.position import BEGINNING, Position
 from stream.core.retention import (
@@ -246,19 +248,30 @@ def test_truncated_segments_are_restored_and_purged_ones_are_not(
 
 
 def test_a_document_that_an_earlier_release_filled_is_truncated_and_deleted() -> None:
-    now_ms = 1_700_000_000_000
+    now_ms, rng, count = 1_700_000_000_000, random.Random(3), 34_000
     segments = tuple(
-        Segment(n, n, n - 1, now_ms, SegmentState.SEALED, 0, 1, 100, now_ms, now_ms, now_ms)
-        for n in range(1, 20_001)
-    )
+        Segment(
+            n, (n << 20) + rng.randrange(1 << 20), n - 1, now_ms, SegmentState.SEALED, 0, 1, 100,
+            now_ms, now_ms, now_ms, rng.randrange(now_ms), rng.randrange(now_ms),
+        )
+        for n in range(1, count + 1)
+    )  # fmt: skip
     full = StreamMetadata(
-        name="s", created_ms=now_ms, segments=segments, next_sequence=20_000, next_segment=20_001
+        name="s", created_ms=now_ms, segments=segments, next_sequence=count, next_segment=count + 1
     )
+    data = encode_stream(full)
+    assert 900_000 < len(data) <= DOCUMENT_BYTES_MAX, "as large as a document may be"
+    full = decode_stream("s", data)
     rules = policy(retention_bytes=100 * 5_000)
-    after, pages = paged(retained(full, explain(full, rules, {}, now_ms)), "n/s~1")
-    assert after.truncated_to == segments[14_999].end
+    after, made = paged(retained(full, explain(full, rules, {}, now_ms)), "n/s~1")
+    assert after.truncated_to == segments[count - 5_001].end
     assert len(encode_stream(after)) < 10_000
-    assert (len(pages), after.pages.marks) == (329, ((15_000, now_ms),))
+    assert after.pages.marks == ((count - 5_000, now_ms),)
+    loaded = {page.run.digest: decode_page(page.run, page.data) for page in made}
+    known = replace(after, pages=replace(after.pages, loaded=loaded))
+    back, _ = paged(untruncated(known, Position(30, 0, 0)), "n/s~1")
+    assert (back.truncated_to, back.pages.marks) == (Position(30, 0, 0), ((29, now_ms),))
+    assert len(encode_stream(back)) < 10_000
     encode_stream(trashed(full, now_ms))
 
 

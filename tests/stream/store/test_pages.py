@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from ledger.metastore.sqlite.store import open_sqlite
 from stream import EARLIEST, FromSequence, Namespace, StreamMetadata
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.page_format import paged
-from stream.core.metadata.pages import page_name
+from stream.core.metadata.pages import MARKS_MAX, page_name
 from stream.core.metadata.segments import SegmentEnd
 from stream.core.position import Position, Start
 from stream.core.retention import explain
@@ -189,7 +190,7 @@ QUESTIONS: dict[str, Callable[[StreamMetadata], object]] = {
 
 async def costs_of(count: int) -> dict[str, tuple[int, int]]:
     """Returns requests and bytes of metadata for each question, by a client that has read nothing,
-    and those of ten rolls."""
+    and those of rolls until one makes a page, and with it one of each level that is full."""
     store = CountingStore()
     streams = await new_stream(store)
     await grow(streams, count, at_once=1_000)
@@ -201,24 +202,50 @@ async def costs_of(count: int) -> dict[str, tuple[int, int]]:
         await streams.pages.resolve(stream, question)
         cost[what] = store.gets - gets, store.bytes_read - nbytes
     before = store.gets, store.transactions, store.bytes_written
-    for n in range(10):
+    levels = stream.pages.levels
+    for n in range(64):
         stream, version = await streams.put_stream("n", longer(stream, 1, 10**6 + n), version)
     assert store.gets == before[0]
     cost["rolls"] = store.transactions - before[1], store.bytes_written - before[2]
+    cost["levels that grew"] = (
+        sum(old != new for old, new in zip_longest(levels, stream.pages.levels)), 0
+    )  # fmt: skip
     return cost
 
 
 async def test_what_is_read_and_written_does_not_grow_with_the_stream() -> None:
-    few, many, most = [await costs_of(count) for count in (100, 2_000, 40_000)]
+    # With 31 pages of each level but the last: the next page makes one of each.
+    few, many, most = [await costs_of(count) for count in (100, 2_100, 33_850)]
     for what in few:
         for cost in (many, most):
             assert cost[what][1] <= 2 * few[what][1], f"{what}: {cost[what]} bytes, {few[what]}"
+    assert [one["levels that grew"][0] for one in (few, many, most)] == [1, 2, 3]
     levels = 3
     for what in QUESTIONS:
         assert few[what][0] == 1
         assert most[what][0] <= 1 + levels, what
     assert most["end"][0] == 1
-    assert most["rolls"][0] <= 11
+    for cost in (few, many, most):
+        assert cost["rolls"][0] <= 64 + 2, "one change for each roll, and one for its pages"
+
+
+async def test_a_sweep_of_a_stream_that_was_truncated_often_reads_few_pages() -> None:
+    store = CountingStore()
+    streams = await new_stream(store)
+    await grow(streams, 4_000, at_once=1_000)
+    for time_ms in range(1, 80):
+        at = Position(47 * time_ms, 0, 0)
+        stream = await streams.update_stream(
+            "n", "s", partial(StreamMetadata.truncated, position=at, now_ms=10**7 * time_ms)
+        )
+    assert len(stream.pages.marks) == MARKS_MAX
+    policy = NamespaceMetadata(name="n", created_ms=0, retention_bytes=10_000, trash_ms=10**8)
+    forget_pages(store)
+    before = store.gets
+    plan = await streams.pages.resolve(stream, lambda s: explain(s, policy, {}, 5 * 10**8))
+    assert 0 < plan.purge_through < 47 * 79
+    boundaries = 3  # of the trash, of the stream, and of its size
+    assert store.gets - before <= boundaries * len(stream.pages.levels)
 
 
 def test_a_long_stream_is_written_read_deleted_and_restored() -> None:
