@@ -665,8 +665,9 @@ class Namespace(Opened):
         """Returns up to `limit` segments of a stream from number `since` on, in order, those in the
         trash included.
 
-        Raises NoSuchStream, IsPartitioned, MetadataCorrupt if a list of older segments is missing
-        or damaged (the error says which segments it had), MetadataUnavailable.
+        Raises NoSuchStream, IsPartitioned, InvalidArgument for a limit below 0, MetadataCorrupt if
+        a list of older segments is missing or damaged (the error says which segments it had),
+        MetadataUnavailable.
         """
         return await self._bridge.call(
             lambda: self._inner.segments(stream, since=since, limit=limit)
