@@ -16,7 +16,7 @@ from stream.core.metadata.streams import StreamMetadata
 from stream.store.pages import pages_path
 from stream.store.streams import StreamStore
 
-PURGED_AT_ONCE = 6
+PURGED_AT_ONCE = 20
 
 
 @contextmanager

@@ -64,7 +64,7 @@ class Options:
     """Of each namespace, at the same time."""
 
 
-@small_pages()
+@small_pages(8, 2)
 def run_retention(options: Options) -> Outcome:
     """Raises Violation, or whatever else went wrong."""
 

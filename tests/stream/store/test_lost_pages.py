@@ -89,6 +89,7 @@ async def test_a_page_that_is_purged_during_a_backup_does_not_harm_what_is_resto
         with pytest.raises(PageLost, match="65 to 128"):
             await restored.namespace.explain_retention("s")
         assert (await restored.namespace.segments("s", since=150))[0].number == 150
+        restored.wait(1000)
         await restored.namespace.truncate("s", Position(129, 0, 0))
         restored.wait(HOUR_MS)
         report = await Janitor(restored.client, "n").sweep()
