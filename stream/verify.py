@@ -25,7 +25,7 @@ from stream.store.partitions import PartitionStore
 
 SEGMENTS_VERIFIED_MAX = 4
 SEGMENTS_LISTED_AT_ONCE = 64
-"""What the stream has is looked up again after each of so many."""
+"""After each of these the stream is read again."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -302,14 +302,8 @@ async def show(
             output.show_list(parts, title="partitions", none="no partitions yet")
             return
         warn(await plans_of(namespace.client, await namespace.policy(), [name.stream]))
-
-        async def shown_of(present: StreamMetadata) -> tuple[StreamMetadata, _Shown]:
-            ask = partial(_shown, name, page=page if segments else None, is_json=output.json)
-            # What was truncated is shown in short if its page is lost.
-            pages = namespace.store.pages
-            return present, await pages.resolve(present, ask, may_lack=present.is_dropped)
-
-        metadata, shown = await namespace.store.consult(name.namespace, name.stream, shown_of)
+        asked = page if segments else None
+        metadata, shown = await _read_shown(namespace, name, page=asked, is_json=output.json)
     if output.json:
         rows = [_segment_facts(metadata, segment) for segment in shown.segments]
         print_json(facts | {"segments": rows, "segments_before": shown.skipped})
@@ -326,6 +320,20 @@ class _Shown(NamedTuple):
     skipped: int
     total: int
     by_state: Sequence[dict[str, Any]] = ()
+
+
+async def _read_shown(
+    namespace: Namespace, name: StreamName, *, page: int | None, is_json: bool
+) -> tuple[StreamMetadata, _Shown]:
+    """Reads the stream, and what is shown of it. What was truncated is shown in short if its page
+    is lost."""
+
+    async def shown(present: StreamMetadata) -> tuple[StreamMetadata, _Shown]:
+        ask = partial(_shown, name, page=page, is_json=is_json)
+        pages = namespace.store.pages
+        return present, await pages.resolve(present, ask, may_lack=present.is_dropped)
+
+    return await namespace.store.consult(name.namespace, name.stream, shown)
 
 
 def _shown(name: StreamName, stream: StreamMetadata, *, page: int | None, is_json: bool) -> _Shown:

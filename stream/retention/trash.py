@@ -32,7 +32,7 @@ from stream.errors import IsPartitioned, NoSuchStream, NotInTrash, StreamExists
 from stream.retention.ledger_deletion import delete_ledgers, purge_through, steps
 from stream.store.cursors import CursorStore
 from stream.store.groups import forget_groups
-from stream.store.pages import all_may_lack, new_folder
+from stream.store.pages import all_may_lack
 from stream.store.streams import (
     UPDATE_TRIES_MAX,
     StreamStore,
@@ -244,11 +244,9 @@ class Trash:
         position that was purged.
         """
         return await self._streams.update_stream(
-            self._namespace,
-            stream,
-            lambda present: untruncated(present, position),
+            self._namespace, stream, lambda present: untruncated(present, position),
             may_lack=StreamMetadata.is_dropped,
-        )
+        )  # fmt: skip
 
     # Purging
 
@@ -310,11 +308,9 @@ class Trash:
             except MetadataConflict:
                 if only_if:
                     raise
-                continue
-            if present.segments and not present.pages.folder:
-                # A writer may have made pages, and died before it named them.
-                await self._streams.pages.remove_all(new_folder(self._namespace, present))
-            return marked
+            else:
+                await self._streams.pages.remove_unnamed(self._namespace, present)
+                return marked
         raise too_many_conflicts(f"stream {stream!r} in the trash")
 
     async def _forget(self, present: StreamMetadata, version: int) -> None:
@@ -372,10 +368,8 @@ class Trash:
         """Deletes truncated segments of an existing stream; returns -1 if there are none."""
         try:
             present, _ = await self._streams.read_stream(self._namespace, name)
-            pages = self._streams.pages
-            through = await pages.resolve(
-                present, StreamMetadata.last_dropped, may_lack=all_may_lack
-            )
+            pages, ask = self._streams.pages, StreamMetadata.last_dropped
+            through = await pages.resolve(present, ask, may_lack=all_may_lack)
             if not through:
                 return -1
             place = self._client, self._streams, self._namespace

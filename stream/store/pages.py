@@ -146,7 +146,7 @@ class PageStore:
                 except PageLost as error:
                     if not may_lack(run):
                         raise
-                    _log.warning("it goes on without a page that was truncated: %s", error)
+                    _log.warning("decided without a page that was truncated: %s", error)
                     lost.add(run.digest)
 
     async def read(self, folder: str, run: Run) -> tuple[Span, ...]:
@@ -248,6 +248,12 @@ class PageStore:
         """Removes what is left in the folder of a stream that has no segments any more."""
         if folder:
             await self._remove(pages_path(folder))
+
+    async def remove_unnamed(self, namespace: str, stream: StreamMetadata) -> None:
+        """Removes the pages of a writer that died before it named the first one, from a stream that
+        makes none any more."""
+        if stream.segments and not stream.pages.folder:
+            await self.remove_all(new_folder(namespace, stream))
 
     async def _remove(self, path: str) -> None:
         for name in await self._store.children(path):

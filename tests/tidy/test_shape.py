@@ -34,6 +34,7 @@ LONG_FILES = {
     "stream/core/metadata/streams.py": "one document: its invariants and its legal changes",
     "stream/sinks/commit.py": "the attempts of one commit, which share what they have read",
     "stream/core/retention.py": "one policy, for streams and for partitioned ones",
+    "stream/retention/trash.py": "deleted streams: each step into the trash, back, and out of it",
     "stream/store/streams.py": "namespaces and streams: their paths, and each way to change them",
     "tests/bookie/test_settings_arrive.py": "one table: each setting, and where it arrives",
     "tools/faces/generate.py": "one program; the exceptions it knows are in table.py",

@@ -66,7 +66,7 @@ class Pages:
     first: those of a higher level are older. Segments with a number below `first` were purged,
     though a page may have them still. `marks` are pairs (number, time): segments up to this number
     that no earlier mark covers were truncated at this time. `loaded` are pages that were read, by
-    digest; `lost` are those that are missing, without which a purge goes on; `dead` are the names
+    digest; `lost` are those that are missing, which count as empty; `dead` are the names
     of pages that the next change removes.
     """
 

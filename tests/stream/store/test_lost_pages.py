@@ -1,4 +1,4 @@
-"""What goes on without a page that is missing: retention, restoring, reading of what is behind."""
+"""What works without a page that is missing: retention, and restoring what is behind it."""
 
 from __future__ import annotations
 
