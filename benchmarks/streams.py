@@ -48,6 +48,9 @@ class CountedStore:
     def bind(self, path: str, data: bytes) -> None:
         self._store.bind(path, data)
 
+    def commit_number(self) -> int | None:
+        return self._store.commit_number()
+
     async def get(self, path: str) -> Node:
         self.calls["get"] += 1
         return await self._store.get(path)

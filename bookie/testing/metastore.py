@@ -104,6 +104,10 @@ class SimMetadataStore:
     def bind(self, path: str, data: bytes) -> None:
         self.inner.bind(path, data)
 
+    def commit_number(self) -> int | None:
+        is_out = self.is_frozen or self._metadata.is_unreachable(self.node)
+        return None if is_out else self.inner.commit_number()
+
     async def get(self, path: str) -> Node:
         return await self._call("get", path, lambda: self.inner.get(path))
 

@@ -94,6 +94,15 @@ class MetadataStore(Protocol):
         """
         ...
 
+    def commit_number(self) -> int | None:
+        """Returns a number that changes with each change that any session commits, without asking
+        the store; None if that cannot be known.
+
+        It may change without one, too. While it is the same, everything that was read since it was
+        returned for the first time is as it was.
+        """
+        ...
+
     async def get(self, path: str) -> Node:
         """Returns a node. Raises NoSuchNode."""
         ...

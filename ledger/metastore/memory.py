@@ -85,6 +85,8 @@ class MemoryTree:
         self._nodes: dict[str, _TreeNode] = {"/": _TreeNode(Node(b"", 0, 0), None)}
         self._ids: dict[str, int] = {}
         self._watchers: dict[_WatchKey, dict[_Watcher, None]] = {}
+        self.commits = 0
+        """Changes so far."""
 
     # Reading.
 
@@ -246,6 +248,7 @@ class MemoryTree:
             del self._watchers[key]
 
     def _wake(self, keys: list[_WatchKey]) -> None:
+        self.commits += 1
         for key in dict.fromkeys(keys):
             for watcher in self._watchers.get(key, ()):
                 watcher.event.set()
@@ -278,6 +281,9 @@ class MemoryStore:
 
     def bind(self, path: str, data: bytes) -> None:
         self._bound = (check_path(path), data)
+
+    def commit_number(self) -> int | None:
+        return None if self._is_closed else self._tree.commits
 
     async def get(self, path: str) -> Node:
         await self._begin()

@@ -24,6 +24,7 @@ LONG_FILES = {
     "bookie/testing/cluster.py": "the simulated cluster: all that a test may do to its bookies",
     "ledger/core/recovery.py": "one state machine; what it knows of claims and adds is beside it",
     "ledger/connection/pool.py": "the connections of a client, and what each bookie understands",
+    "connectors/spark/source/end_tracker.py": "the streams of a query, and who listens to them",
     "ledger/metastore/bookies.py": "the registry, and the bytes of what bookies publish in it",
     "ledger/metastore/memory.py": "the tree, and the session on it that follows the same rules",
     "ledger/metastore/sqlite/tree.py": "one file's tables: nodes, and the sessions that own some",
@@ -46,7 +47,6 @@ SMALL_LINES = 60
 SMALL_MODULES = {
     "bookie/autorecovery.py": "what a bookie's process may run beside the bookie",
     "bookie/startup/descriptors.py": "the limits of the process, apart from what decides them",
-    "connectors/spark/core/idle_polling.py": "a decision, apart from its reader",
     "bookie/testing/volumes.py": "what a disk is made of; the disk that uses it is long already",
     "ledger/core/lac_hints.py": "a decision of the core, apart from the shell that asks it",
     "ledger/metastore/clients.py": "a node of the tree, beside those of bookies and ledgers",

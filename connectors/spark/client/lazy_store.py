@@ -88,6 +88,9 @@ class LazyStore:
     def bind(self, path: str, data: bytes) -> None:
         raise AssertionError("opening the store binds it to its cluster")
 
+    def commit_number(self) -> int | None:
+        return None if self._store is None else self._store.commit_number()
+
     async def get(self, path: str) -> Node:
         return await (await self._opened()).get(path)
 

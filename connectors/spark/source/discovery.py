@@ -15,7 +15,9 @@ from connectors.spark.source.data_loss import DataLossLog, LostRange, truncation
 from connectors.spark.source.stream_index import StreamIndex
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument
+from ledger.metastore.base import Node
 from ledger.runtime.concurrency import map_bounded
+from stream.core.metadata.format import decode_stream
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import EARLIEST, LATEST, FromEnd, FromSequence, Position, Start, Truncated
 from stream.core.stream_patterns import StreamPatterns
@@ -74,6 +76,18 @@ async def read_metadata(client: LedgerClient, name: str) -> StreamMetadata | Non
         return await StreamStore(client.store).read_living_stream(namespace, stream)
     except (NoSuchStream, IsPartitioned):
         return None
+
+
+def decode_live(name: str, node: Node) -> StreamMetadata | None:
+    """Returns the stream, or None if it is deleted or a partitioned stream has its name.
+
+    Partitions have names of their own.
+    """
+    try:
+        stream = decode_stream(name, node.data)
+    except IsPartitioned:
+        return None
+    return None if stream.is_deleted else stream
 
 
 async def open_streams(client: LedgerClient, selection: Selection) -> dict[str, StreamIndex]:

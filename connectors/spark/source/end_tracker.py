@@ -3,28 +3,32 @@
 A stream is followed by a watch of its metadata and a long poll of its open ledger. After a
 notification a stream is not polled until a query has consumed it: the work grows with the number
 of micro-batches, not of appends. Streams beyond the first 200 are not followed but polled in turn.
-Belongs to one loop. Must never treat a stream as deleted because the store did not answer.
+Belongs to one loop. Must never treat a stream as deleted because the store did not answer, and
+never keep an answer that was not given.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
 import trio
 
+from connectors.spark.core.idle_polling import KeptAnswer, Known, Listening, Questions
 from connectors.spark.options.options import Selection
-from connectors.spark.source.discovery import discover, is_selected, read_metadata
+from connectors.spark.source.discovery import (
+    decode_live,
+    discover,
+    is_selected,
+    read_metadata,
+)
 from connectors.spark.source.stream_index import StreamIndex
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger, RetryableError
-from ledger.metastore.base import Node
 from ledger.runtime.concurrency import map_bounded
-from stream.core.metadata.format import decode_stream
 from stream.core.metadata.streams import Segment, StreamMetadata
-from stream.errors import IsPartitioned
 from stream.store.streams import folder_path, stream_path
 
 _log = logging.getLogger(__name__)
@@ -44,6 +48,7 @@ A round takes at most half of the time.
 _LONG_POLL_S = 30.0
 _RETRY_PAUSE_S = 0.5
 _LISTING_PAUSE_S = 0.1
+_METADATA, _LEDGER = "metadata", "ledger"
 _EXACT_END_TIMEOUT_S = 10.0
 """How long to wait for bookies where the exact end is needed."""
 
@@ -96,6 +101,10 @@ class EndTracker:
         self._followed: dict[str, _Followed] = {}
         self._polled: dict[str, None] = {}
         self._nursery: trio.Nursery | None = None
+        self._listening = Listening()
+        self._answer = KeptAnswer()
+        self.has_missing = False
+        """Whether `begin` did not find all streams that are named."""
         self.on_change: Callable[[], None] = _nothing
 
     # For planning
@@ -106,6 +115,7 @@ class EndTracker:
         Raises NoSuchNamespace, and what reading ledgers raises.
         """
         found = await discover(self.client, self._selection)
+        self.has_missing = bool(found.missing)
         # A deleted stream keeps its node, and may be created again under it.
         gone = [name for name in may_be_gone if is_selected(self._selection, name)]
         names = dict.fromkeys((*found.names, *found.missing, *gone))
@@ -147,11 +157,24 @@ class EndTracker:
         """Polls the ends of the streams, if there are few, for records not yet notified.
 
         Notifications arrive a few milliseconds late, and a program whose append has just been
-        confirmed may ask Spark for the record at once (`processAllAvailable`).
+        confirmed may ask Spark for the record at once (`processAllAvailable`). Nothing is asked
+        that is known: the metadata are as they were while the store has the same number of
+        commits, and bookies that hold a long poll would answer it.
         """
-        if len(self._known) <= POLLED_ENDS_MAX:
-            with trio.move_on_after(END_POLL_TIMEOUT_S):
-                await map_bounded(list(self._known), self._poll_end)
+        names = list(self._known)
+        if len(names) > POLLED_ENDS_MAX:
+            return
+        listening = None if self._polled else self._listening.number
+        commits = self.client.store.commit_number()
+        known = Known(trio.current_time(), self.version, listening, commits)
+        questions = self._answer.questions(known)
+        if questions is Questions.NONE:
+            return
+        is_answered = False
+        poll = self._poll_end if questions is Questions.METADATA_AND_BOOKIES else self._poll_stream
+        with trio.move_on_after(END_POLL_TIMEOUT_S):
+            is_answered = all(await map_bounded(names, poll))
+        self._answer.asked(questions, known, is_answered=is_answered)
 
     @property
     def _known(self) -> dict[str, None]:
@@ -184,12 +207,8 @@ class EndTracker:
     async def _try_read_end(self, name: str) -> None:
         """Reads the end of a stream; logs errors, which the task that follows it raises, too."""
         index = self.streams.get(name)
-        if index is None:
-            return
-        try:
-            await index.read_end()
-        except (RetryableError, NoSuchLedger, NoSuchEntry) as error:
-            _log.info("stream=%s: its end is not known for now: %s", name, error)
+        if index is not None:
+            await self._has_answered(name, index.read_end)
 
     # Following
 
@@ -220,6 +239,8 @@ class EndTracker:
             self._polled[name] = None
             return
         followed = self._followed[name] = _Followed()
+        self._listening.misses(_METADATA, name)
+        self._listening.misses(_LEDGER, name)
         if self._nursery is not None:
             self._nursery.start_soon(self._follow, name, followed)
 
@@ -228,12 +249,15 @@ class EndTracker:
         followed = self._followed.pop(name, None)
         if followed is not None:
             followed.scope.cancel()
+            self._listening.hears(_METADATA, name)
+            self._listening.hears(_LEDGER, name)
 
     def _update(self, name: str, stream: StreamMetadata | None) -> None:
         """Takes the metadata of a stream; None means that it does not exist."""
         index = self.streams.get(name)
         if index is not None and index.metadata == stream:
             return
+        followed = _open_ledger(None if index is None else index.metadata)
         if stream is None:
             if index is None:
                 return
@@ -246,6 +270,8 @@ class EndTracker:
             index.update(stream)
         self._note_change()
         if name in self._followed:
+            if followed != _open_ledger(stream):
+                self._listening.misses(_LEDGER, name)  # until its task has seen the change
             self._followed[name].notify_changed()
 
     async def _follow(self, name: str, followed: _Followed) -> None:
@@ -259,13 +285,17 @@ class EndTracker:
                     try:
                         if index is not None and segment is not None:
                             await self._follow_ledger(index, segment, followed)
+                        self._listening.hears(_LEDGER, name)
                     except RetryableError as error:
+                        self._listening.misses(_LEDGER, name)
                         _log.info("stream=%s: following it again: %s", name, error)
                         await trio.sleep(_RETRY_PAUSE_S)
                         continue
                     except (NoSuchLedger, NoSuchEntry):
-                        pass  # the metadata will show what happened to the segment
+                        # The metadata will show what happened to the segment.
+                        self._listening.misses(_LEDGER, name)
                     except LedgerError as error:
+                        self._listening.misses(_LEDGER, name)
                         self._fail(error)
                     await changed.wait()
 
@@ -283,6 +313,7 @@ class EndTracker:
             while followed.is_notified:
                 await followed.consumed.wait()
             known = index.confirmed(segment)
+            self._listening.hears(_LEDGER, index.name)
             confirmed = await reader.wait_lac_after(known, _LONG_POLL_S)
             if confirmed > known:
                 entry = reader.take_piggybacked(confirmed)
@@ -298,11 +329,13 @@ class EndTracker:
                 watching = self.client.store.watch(stream_path(namespace, stream))
                 async with aclosing(watching) as nodes:
                     async for node in nodes:
-                        self._update(name, None if node is None else _decode_live(stream, node))
+                        self._update(name, None if node is None else decode_live(stream, node))
+                        self._listening.hears(_METADATA, name)
             except RetryableError as error:
                 _log.info("stream=%s: waiting for its metadata: %s", name, error)
             except LedgerError as error:
                 self._fail(error)
+            self._listening.misses(_METADATA, name)
             await trio.sleep(_RETRY_PAUSE_S)
 
     async def _watch_listing(self, namespace: str) -> None:
@@ -340,8 +373,14 @@ class EndTracker:
             await map_bounded(list(self._polled), self._poll_end)
             await trio.sleep(max(POLL_PAUSE_S, trio.current_time() - began_s))
 
-    async def _poll_end(self, name: str) -> None:
-        try:
+    async def _poll_stream(self, name: str) -> bool:
+        """Asks the metadata store for a stream. Returns whether it has answered."""
+        return await self._has_answered(name, lambda: self.refresh(name))
+
+    async def _poll_end(self, name: str) -> bool:
+        """Asks the metadata store, and the bookies for the end. Returns whether they answered."""
+
+        async def ask() -> None:
             await self.refresh(name)
             index = self.streams.get(name)
             if index is None:
@@ -350,10 +389,20 @@ class EndTracker:
             await index.read_end()
             if index.end.sequence != before:
                 self._note_change()
+
+        return await self._has_answered(name, ask)
+
+    async def _has_answered(self, name: str, ask: Callable[[], Awaitable[None]]) -> bool:
+        """Runs `ask`; logs errors that may pass, and keeps others for the next call."""
+        try:
+            await ask()
         except (RetryableError, NoSuchLedger, NoSuchEntry) as error:
             _log.info("stream=%s: its end is not known for now: %s", name, error)
         except LedgerError as error:
             self._fail(error)
+        else:
+            return True
+        return False
 
     def _fail(self, error: LedgerError) -> None:
         self.failure = error
@@ -364,16 +413,9 @@ def _nothing() -> None:
     pass
 
 
-def _decode_live(name: str, node: Node) -> StreamMetadata | None:
-    """Returns the stream, or None if it is deleted or a partitioned stream has its name.
-
-    Partitions are tracked under their own names.
-    """
-    try:
-        stream = decode_stream(name, node.data)
-    except IsPartitioned:
-        return None
-    return None if stream.is_deleted else stream
+def _open_ledger(stream: StreamMetadata | None) -> int | None:
+    segment = None if stream is None else stream.open_segment
+    return None if segment is None else segment.ledger_id
 
 
 def _is_older(stream: StreamMetadata, than: StreamMetadata) -> bool:

@@ -51,6 +51,8 @@ if TYPE_CHECKING:
 
 SMALL_TASK_BYTES = 256 << 10
 """Tasks of a micro-batch are not smaller than this, unless the option minTasks is given."""
+_REPORT_KEPT_S = 1.0
+"""How long a report of a lag is valid: its age is in seconds."""
 _MIN_RECORDS_PAUSE_S = 0.05
 """The pause between two checks while there are fewer than minRecordsPerTrigger records."""
 _TRIES_MAX = 5
@@ -68,6 +70,17 @@ class _NothingNew:
     version: int
     not_before_s: float
     due_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Report:
+    """What was reported of `position`; it holds until `until_s` while the tracker has this
+    `version`."""
+
+    document: dict[str, Any]
+    position: Offsets
+    version: int
+    until_s: float
 
 
 @errors_without_traceback
@@ -92,6 +105,7 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._is_final = False
         self._position: Offsets | None = None
         self._nothing_new: _NothingNew | None = None
+        self._report: _Report | None = None
         self._polling = IdlePolling()
         self._changed = threading.Condition()
         self._advanced_s = time.monotonic()
@@ -153,12 +167,23 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         position = self._position
         if position is None or self._tracking is None or self._tracking.has_ended:
             return None
-        newest, lag = self._cluster.run(_newest, self._batches, position)
-        return {
-            **newest.to_json(),
-            "lag": {"records": lag.records, "bytes": lag.nbytes, "seconds": lag.seconds},
-            "lost_records": self._losses.records,
-        }
+        # Spark asks at each poll, also of an idle query.
+        report, now_s = self._report, time.monotonic()
+        version = self._batches.tracker.version
+        if (
+            report is None
+            or report.position is not position
+            or report.version != version
+            or now_s >= report.until_s
+        ):
+            newest, lag = self._cluster.run(_newest, self._batches, position)
+            document = {
+                **newest.to_json(),
+                "lag": {"records": lag.records, "bytes": lag.nbytes, "seconds": lag.seconds},
+            }
+            until_s = now_s + _REPORT_KEPT_S if lag.records else math.inf
+            report = self._report = _Report(document, position, version, until_s)
+        return {**report.document, "lost_records": self._losses.records}
 
     def prepareForTriggerAvailableNow(self) -> None:
         self._track(())
@@ -254,7 +279,8 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def _check_named(self, may_be_gone: Collection[str]) -> None:
         if not self._is_checked:
-            self._cluster.run(_check_named, self._options.selection, may_be_gone)
+            if self._batches.tracker.has_missing:  # they may have been created since
+                self._cluster.run(_check_named, self._options.selection, may_be_gone)
             self._is_checked = True
 
     def _track(self, may_be_gone: Collection[str]) -> None:

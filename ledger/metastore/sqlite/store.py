@@ -132,6 +132,12 @@ class SqliteStore:
     def bind(self, path: str, data: bytes) -> None:
         self._file.bind(check_path(path), data)
 
+    def commit_number(self) -> int | None:
+        try:
+            return None if self._is_closed else self._file.commit_counter()
+        except MetadataUnavailable:
+            return None
+
     async def get(self, path: str) -> Node:
         return await self.reads.do(partial(self._file.get, check_path(path)))
 

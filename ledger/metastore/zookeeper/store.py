@@ -93,6 +93,9 @@ class ZooKeeperStore:
     def bind(self, path: str, data: bytes) -> None:
         self._bound = (check_path(path), data)
 
+    def commit_number(self) -> int | None:
+        return None  # a server would have to be asked
+
     async def get(self, path: str) -> Node:
         whole = self._whole(check_path(path))
         try:

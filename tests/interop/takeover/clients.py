@@ -44,6 +44,9 @@ class NarrowedStore:
     def bind(self, path: str, data: bytes) -> None:
         self._store.bind(path, data)
 
+    def commit_number(self) -> int | None:
+        return self._store.commit_number()
+
     async def children(self, path: str) -> list[str]:
         names = await self._store.children(path)
         return [n for n in names if n in self.visible] if path == self._available else names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,12 +11,14 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from connectors.spark.client.lazy_store import LazyStore
 from connectors.spark.core import idle_polling
 from connectors.spark.options.options import ReadOptions
 from connectors.spark.schema import read_schema
 from connectors.spark.source.data_loss import DataLoss
 from connectors.spark.source.end_tracker import EndTracker
 from connectors.spark.source.stream_reader import LedgerstreamStreamReader
+from ledger.connection.pool import BookiePool
 from stream.errors import NoSuchStream
 from tests.spark.streams import Streams, local
 
@@ -101,9 +104,72 @@ def idle(
     if not may_ask:
         monkeypatch.setattr(EndTracker, "poll_ends", not_asked)
     monkeypatch.setattr(idle_polling, "POLLED_WITHIN_S", math.inf)
-    monkeypatch.setattr(idle_polling, "ACTIVE_S", -1.0)
+    monkeypatch.setattr(idle_polling, "WAIT_SHARE", 1e9)
     monkeypatch.setattr(idle_polling, "WAIT_S", 60.0)
     return offset
+
+
+@contextmanager
+def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """Counts the questions to the metadata store and to bookies; long polls are none.
+
+    And the numbers of commits that were seen: by those of other processes too, for their sessions.
+    """
+    asked = Counter[str]()
+    numbers: set[int | None] = set()
+    with monkeypatch.context() as patch:
+        for name in ("get", "children"):
+            original = getattr(LazyStore, name)
+
+            async def read(store: LazyStore, path: str, original: Any = original) -> Any:
+                asked["metadata"] += 1
+                return await original(store, path)
+
+            patch.setattr(LazyStore, name, read)
+        commit_number = LazyStore.commit_number
+
+        def note(store: LazyStore) -> int | None:
+            number = commit_number(store)
+            numbers.add(number)
+            asked["commits"] = len(numbers)
+            return number
+
+        patch.setattr(LazyStore, "commit_number", note)
+        call = BookiePool.call
+
+        async def ask(pool: BookiePool, bookie: str, request: Any, **others: Any) -> Any:
+            asked["bookies"] += getattr(request, "previous_lac", None) is None
+            return await call(pool, bookie, request, **others)
+
+        patch.setattr(BookiePool, "call", ask)
+        yield asked
+
+
+def test_an_idle_source_asks_nothing_that_it_knows(
+    streams: Streams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a sealed stream, and of one whose writer is open, in a thousand polls."""
+    sealed, open_ = streams.written([b"1"]), streams.written([b"1"])
+    with streams.writer(open_) as writer, reader_of(streams, sealed, open_) as reader:
+        writer.append_many([b"2"])
+        limit, offset = reader.getDefaultReadLimit(), reader.initialOffset()
+        while sequence(offset, sealed) + sequence(offset, open_) < 3:
+            offset = reader.latestOffset(offset, limit)
+        while reader._batches.tracker._listening.number is None:
+            assert reader.latestOffset(offset, limit) is offset
+        reader.latestOffset(offset, limit)
+        monkeypatch.setattr(idle_polling, "WAIT_S", 0.0)
+        monkeypatch.setattr(idle_polling, "ANSWER_KEPT_S", math.inf)
+        with counted(monkeypatch) as asked:
+            for _ in range(1000):
+                assert reader.latestOffset(offset, limit) is offset
+                assert reader.reportLatestOffset() is not None
+                assert reader.partitions(offset, offset) == []
+        assert asked["bookies"] == 0
+        # The two streams after each change, such as a heartbeat of a process.
+        assert asked["metadata"] <= 4 * asked["commits"]
+        streams.append(sealed, [b"3"])
+        assert sequence(reader.latestOffset(offset, limit), sealed) == 2
 
 
 def test_a_waiting_poll_is_ended_by_a_notification(
