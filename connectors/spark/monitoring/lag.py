@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
+from connectors.spark.core.source_metrics import extremes, metrics
+
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import (
         QueryIdleEvent,
@@ -38,6 +40,22 @@ class Lag:
     """Deleted before they were read, since the query started (failOnDataLoss=false)."""
     records_by_stream: Mapping[str, int]
     """By full name, "demo/clicks#2"; without streams that have none."""
+    streams: int = 0
+    """The number of streams and partitions that are read, also of those without such records."""
+    least: int = 0
+    """The least records that one of them holds."""
+    most: int = 0
+
+    @property
+    def average(self) -> float:
+        """The average over all streams and partitions; 0 if there are none."""
+        return self.records / self.streams if self.streams else 0.0
+
+    @property
+    def metrics(self) -> dict[str, str]:
+        """The same as Kafka's source reports in `sources[].metrics`: minOffsetsBehindLatest,
+        maxOffsetsBehindLatest and avgOffsetsBehindLatest, as text. An offset is a record here."""
+        return metrics(self.records, self.streams, self.least, self.most)
 
 
 def lag_of(progress: Mapping[str, Any] | None) -> Lag | None:
@@ -56,14 +74,21 @@ def lag_of(progress: Mapping[str, Any] | None) -> Lag | None:
     if not found:
         return None
     by_stream: dict[str, int] = {}
+    ranges: list[tuple[int, int]] = []
     for end, latest in found:
         read = end.get("streams", {})
+        counts: list[int] = []
         for name, each in latest["streams"].items():
             # Otherwise reading has not begun, or an earlier stream of this name was read.
             is_begun = name in read and read[name]["created_ms"] == each["created_ms"]
             records = each["sequence"] - (read[name]["sequence"] if is_begun else each["begin"])
+            counts.append(max(0, records))
             if records > 0:
                 by_stream[name] = by_stream.get(name, 0) + records
+        # Earlier releases did not report them; sequences may have gaps.
+        reported = extremes(latest.get("metrics", {}))
+        if reported is not None or counts:
+            ranges.append(reported or (min(counts), max(counts)))
     lags = [latest["lag"] for _, latest in found]
     return Lag(
         records=sum(lag["records"] for lag in lags),
@@ -71,6 +96,9 @@ def lag_of(progress: Mapping[str, Any] | None) -> Lag | None:
         seconds=max(lag["seconds"] for lag in lags),
         lost_records=sum(latest.get("lost_records", 0) for _, latest in found),
         records_by_stream=by_stream,
+        streams=sum(len(latest["streams"]) for _, latest in found),
+        least=min((least for least, _ in ranges), default=0),
+        most=max((most for _, most in ranges), default=0),
     )
 
 
@@ -182,6 +210,18 @@ _EXPOSED: tuple[tuple[str, str, str, Callable[[QueryMetrics], float | None]], ..
     (
         "ledgerstream_spark_lag_records", "gauge", "Records behind the last micro-batch.",
         lambda query: None if query.lag is None else query.lag.records,
+    ),
+    (
+        "ledgerstream_spark_lag_records_min", "gauge", "The least of one stream or partition.",
+        lambda query: None if query.lag is None else query.lag.least,
+    ),
+    (
+        "ledgerstream_spark_lag_records_avg", "gauge", "The average of all of them.",
+        lambda query: None if query.lag is None else query.lag.average,
+    ),
+    (
+        "ledgerstream_spark_lag_records_max", "gauge", "The most of one of them.",
+        lambda query: None if query.lag is None else query.lag.most,
     ),
     (
         "ledgerstream_spark_lag_bytes", "gauge", "Stored bytes of these records.",

@@ -51,11 +51,18 @@ _AGES_MAX = 32
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """The unread records, their stored bytes, and the age of the oldest in whole seconds."""
+    """The unread records, their stored bytes, and the age of the oldest in whole seconds.
+
+    `least` and `most` are the unread records of one of the `streams`, those that are read to their
+    end included.
+    """
 
     records: int = 0
     nbytes: int = 0
     seconds: int = 0
+    streams: int = 0
+    least: int = 0
+    most: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +171,14 @@ class MicroBatches:
         The age is looked up in the streams with the largest backlog only.
         """
         behind: list[tuple[int, StreamIndex, StreamOffset]] = []
+        counts: list[int] = []
         nbytes = 0
         for name, offset in position.items():
             index = self._present(name, offset)
             if index is None:
                 continue
-            records = await index.records_between(offset, index.end)
+            records = max(0, await index.records_between(offset, index.end))
+            counts.append(records)
             if records > 0:
                 behind.append((records, index, offset))
                 nbytes += await index.bytes_between(offset, index.end)
@@ -180,8 +189,10 @@ class MicroBatches:
             return self.tracker.client.now_ms() - await index.time_ms(offset)
 
         ages_ms = await map_bounded(behind[:_AGES_MAX], age_ms)
-        records = sum(records for records, _, _ in behind)
-        return Lag(records, nbytes, max([0, *ages_ms]) // 1000)
+        return Lag(
+            sum(counts), nbytes, max([0, *ages_ms]) // 1000, len(counts),
+            min(counts, default=0), max(counts, default=0),
+        )  # fmt: skip
 
     async def ranges(self, start: Offsets, end: Offsets) -> list[SegmentRange]:
         """Returns the records from `start` on and before `end`. Raises DataLoss."""

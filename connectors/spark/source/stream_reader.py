@@ -31,6 +31,7 @@ from connectors.spark.core.admission import NO_LIMITS, Limits
 from connectors.spark.core.idle_polling import IdlePolling
 from connectors.spark.core.offsets import Offsets
 from connectors.spark.core.planner import plan
+from connectors.spark.core.source_metrics import metrics
 from connectors.spark.error_messages import errors_without_traceback
 from connectors.spark.options.options import ReadOptions, Selection
 from connectors.spark.schema import arrow_schema
@@ -180,6 +181,7 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             document = {
                 **newest.to_json(),
                 "lag": {"records": lag.records, "bytes": lag.nbytes, "seconds": lag.seconds},
+                "metrics": metrics(lag.records, lag.streams, lag.least, lag.most),
             }
             until_s = now_s + _REPORT_KEPT_S if lag.records else math.inf
             report = self._report = _Report(document, position, version, until_s)

@@ -21,6 +21,11 @@ def source(*, lost: int = 0, as_text: bool = True) -> dict[str, Any]:
         "version": 1,
         "streams": {"demo/a": offset(100), "demo/b#1": offset(7), "demo/new": offset(30, 25)},
         "lag": {"records": 15, "bytes": 1500, "seconds": 3},
+        "metrics": {
+            "minOffsetsBehindLatest": "0",
+            "maxOffsetsBehindLatest": "10",
+            "avgOffsetsBehindLatest": "5.0",
+        },
         "lost_records": lost,
     }
     if not as_text:
@@ -32,7 +37,7 @@ def progress(*sources: dict[str, Any], rows: int = 40) -> dict[str, Any]:
     return {"sources": list(sources), "numInputRows": rows}
 
 
-EXPECTED = Lag(15, 1500, 3, 0, {"demo/a": 10, "demo/new": 5})
+EXPECTED = Lag(15, 1500, 3, 0, {"demo/a": 10, "demo/new": 5}, streams=3, least=0, most=10)
 
 
 def test_lag_is_read_from_progress_in_both_forms() -> None:
@@ -44,7 +49,22 @@ def test_several_sources_are_added_up_and_others_ignored() -> None:
     found = lag_of(
         progress(source(lost=2), {"latestOffset": "rate", "endOffset": "5"}, source(lost=1))
     )
-    assert found == Lag(30, 3000, 3, 3, {"demo/a": 20, "demo/new": 10})
+    expected = Lag(30, 3000, 3, 3, {"demo/a": 20, "demo/new": 10}, streams=6, least=0, most=10)
+    assert found == expected
+
+
+def test_the_lag_has_the_metrics_of_kafkas_source() -> None:
+    found = lag_of(progress(source()))
+    assert found is not None
+    assert found.metrics == source(as_text=False)["latestOffset"]["metrics"]
+    assert (found.average, found.least, found.most) == (5.0, 0, 10)
+    assert Lag(0, 0, 0.0, 0, {}).metrics == {}  # no stream matches the pattern yet
+
+
+def test_a_report_without_metrics_is_counted_by_sequences() -> None:
+    earlier = source(as_text=False)
+    del earlier["latestOffset"]["metrics"]
+    assert lag_of(progress(earlier)) == EXPECTED
 
 
 def test_there_is_no_lag_without_a_report() -> None:
@@ -104,6 +124,9 @@ def test_a_listener_keeps_the_metrics_of_queries() -> None:
     assert (found.lag.records, found.lag.lost_records) == (15, 9)
     text = listener.exposition().splitlines()
     assert 'ledgerstream_spark_lag_records{query="copy"} 15' in text
+    assert 'ledgerstream_spark_lag_records_min{query="copy"} 0' in text
+    assert 'ledgerstream_spark_lag_records_avg{query="copy"} 5.0' in text
+    assert 'ledgerstream_spark_lag_records_max{query="copy"} 10' in text
     assert 'ledgerstream_spark_lost_records_total{query="copy"} 9' in text
     assert "# TYPE ledgerstream_spark_lag_seconds gauge" in text
 

@@ -253,6 +253,7 @@ def test_the_lag_of_an_unread_stream_is_all_its_records() -> None:
             assert (newest["n/new"].begin, newest["n/new"].sequence) == (30, 37)
             assert newest["n/a"].begin == position["n/a"].begin
             assert lag.records == 2 + 7
+            assert (lag.streams, lag.least, lag.most) == (3, 0, 7)
             reported = {**newest.to_json(), "lag": {"records": 9, "bytes": 1, "seconds": 0}}
             source = {"endOffset": position.to_json(), "latestOffset": reported}
             found = lag_of({"sources": [source]})
