@@ -15,6 +15,7 @@ from ledger.errors import InvalidArgument
 from stream.core.position import Position
 
 VERSION = 1
+_OWNER_LENGTH_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +68,15 @@ _FIELDS = tuple(field.name for field in fields(StreamOffset) if field.name != _O
 
 
 class Offsets(Mapping[str, StreamOffset]):
-    """Offsets by the full name of the stream ("ns/clicks", "ns/clicks#2"), sorted by name."""
+    """Offsets by the full name of the stream ("ns/clicks", "ns/clicks#2"), sorted by name.
 
-    def __init__(self, streams: Mapping[str, StreamOffset]) -> None:
+    `cursor_owner` is a number by which the cursors of a query are recognized as its own (option
+    `cursor`); empty without them.
+    """
+
+    def __init__(self, streams: Mapping[str, StreamOffset], cursor_owner: str = "") -> None:
         self._streams = {name: streams[name] for name in sorted(streams)}
+        self.cursor_owner = cursor_owner
 
     def __getitem__(self, name: str) -> StreamOffset:
         return self._streams[name]
@@ -87,10 +93,13 @@ class Offsets(Mapping[str, StreamOffset]):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the dict that Spark stores."""
-        return {
+        document: dict[str, Any] = {
             "version": VERSION,
             "streams": {name: _written(offset) for name, offset in self._streams.items()},
         }
+        if self.cursor_owner:
+            document["cursor_owner"] = self.cursor_owner
+        return document
 
     @classmethod
     def from_json(cls, document: object) -> Offsets:
@@ -108,7 +117,11 @@ class Offsets(Mapping[str, StreamOffset]):
         streams = document["streams"]
         if not isinstance(streams, dict):
             raise _foreign(f"its streams are {str(streams)[:200]!r}")
-        return cls({name: _read_offset(name, offset) for name, offset in streams.items()})
+        owner = document.get("cursor_owner", "")
+        if not isinstance(owner, str) or len(owner) > _OWNER_LENGTH_MAX:
+            raise _foreign(f"its cursor_owner is {str(owner)[:200]!r}")
+        found = {name: _read_offset(name, offset) for name, offset in streams.items()}
+        return cls(found, owner)
 
 
 def _written(offset: StreamOffset) -> dict[str, int]:

@@ -92,6 +92,7 @@ class ReadOptions:
     min_records_per_trigger: int | None = None
     max_trigger_delay_ms: int = 15 * 60_000
     fail_on_data_loss: bool = True
+    cursor: str | None = None
     rows_per_batch: int = 262_144
     progress: str = "auto"
     push_filters: bool = False
@@ -137,6 +138,7 @@ class ReadOptions:
             min_records_per_trigger=minimum,
             max_trigger_delay_ms=given.value("maxTriggerDelay", values.duration_ms, 15 * 60_000),
             fail_on_data_loss=given.value("failOnDataLoss", values.flag, True),
+            cursor=given.get("cursor", _named("cursor")),
             rows_per_batch=given.value("rowsPerBatch", values.count, 262_144),
             progress=given.value("progress", _progress, "auto"),
             push_filters=given.value("pushFilters", values.flag, False),
@@ -174,7 +176,7 @@ class WriteOptions:
         Raises InvalidArgument.
         """
         given = _GivenOptions(options, WRITE_OPTIONS, "write", is_streaming=is_streaming)
-        txn_app_id = given.get("txnAppId", _sink_name)
+        txn_app_id = given.get("txnAppId", _named("sink"))
         txn_version = given.get("txnVersion", values.version)
         if (txn_app_id is None) != (txn_version is None):
             present, missing = "txnAppId", "txnVersion"
@@ -188,8 +190,8 @@ class WriteOptions:
             cluster=cluster_access(given, environment),
             is_streaming=is_streaming,
             stream=given.stream(),
-            namespace=given.get("namespace", _namespace),
-            sink_id=given.get("sinkId", _sink_name),
+            namespace=given.get("namespace", _named("namespace")),
+            sink_id=given.get("sinkId", _named("sink")),
             txn_app_id=txn_app_id,
             txn_version=txn_version,
             sort_within_batch=given.value("sortWithinBatch", _sort_columns, ()),
@@ -349,12 +351,8 @@ def _progress(text: str) -> str:
     return values.one_of(text, ("auto", "true", "false"))
 
 
-def _namespace(text: str) -> str:
-    return check_name(text.strip(), "namespace")
-
-
-def _sink_name(text: str) -> str:
-    return check_name(text.strip(), "sink")
+def _named(what: str) -> Callable[[str], str]:
+    return lambda text: check_name(text.strip(), what)
 
 
 def _entry_bytes(text: str) -> int:

@@ -98,6 +98,12 @@ READ_OPTIONS = (
         "them (true), or continues at the first available record and counts them (false)",
     ),
     Option(
+        "cursor", "", "letters, digits, '.', '_' and '-'",
+        "a cursor of each stream that follows the checkpoint, so that retention can wait for the "
+        "query; it must belong to one query only, and is created if it is missing",
+        AppliesTo.STREAMING,
+    ),
+    Option(
         "pushFilters", "false", _FLAG,
         "accept filters that Spark pushes down; only for a DataFrame that is used once, because "
         "Spark would apply the filters of the first use to the second", AppliesTo.BATCH,

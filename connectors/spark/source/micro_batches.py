@@ -11,7 +11,7 @@ import logging
 import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
@@ -33,6 +33,9 @@ from connectors.spark.source.stream_index import StreamIndex
 from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger, RetryableError
 from ledger.runtime.concurrency import map_bounded
 from stream.store.pages import PageLost
+
+if TYPE_CHECKING:
+    from connectors.spark.source.checkpoint_cursors import CheckpointCursors
 
 T = TypeVar("T")
 
@@ -83,12 +86,20 @@ class MicroBatches:
         selection: the streams of the options.
         starting: where a new query begins in them.
         losses: counts lost records, or raises an error for them.
+        cursors: those that follow the checkpoint, if any do.
     """
 
-    def __init__(self, selection: Selection, starting: Positions, losses: DataLossLog) -> None:
+    def __init__(
+        self,
+        selection: Selection,
+        starting: Positions,
+        losses: DataLossLog,
+        cursors: CheckpointCursors | None = None,
+    ) -> None:
         self._selection = selection
         self._starting = starting
         self._losses = losses
+        self._cursors = cursors
         self._tracker: EndTracker | None = None
         self._final: Offsets | None = None
         """Where a query with Trigger.AvailableNow ends."""
@@ -134,8 +145,14 @@ class MicroBatches:
         `waited_ms` have passed since the previous one. Raises DataLoss, and what reading ledgers
         and metadata raises.
         """
+        await self._begin_cursors(start)
         await self.tracker.catch_up()
         return await self.retrying(lambda: self._latest(start, limits, waited_ms))
+
+    async def _begin_cursors(self, start: Offsets) -> None:
+        cursors = self._cursors
+        if cursors is not None and not cursors.has_begun:
+            await self.retrying(lambda: cursors.begin(self.tracker, start))
 
     async def _latest(self, start: Offsets, limits: Limits, waited_ms: int) -> Offsets:
         await self._settle_deleted(start)
@@ -152,7 +169,8 @@ class MicroBatches:
             for name, offset in start.items()
             if self._is_kept(name, offset) or self._gone_ms(name, offset)
         }
-        return Offsets({**kept, **ends})
+        owner = start.cursor_owner or ("" if self._cursors is None else self._cursors.owner)
+        return Offsets({**kept, **ends}, owner)
 
     async def reported(self, position: Offsets) -> tuple[Offsets, Lag]:
         """Returns the newest offsets, and the lag behind `position`.
@@ -197,6 +215,8 @@ class MicroBatches:
     async def ranges(self, start: Offsets, end: Offsets) -> list[SegmentRange]:
         """Returns the records from `start` on and before `end`. Raises DataLoss."""
         names = [name for name, behind in end.items() if advances(start.get(name), behind)]
+        if names:  # Spark may plan an empty range for offsets that are not committed
+            await self._begin_cursors(start)
 
         async def of_one(name: str) -> list[SegmentRange]:
             return await self._ranges_of(name, start.get(name), end[name])

@@ -50,6 +50,8 @@ from ledger.errors import InvalidArgument, LedgerClosed
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from connectors.spark.source.checkpoint_cursors import CursorMoves
+
 SMALL_TASK_BYTES = 256 << 10
 """Tasks of a micro-batch are not smaller than this, unless the option minTasks is given."""
 _REPORT_KEPT_S = 1.0
@@ -99,7 +101,14 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
             delay_ms_max=options.max_trigger_delay_ms,
         )
         self._losses = DataLossLog(is_error=options.fail_on_data_loss)
-        self._batches = MicroBatches(options.selection, options.starting, self._losses)
+        cursors = None
+        self._moves: CursorMoves | None = None
+        if options.cursor is not None:
+            from connectors.spark.source.checkpoint_cursors import CheckpointCursors, CursorMoves
+
+            cursors = CheckpointCursors(options.cursor, options.selection)
+            self._moves = CursorMoves(self._cluster, cursors, lambda: self._batches.tracker)
+        self._batches = MicroBatches(options.selection, options.starting, self._losses, cursors)
         self._tracking: BackgroundCall[None] | None = None
         self._is_checked = False
         """Whether all named streams were found to exist, or to be in the offsets."""
@@ -133,6 +142,8 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        if self._moves is not None:
+            self._moves.move(time.monotonic())
         wait_until_s = self._polling.begin(time.monotonic())
         try:
             if self._is_known_end(start) and not self._has_news(wait_until_s):
@@ -271,12 +282,16 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         if self._tracking is not None and not self._tracking.has_ended:
             behind, batches = Offsets.from_json(end), self._batches
             self._cluster.post(lambda: batches.forget_before(behind))
+            if self._moves is not None:
+                self._moves.note_committed(behind, time.monotonic())
 
     # Life cycle
 
     def stop(self) -> None:
         following, self._tracking = self._tracking, None
         if following is not None:
+            if self._moves is not None and not following.has_ended:
+                self._moves.finish()
             following.cancel()
 
     def _check_named(self, may_be_gone: Collection[str]) -> None:

@@ -37,6 +37,13 @@ def test_stored_offsets_are_readable_and_keep_their_form() -> None:
     )
 
 
+def test_the_owner_of_cursors_is_kept_and_ignored_by_earlier_releases() -> None:
+    document = Offsets({}, "00c0ffee").to_json()
+    assert json.dumps(document) == '{"version": 1, "streams": {}, "cursor_owner": "00c0ffee"}'
+    assert Offsets.from_json(document).cursor_owner == "00c0ffee"
+    assert Offsets.from_json({"version": 1, "streams": {}}).cursor_owner == ""
+
+
 def a_document(**changes: Any) -> dict[str, Any]:
     offset = Offsets({"n/s": StreamOffset(1, 2, 3, 4, 5, 6, 7)}).to_json()["streams"]["n/s"]
     return {"version": 1, "streams": {"n/s": {**offset, **changes}}}
@@ -57,6 +64,8 @@ def test_members_of_a_later_release_are_ignored() -> None:
         ({"version": 1, "streams": []}, r"its streams are '\[\]'"),
         ({"version": 1, "streams": {"s": {}}}, "not 'namespace/stream'"),
         ({"version": 1, "streams": {"n/s": 5}}, "stream 'n/s' has '5'"),
+        ({"version": 1, "streams": {}, "cursor_owner": 5}, "its cursor_owner is '5'"),
+        ({"version": 1, "streams": {}, "cursor_owner": "x" * 65}, "its cursor_owner is 'x"),
         (a_document(entry=-1), "has entry -1, not a whole number"),
         (a_document(gone_ms=-1), "has gone_ms -1, not a whole number"),
         (a_document(slot="0"), "has slot '0', not a whole number"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import trio
@@ -18,11 +18,13 @@ from connectors.spark.core.admission import NO_LIMITS, Limits
 from connectors.spark.core.offsets import Offsets
 from connectors.spark.core.planner import SegmentRange
 from connectors.spark.options.options import ReadOptions
+from connectors.spark.source.checkpoint_cursors import CheckpointCursors
 from connectors.spark.source.data_loss import DataLossLog
 from connectors.spark.source.discovery import discover
 from connectors.spark.source.end_tracker import FOLLOWED_MAX, EndTracker
 from connectors.spark.source.micro_batches import MicroBatches
 from ledger.client import LedgerClient
+from ledger.errors import RetryableError
 from tests.connectors.spark.source.range_reading import read_ranges
 
 
@@ -55,7 +57,10 @@ class Query:
         self.executor = executor or client
         self.log = log
         self.losses = DataLossLog(is_error=fail_on_data_loss)
-        self.batches = MicroBatches(read.selection, read.starting, self.losses)
+        self.cursors: CheckpointCursors | None = None
+        if read.cursor is not None:
+            self.cursors = CheckpointCursors(read.cursor, read.selection)
+        self.batches = MicroBatches(read.selection, read.starting, self.losses, self.cursors)
         self.seen: list[list[ReadRecord]] = []
         """The records by micro-batch."""
         self.followed_max = followed_max
@@ -94,6 +99,7 @@ class Query:
             return None
         assert end.to_json() != start.to_json(), "an unchanged offset begins a micro-batch"
         self._write(end)
+        await self.move_cursors()
         # Spark plans a micro-batch again after a restart, and must get the same ranges.
         ranges = await self.batches.ranges(start, self.position)
         assert await self.batches.ranges(await self.start_of_last(), self.position) == ranges
@@ -101,6 +107,12 @@ class Query:
         self.seen.append(rows)
         self.batches.forget_before(end)
         return rows
+
+    async def move_cursors(self) -> None:
+        """Commits to the source, as Spark does when a micro-batch is logged, the one before it."""
+        if self.cursors is not None and len(self.log) > 1:
+            with suppress(RetryableError):  # tried again with the next micro-batch
+                await self.cursors.move(self.batches.tracker, self._logged(-2))
 
     async def drain(self, limits: Limits = NO_LIMITS, *, steps_max: int = 10_000) -> int:
         """Runs micro-batches until there are no records; returns their number."""
