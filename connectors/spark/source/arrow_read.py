@@ -55,6 +55,11 @@ class ArrowBuilder:
         self._constant_arrays: dict[str, Any] = {}
         self._pending = _PendingEntries(self._columns)
 
+    @property
+    def reads_columns(self) -> bool:
+        """Whether batches that are added need their columns: not if only headers are read."""
+        return bool(self._pending.arrays)
+
     def add(self, batch: RecordBatch, append_time_ms: int) -> Iterator[pa.RecordBatch]:
         """Adds the records of `batch`; yields complete batches.
 
@@ -65,7 +70,7 @@ class ArrowBuilder:
         if not count:
             return
         # Not the stored size: a compressed entry may be a thousand times as large in memory.
-        nbytes = batch.header.body_bytes
+        nbytes = batch.header.body_bytes if self.reads_columns else 0
         if self._pending.rows and (
             nbytes >= OWN_BATCH_BYTES or self._pending.rows + count > self._rows_max
         ):

@@ -11,6 +11,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -261,13 +262,14 @@ def _rows(
     each: EntryRange, entry: Entry, bounds: Bounds, builder: ArrowBuilder
 ) -> Iterator[pa.RecordBatch]:
     entry_id = entry.entry_id
+    decoded = partial(
+        decode, entry.payload, segment=each.segment, entry=entry_id,
+        base_sequence=each.first_sequence,
+    )  # fmt: skip
     try:
-        batch = decode(
-            entry.payload,
-            segment=each.segment,
-            entry=entry_id,
-            base_sequence=each.first_sequence,
-        )
+        # What no column needs, or what bounds may exclude, is not decompressed.
+        with_columns = builder.reads_columns and not bounds.bounds_entries
+        batch = decoded(with_columns=with_columns)
         append_time_ms = _append_time_ms(each, batch)
         if entry_id == each.first_entry or entry_id == each.last_entry:
             first = each.first_slot if entry_id == each.first_entry else 0
@@ -278,6 +280,8 @@ def _rows(
                 return
             first, stop = bounds.slots(batch.first_sequence, len(batch))
             batch = batch.between(batch.first_slot + first, batch.first_slot + stop)
+            if builder.reads_columns and len(batch):
+                batch = decoded().between(batch.first_slot, batch.stop_slot)
         yield from builder.add(batch, append_time_ms)
     except RecordFormatError as error:
         raise RecordFormatError(

@@ -132,8 +132,9 @@ class RecordBatch:
         )
 
     def __init__(
-        self, payload: Buffer, segment: int, entry: int, base_sequence: int, committed_ms: int
-    ) -> None:
+        self, payload: Buffer, segment: int, entry: int, base_sequence: int, committed_ms: int,
+        with_columns: bool = True,
+    ) -> None:  # fmt: skip
         header = read_header(payload)
         self.header: EntryHeader = header
         self.segment = segment
@@ -148,6 +149,8 @@ class RecordBatch:
             self._base_sequence += base_sequence
             if committed_ms >= 0:
                 self.append_time_ms = committed_ms
+        if not with_columns:
+            return
         stored = memoryview(payload).toreadonly()[HEADER_BYTES:]
         body = _Body(
             memoryview(inflate(stored, header.compression, header.body_bytes, HEADER_BYTES)),
@@ -383,12 +386,14 @@ def decode(
     entry: int = 0,
     base_sequence: int = 0,
     committed_ms: int = -1,
+    with_columns: bool = True,
 ) -> RecordBatch:
     """Returns a view of the records in an entry's payload.
 
     `segment` and `entry` are where it was read from. Entries that count from the begin of their
     segment were written before their place in the stream was known: `base_sequence` is the
     segment's first sequence, `committed_ms` its time (`last_time_ms`), which is theirs too; -1 if
-    it is not known. Raises RecordFormatError, CompressionUnavailable.
+    it is not known. Without `with_columns` nothing but the header is decompressed and checked, and
+    the batch has no columns. Raises RecordFormatError, CompressionUnavailable.
     """
-    return RecordBatch(payload, segment, entry, base_sequence, committed_ms)
+    return RecordBatch(payload, segment, entry, base_sequence, committed_ms, with_columns)

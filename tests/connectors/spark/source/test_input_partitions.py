@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import pickle
+from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from connectors.spark.client.lazy_store import LazyStore
 from connectors.spark.core.cluster_access import ClusterAccess
 from connectors.spark.core.filters import NO_BOUNDS, Bounds, BoundSpan
 from connectors.spark.options.options import ReadOptions
-from connectors.spark.schema import arrow_schema, spark_schema
+from connectors.spark.schema import COLUMNS, arrow_schema, spark_schema
 from connectors.spark.source.batch_reader import _plan
 from connectors.spark.source.input_partitions import EntryRange, LedgerPartition, read_partition
 from ledger.client import LedgerClient
@@ -24,6 +26,7 @@ from ledger.core import metadata_format
 from ledger.errors import MetadataUnavailable, NoSuchEntry, NoSuchLedger, Unauthorized
 from ledger.options import ClientOptions
 from stream.blocking import Namespace, Position
+from stream.core.entry import records
 from stream.core.position import Truncated
 from stream.errors import RecordFormatError
 from stream.store.streams import StreamStore
@@ -119,6 +122,53 @@ def test_bounds_exclude_entries_that_cannot_match(cluster: StandaloneCluster) ->
     assert len(sequences) < 200, "entries without a matching time are left out"
     assert pieces_of(cluster, Bounds(streams=frozenset({"demo/other"}))) == []
     assert pieces_of(cluster, Bounds(append_ms=BoundSpan(high=5))) == []
+
+
+@contextmanager
+def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """Counts the entries that are decompressed, and of how many each column is built."""
+    counts = Counter[str]()
+    inflate, column = records.inflate, records.RecordBatch.arrow_column
+
+    def counted_inflate(*args: Any) -> Any:
+        counts["entries"] += 1
+        return inflate(*args)
+
+    def counted_column(batch: records.RecordBatch, name: str, kind: Any = None) -> Any:
+        counts[name] += 1
+        return column(batch, name, kind)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records, "inflate", counted_inflate)
+        patch.setattr(records.RecordBatch, "arrow_column", counted_column)
+        yield counts
+
+
+def test_what_is_not_read_is_not_decoded(
+    cluster: StandaloneCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(columns: tuple[str, ...], bounds: Bounds = NO_BOUNDS) -> tuple[int, Counter[str]]:
+        partitions = pieces_of(cluster, bounds, minTasks="3")
+        with decoded(monkeypatch) as counts:
+            rows = rows_of(partitions, arrow_schema(spark_schema(columns)))
+        return len(rows), counts
+
+    rows, whole = read(COLUMNS)
+    entries = whole["entries"]
+    assert (rows, entries > 20) == (RECORDS, True)
+    assert whole == Counter(entries=entries, value=entries, key=entries,
+                            event_time_ms=entries, headers=entries)  # fmt: skip
+    assert read(("value",)) == (RECORDS, Counter(entries=entries, value=entries))
+    assert read(("key", "sequence")) == (RECORDS, Counter(entries=entries, key=entries))
+    # What is in the headers of entries needs nothing else of them.
+    headers = ("stream", "partition", "segment", "entry", "slot", "sequence", "append_time")
+    assert read(headers) == (RECORDS, Counter())
+    # Entries that a filter excludes are not decompressed, and no others.
+    some = Bounds(event_ms=BoundSpan(2_500_000, 2_500_500), has_event_time=True)
+    rows, counts = read(("value",), some)
+    assert 0 < rows < 200
+    assert counts["entries"] == counts["value"] < entries / 5
+    assert read(headers, some) == (rows, Counter())
 
 
 async def _store_of(client: LedgerClient) -> LazyStore:
