@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
 
 import trio
 
@@ -43,7 +43,9 @@ from ledger.runtime.network import Network, TcpNetwork
 from ledger.runtime.opening import Closable, opening_in_task
 from ledger.writing.creator import LedgerCreator
 from ledger.writing.send_loop import SendLoop
-from ledger.writing.writer import LedgerWriter
+
+if TYPE_CHECKING:
+    from ledger.writing.writer import LedgerWriter
 
 _log = logging.getLogger(__name__)
 
@@ -251,6 +253,8 @@ class LedgerClient(Closable):
         """
 
         async def create() -> LedgerWriter:
+            from ledger.writing.writer import LedgerWriter  # a client that only reads needs none
+
             metadata = await self._creator.create(
                 sizes=(ensemble_size, write_quorum, ack_quorum),
                 digest_type=digest_type,
@@ -290,6 +294,8 @@ class LedgerClient(Closable):
         """
 
         async def claim() -> LedgerWriter:
+            from ledger.writing.writer import LedgerWriter
+
             client_id = await self._creator.registration.register()
 
             def claimed(stored: LedgerMetadata) -> LedgerMetadata:

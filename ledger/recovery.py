@@ -13,8 +13,8 @@ import trio
 
 from ledger.connection.authorization import unauthorized
 from ledger.connection.pool import BookiePool
-from ledger.core.entry import Digest, DigestType, master_key
-from ledger.core.metadata import LedgerMetadata
+from ledger.core.entry import DigestType, master_key
+from ledger.core.metadata import LedgerMetadata, digest_of
 from ledger.core.permissions import Role
 from ledger.core.placement.policies import DEFAULT_PLACEMENT, placement_or_default
 from ledger.core.recovery import RecoveryCore
@@ -53,14 +53,6 @@ _log = logging.getLogger(__name__)
 _BUSY_WAIT_S = 0.05
 """The first pause after a bookie reported that it is overloaded; doubles each time."""
 _BEGIN_TRIES_MAX = 100
-
-
-def digest_of(
-    metadata: LedgerMetadata, password: bytes, digest_type: DigestType | None = None
-) -> Digest:
-    """Returns the digest of a ledger's entries. If the metadata is too old to name one, it is
-    `digest_type`, or CRC32, the default of that time."""
-    return Digest(metadata.digest_type or digest_type or DigestType.CRC32, password)
 
 
 class LedgerRecovery:

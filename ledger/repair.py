@@ -15,7 +15,7 @@ import trio
 from ledger.client import LedgerClient
 from ledger.core.availability import Range, decode_entries_held
 from ledger.core.entry import Entry, master_key
-from ledger.core.metadata import LedgerMetadata, LedgerState
+from ledger.core.metadata import LedgerMetadata, LedgerState, digest_of
 from ledger.core.quorum import write_set
 from ledger.core.repair import Hole, check_end, find_hole, repaired
 from ledger.errors import (
@@ -26,7 +26,6 @@ from ledger.errors import (
     Status,
 )
 from ledger.reading.opener import password_of
-from ledger.recovery import digest_of
 from ledger.wire.messages import ListEntriesResponse, ReadRequest, ReadResponse
 
 _RANGES_MAX = 1_000_000

@@ -17,11 +17,10 @@ from ledger.client import LedgerClient
 from ledger.copy_reader import CopyReader, SilentBookies
 from ledger.core.copies import BadCopy, Copy, CopyState, CopyTally, LedgerReport
 from ledger.core.entry import HEADER, Digest, DigestType, Entry
-from ledger.core.metadata import LedgerMetadata
+from ledger.core.metadata import LedgerMetadata, digest_of
 from ledger.core.quorum import holds
 from ledger.errors import InvalidArgument, NotEnoughBookies
 from ledger.reading.opener import password_of
-from ledger.recovery import digest_of
 
 SPAN_ENTRIES_MAX = 4096
 _SPAN_ENTRIES_FIRST = 256

@@ -23,7 +23,7 @@ from ledger.core.autorecovery.adds_in_flight import AddsInFlight
 from ledger.core.autorecovery.copy_plan import CopyPlan
 from ledger.core.copies import BadCopy, CopyState
 from ledger.core.entry import HEADER_BYTES, master_key
-from ledger.core.metadata import LedgerMetadata
+from ledger.core.metadata import LedgerMetadata, digest_of
 from ledger.errors import (
     DigestMismatch,
     LedgerClosed,
@@ -34,7 +34,6 @@ from ledger.errors import (
     Unauthorized,
     error_of_status,
 )
-from ledger.recovery import digest_of
 from ledger.runtime.parking import ParkingSlot
 from ledger.wire import v2, v3
 from ledger.wire.messages import AddRequest, Buffer, Request

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from ledger.core.entry import DigestType
+from ledger.core.entry import Digest, DigestType
 from ledger.core.quorum import check_sizes
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerFenced, MetadataConflict
 
@@ -296,3 +296,11 @@ def closed_by_writer(
         empty = ()
     ours = with_own_fragment(ours, own)
     return replace(ours, fragments=ours.fragments + empty).closed(last_entry_id, length)
+
+
+def digest_of(
+    metadata: LedgerMetadata, password: bytes, digest_type: DigestType | None = None
+) -> Digest:
+    """Returns the digest of a ledger's entries. If the metadata is too old to name one, it is
+    `digest_type`, or CRC32, the default of that time."""
+    return Digest(metadata.digest_type or digest_type or DigestType.CRC32, password)

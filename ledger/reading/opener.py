@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import trio
 
 from ledger.connection.pool import BookiePool
 from ledger.core.entry import DigestType
 from ledger.core.ledger_keys import check_key_known
-from ledger.core.metadata import LedgerMetadata
+from ledger.core.metadata import LedgerMetadata, digest_of
 from ledger.core.placement.policies import order_reads
 from ledger.core.placement.topology import Location
 from ledger.errors import (
@@ -29,10 +31,11 @@ from ledger.metastore.bookies import BookieRegistry
 from ledger.metastore.ledgers import LedgerStore
 from ledger.metastore.locations import LOCATIONS_TRUSTED_S
 from ledger.missed.copies import MissedCopies
-from ledger.missed.recovered import RecoveredLedgers
 from ledger.options import ClientOptions
 from ledger.reading.reader import LedgerReader
-from ledger.recovery import LedgerRecovery, digest_of
+
+if TYPE_CHECKING:
+    from ledger.missed.recovered import RecoveredLedgers
 
 RECOVERIES_MAX = 32
 """Ledgers that one client recovers at a time; others wait. When all ledgers of a client fail at
@@ -65,8 +68,15 @@ class Opener:
         self._nursery: trio.Nursery | None = None
         self._location = Location.parse(options.location) if options.location else None
         self._learn_places_at = -math.inf
-        self._recovered = RecoveredLedgers(pool, missed, options, rng)
+        self._missed = missed
         self._recoveries = trio.CapacityLimiter(RECOVERIES_MAX)
+
+    @cached_property
+    def _recovered(self) -> RecoveredLedgers:
+        # Imported when a ledger is recovered: most clients only read or write.
+        from ledger.missed.recovered import RecoveredLedgers
+
+        return RecoveredLedgers(self.pool, self._missed, self.options, self.rng)
 
     def start(self, nursery: trio.Nursery) -> None:
         """Tasks of readers (read-ahead, metadata watches) are started in `nursery`."""
@@ -174,6 +184,8 @@ class Opener:
         if metadata.is_closed or not recover:
             return metadata
         check_key_known(metadata)
+        from ledger.recovery import LedgerRecovery
+
         async with self._recoveries:
             recovery = LedgerRecovery(
                 self.pool, self.ledgers, self.bookies, options=self.options, rng=self.rng,

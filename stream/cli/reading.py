@@ -180,7 +180,7 @@ async def _print(
 ) -> None:
     from stream.core.position import FromEnd
     from stream.core.stream_patterns import StreamPatterns
-    from stream.reading.merged_feeds import find_streams
+    from stream.reading.selected_streams import find_streams
 
     streams = await find_streams(namespace.scope, StreamPatterns(names.streams))
     if not streams:

@@ -7,6 +7,7 @@
 - merged_reader.py: several streams as one, in the order of time
 - reader.py: reads one stream in order and follows its end
 - seek.py: turns a start into a position
+- selected_streams.py: the streams that names and patterns select
 - segment_feed.py: batches of a stream, segment by segment
 - shared_tail.py: reads the end of a stream once for all readers of a client
 """

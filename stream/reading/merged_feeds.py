@@ -26,10 +26,9 @@ from stream.reading.merge_options import MergeOptions
 from stream.reading.merge_options import OrderBy as OrderBy
 from stream.reading.reader import StreamReader
 from stream.reading.seek import end_of, is_at_end
+from stream.reading.selected_streams import find_streams, streams_folder
 from stream.reading.shared_tail import SharedTails
 from stream.scope import NamespaceScope
-from stream.store.partitions import PartitionStore
-from stream.store.streams import namespace_path
 
 _log = logging.getLogger(__name__)
 
@@ -192,7 +191,7 @@ class MergedFeeds:
         unavailable."""
         while True:
             try:
-                children = self._scope.client.store.watch_children(_folder(self._scope))
+                children = self._scope.client.store.watch_children(streams_folder(self._scope))
                 async with aclosing(children) as listings:
                     async for listed in listings:
                         self._note_listed(nursery, listed)
@@ -350,31 +349,6 @@ class MergedFeeds:
         if is_quiet and feed.reader is not None:
             self.merge.note_idle(feed.source)
             self._changed.unpark_all()
-
-
-async def find_streams(scope: NamespaceScope, patterns: StreamPatterns) -> list[str]:
-    """Returns the selected streams and partitions, as they are now.
-
-    Raises NoSuchStream for a named stream that does not exist, NoSuchNamespace.
-    """
-    found: list[str] = []
-    partitions = PartitionStore(scope.client.store)
-    for name in patterns.names:
-        found += await partitions.partition_names(scope.name, name)
-    if patterns.patterns:
-        await scope.policy()  # a namespace that does not exist is an error
-        listed = await scope.client.store.children(_folder(scope))
-        found += patterns.select(listed)
-        for name in patterns.ambiguous(listed):
-            try:
-                found += await partitions.partition_names(scope.name, name)
-            except NoSuchStream:
-                pass  # deleted, as its partitions are
-    return list(dict.fromkeys(found))
-
-
-def _folder(scope: NamespaceScope) -> str:
-    return f"{namespace_path(scope.name)}/streams"
 
 
 def _times_of(batch: RecordBatch, order_by: OrderBy) -> Sequence[int]:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from stream.core.entry.format import EntryHeader
-from stream.core.metadata.streams import Segment
+if TYPE_CHECKING:
+    from stream.core.entry.format import EntryHeader
+    from stream.core.metadata.streams import Segment
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from connectors.spark.core.offsets import StreamOffset
-from ledger.core.metadata import LedgerMetadata
-from stream.core.metadata.segments import Segment
 from stream.core.position import Position
+
+if TYPE_CHECKING:
+    from ledger.core.metadata import LedgerMetadata
+    from stream.core.metadata.segments import Segment
 
 
 @dataclass(frozen=True, slots=True)

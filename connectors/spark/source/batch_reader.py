@@ -16,7 +16,6 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from connectors.spark.client.client_cache import cached_cluster
-from connectors.spark.client.quickack import set_quickack
 from connectors.spark.core.filters import NO_BOUNDS, Bounds, Comparison, narrow
 from connectors.spark.core.offsets import StreamOffset
 from connectors.spark.core.planner import SegmentRange, plan, ranges_between
@@ -33,8 +32,8 @@ from connectors.spark.source.discovery import (
 )
 from connectors.spark.source.input_partitions import (
     LedgerPartition,
+    executor_reader,
     make_partitions,
-    read_partition,
 )
 from connectors.spark.source.stream_index import StreamIndex
 from ledger.client import LedgerClient
@@ -73,17 +72,14 @@ class LedgerstreamReader(DataSourceReader):
         self._schema = arrow_schema(schema)
         self._bounds = NO_BOUNDS
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        set_quickack()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return executor_reader, (self._schema,)
 
     def partitions(self) -> Sequence[InputPartition]:
         return cached_cluster(self._options.cluster).run(_plan, self._options, self._bounds)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        if not isinstance(partition, LedgerPartition):
-            return iter(())  # Spark invents a partition if there is nothing to read
-        return read_partition(partition, self._schema)
+        return executor_reader(self._schema).read(partition)
 
 
 @errors_without_traceback

@@ -21,7 +21,6 @@ from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import Position
 from stream.errors import NoSuchNamespace, NotInTrash
 from stream.reading.seek import measure
-from stream.retention.trash import Trash
 from stream.store.streams import StreamStore
 
 _log = logging.getLogger(__name__)
@@ -210,6 +209,8 @@ async def _find_in_trash(
     client: LedgerClient, namespace: str, stream: str, created_ms: int
 ) -> StreamMetadata | None:
     """Returns the deleted stream of this name that was created at this time, or None."""
+    from stream.retention.trash import Trash  # few queries lose a stream
+
     try:
         listed = await StreamStore(client.store).list_trash(namespace)
     except NoSuchNamespace:

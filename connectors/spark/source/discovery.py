@@ -22,8 +22,8 @@ from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import EARLIEST, LATEST, FromEnd, FromSequence, Position, Start, Truncated
 from stream.core.stream_patterns import StreamPatterns
 from stream.errors import IsPartitioned, NoSuchStream
-from stream.reading.merged_feeds import find_streams
 from stream.reading.seek import find
+from stream.reading.selected_streams import find_streams
 from stream.scope import NamespaceScope
 from stream.store.streams import StreamStore
 

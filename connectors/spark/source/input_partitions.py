@@ -20,9 +20,11 @@ import trio
 from pyspark.sql.datasource import InputPartition
 
 from connectors.spark.client.client_cache import cached_cluster
+from connectors.spark.client.quickack import set_quickack
 from connectors.spark.core.cluster_access import ClusterAccess
 from connectors.spark.core.filters import NO_BOUNDS, Bounds
 from connectors.spark.core.planner import ReplicaBalancer, SegmentRange, Task
+from connectors.spark.error_messages import errors_without_traceback
 from connectors.spark.source.arrow_read import ArrowBuilder
 from ledger.client import LedgerClient
 from ledger.core import metadata_format
@@ -33,8 +35,6 @@ from ledger.runtime.concurrency import map_bounded
 from stream.core.entry.records import RecordBatch, decode
 from stream.core.position import Position, Truncated
 from stream.errors import NoSuchStream, RecordFormatError
-from stream.reading.seek import first_available
-from stream.store.streams import StreamStore
 
 _log = logging.getLogger(__name__)
 
@@ -231,6 +231,25 @@ class _PlanningCache:
 _caches: WeakKeyDictionary[LedgerClient, _PlanningCache] = WeakKeyDictionary()
 
 
+@errors_without_traceback
+class ExecutorReader:
+    """What Spark pickles for executors in place of a reader: they need not import what plans."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._schema = schema
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, LedgerPartition):
+            return iter(())  # Spark invents a partition if there is nothing to read
+        return read_partition(partition, self._schema)
+
+
+def executor_reader(schema: pa.Schema) -> ExecutorReader:
+    """Returns the reader of a task, when it is unpickled."""
+    set_quickack()
+    return ExecutorReader(schema)
+
+
 def read_partition(partition: LedgerPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a partition, in order, in batches of this schema.
 
@@ -345,6 +364,9 @@ async def _may_have_moved(client: LedgerClient, each: EntryRange, known: LedgerM
 
 async def _raise_cause(client: LedgerClient, each: EntryRange, entry: int, error: Any) -> None:
     """Raises a better error than `error` if the stream's metadata shows the cause."""
+    from stream.reading.seek import first_available
+    from stream.store.streams import StreamStore
+
     namespace, _, name = each.stream.partition("/")
     try:
         stream, _ = await StreamStore(client.store).read_stream(namespace, name)

@@ -26,7 +26,6 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from connectors.spark.client.client_cache import BackgroundCall, cached_cluster
-from connectors.spark.client.quickack import set_quickack
 from connectors.spark.core.admission import NO_LIMITS, Limits
 from connectors.spark.core.idle_polling import IdlePolling
 from connectors.spark.core.offsets import Offsets
@@ -40,8 +39,8 @@ from connectors.spark.source.discovery import discover
 from connectors.spark.source.end_tracker import EndTracker
 from connectors.spark.source.input_partitions import (
     LedgerPartition,
+    executor_reader,
     make_partitions,
-    read_partition,
 )
 from connectors.spark.source.micro_batches import MicroBatches
 from ledger.client import LedgerClient
@@ -55,7 +54,7 @@ if TYPE_CHECKING:
 SMALL_TASK_BYTES = 256 << 10
 """Tasks of a micro-batch are not smaller than this, unless the option minTasks is given."""
 _REPORT_KEPT_S = 1.0
-"""How long a report of a lag is valid: its age is in seconds."""
+"""How long a report of the lag is valid while nothing changes: its age is in seconds."""
 _MIN_RECORDS_PAUSE_S = 0.05
 """The pause between two checks while there are fewer than minRecordsPerTrigger records."""
 _TRIES_MAX = 5
@@ -121,8 +120,7 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._advanced_s = time.monotonic()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Executors only read partitions.
-        return _executor_reader, (self._options, self._schema)
+        return executor_reader, (self._schema,)
 
     # Offsets
 
@@ -142,7 +140,7 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        if self._moves is not None:
+        if self._moves is not None and self._is_tracking:
             self._moves.move(time.monotonic())
         wait_until_s = self._polling.begin(time.monotonic())
         try:
@@ -177,7 +175,7 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         position = self._position
-        if position is None or self._tracking is None or self._tracking.has_ended:
+        if position is None or not self._is_tracking:
             return None
         # Spark asks at each poll, also of an idle query.
         report, now_s = self._report, time.monotonic()
@@ -194,8 +192,8 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 "lag": {"records": lag.records, "bytes": lag.nbytes, "seconds": lag.seconds},
                 "metrics": metrics(lag.records, lag.streams, lag.least, lag.most),
             }
-            until_s = now_s + _REPORT_KEPT_S if lag.records else math.inf
-            report = self._report = _Report(document, position, version, until_s)
+            report = _Report(document, position, version, now_s + _REPORT_KEPT_S)
+            self._report = report
         return {**report.document, "lost_records": self._losses.records}
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -220,13 +218,8 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
 
     def _is_known_end(self, start: dict[str, Any]) -> bool:
         """Returns whether no records after `start` were known at the previous call."""
-        quiet, following = self._nothing_new, self._tracking
-        return (
-            quiet is not None
-            and following is not None
-            and not following.has_ended
-            and start == quiet.start
-        )
+        quiet = self._nothing_new
+        return quiet is not None and self._is_tracking and start == quiet.start
 
     def _has_news(self, wait_until_s: float) -> bool:
         """Returns whether there may be a micro-batch now although nothing new was known."""
@@ -275,11 +268,10 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         return self._cluster.run(_partitions, self._batches, begin, behind, self._options)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, LedgerPartition), f"{partition!r} was not planned here"
-        return read_partition(partition, self._schema)
+        return executor_reader(self._schema).read(partition)
 
     def commit(self, end: dict[str, Any]) -> None:
-        if self._tracking is not None and not self._tracking.has_ended:
+        if self._is_tracking:
             behind, batches = Offsets.from_json(end), self._batches
             self._cluster.post(lambda: batches.forget_before(behind))
             if self._moves is not None:
@@ -288,11 +280,15 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
     # Life cycle
 
     def stop(self) -> None:
+        if self._moves is not None and self._is_tracking:
+            self._moves.finish()
         following, self._tracking = self._tracking, None
         if following is not None:
-            if self._moves is not None and not following.has_ended:
-                self._moves.finish()
             following.cancel()
+
+    @property
+    def _is_tracking(self) -> bool:
+        return self._tracking is not None and not self._tracking.has_ended
 
     def _check_named(self, may_be_gone: Collection[str]) -> None:
         if not self._is_checked:
@@ -313,19 +309,6 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
         self._batches.tracker = self._cluster.run(_begin, self._options.selection, may_be_gone)
         self._batches.tracker.on_change = self._notify
         self._tracking = self._cluster.start(_run, self._batches.tracker)
-
-
-class _ExecutorReader(LedgerstreamStreamReader):
-    """A reader in an executor, which only reads partitions."""
-
-    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
-        self._options = options
-        self._schema = schema
-
-
-def _executor_reader(options: ReadOptions, schema: pa.Schema) -> LedgerstreamStreamReader:
-    set_quickack()
-    return _ExecutorReader(options, schema)
 
 
 # On the loop

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 
 import pytest
+
+from connectors.spark.options.options import ReadOptions
+from connectors.spark.schema import read_schema
+from connectors.spark.source.batch_reader import FilteringReader, LedgerstreamReader
+from connectors.spark.source.stream_reader import LedgerstreamStreamReader
 
 _LOADED = """
 import sys
@@ -13,6 +19,8 @@ import pyspark.sql.datasource, pyspark.sql.streaming.datasource, pyarrow
 import {module}
 print(*[name for name in {names} if name in sys.modules])
 """
+_NEVER = ("stream.namespace", "stream.retention.janitor", "stream.canary", "kazoo")
+_OF_WRITERS = ("ledger.writing.writer", "ledger.recovery", "ledger.missed.recovered")
 
 
 @pytest.mark.parametrize(
@@ -22,13 +30,25 @@ print(*[name for name in {names} if name in sys.modules])
         ("connectors.spark.sink.sink", ("trio", "stream.sinks.sinks", "ledger.client")),
         ("connectors.spark.sink.task_writer", ("trio", "stream.sinks.sinks", "ledger.client")),
         ("connectors.spark.datasource", ("trio", "ledger.client")),
-        # A connection is not the whole of `stream.blocking`.
+        # A task that reads plans nothing, and needs no metadata of streams.
         (
-            "connectors.spark.client.client_cache",
-            ("stream.namespace", "stream.retention.janitor", "stream.canary", "kazoo"),
+            "connectors.spark.source.input_partitions",
+            (
+                *_NEVER, *_OF_WRITERS, "connectors.spark.options.options",
+                "connectors.spark.source.batch_reader", "connectors.spark.source.stream_index",
+                "stream.core.metadata.streams", "stream.store.streams", "stream.reading.seek",
+            ),
+        ),
+        # The source of a query reads neither merged streams nor, as a rule, the trash.
+        (
+            "connectors.spark.source.stream_reader",
+            (
+                *_NEVER, *_OF_WRITERS, "stream.reading.merged_feeds", "stream.retention.trash",
+                "connectors.spark.source.checkpoint_cursors",
+            ),
         ),
     ],
-)
+)  # fmt: skip
 def test_a_process_imports_only_what_it_needs(module: str, not_loaded: tuple[str, ...]) -> None:
     done = subprocess.run(
         [sys.executable, "-c", _LOADED.format(module=module, names=not_loaded)],
@@ -36,3 +56,20 @@ def test_a_process_imports_only_what_it_needs(module: str, not_loaded: tuple[str
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []
+
+
+def test_a_task_gets_no_reader_that_plans() -> None:
+    """Otherwise it would import what plans, only to unpickle it."""
+    given = {"cluster": "sqlite:///nowhere/cluster.db", "stream": "demo/clicks"}
+    batch = ReadOptions.parse(given, {}, is_streaming=False)
+    streaming = ReadOptions.parse(given, {}, is_streaming=True)
+    schema = read_schema(None)
+    for reader in (
+        LedgerstreamReader(batch, schema),
+        FilteringReader(batch, schema),
+        LedgerstreamStreamReader(streaming, schema),
+    ):
+        pickled = pickle.dumps(reader)
+        assert b"connectors.spark.source.input_partitions" in pickled
+        for name in (b"batch_reader", b"stream_reader", b"options"):
+            assert name not in pickled

@@ -59,7 +59,7 @@ def test_unpickling_a_batch_reader_sets_quickack(late: socket.socket) -> None:
     reader = LedgerstreamReader(_options(is_streaming=False), StructType())
     sent = pickle.dumps(reader)
     assert not _is_prompt(late)
-    assert vars(pickle.loads(sent)).keys() == vars(reader).keys()
+    pickle.loads(sent)
     assert _is_prompt(late)
 
 
