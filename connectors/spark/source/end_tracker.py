@@ -174,6 +174,8 @@ class EndTracker:
         poll = self._poll_end if questions is Questions.METADATA_AND_BOOKIES else self._poll_stream
         with trio.move_on_after(END_POLL_TIMEOUT_S):
             is_answered = all(await map_bounded(names, poll))
+            if questions is Questions.METADATA and self.version != known.version:
+                await map_bounded(names, self._poll_end)  # a segment may have records already
         self._answer.asked(questions, known, is_answered=is_answered)
 
     @property
@@ -285,7 +287,8 @@ class EndTracker:
                     try:
                         if index is not None and segment is not None:
                             await self._follow_ledger(index, segment, followed)
-                        self._listening.hears(_LEDGER, name)
+                        if followed.changed is changed:  # otherwise a ledger may be open again
+                            self._listening.hears(_LEDGER, name)
                     except RetryableError as error:
                         self._listening.misses(_LEDGER, name)
                         _log.info("stream=%s: following it again: %s", name, error)
@@ -313,7 +316,8 @@ class EndTracker:
             while followed.is_notified:
                 await followed.consumed.wait()
             known = index.confirmed(segment)
-            self._listening.hears(_LEDGER, index.name)
+            if _open_ledger(index.metadata) == segment.ledger_id:
+                self._listening.hears(_LEDGER, index.name)
             confirmed = await reader.wait_lac_after(known, _LONG_POLL_S)
             if confirmed > known:
                 entry = reader.take_piggybacked(confirmed)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
+import trio.testing
 
 from bookie.testing import SimCluster
 from bookie.testing.metastore import SimMetadataStore
 from connectors.spark.core.idle_polling import ANSWER_KEPT_S
+from connectors.spark.source.end_tracker import EndTracker
 from ledger.client import LedgerClient
+from ledger.reading.reader import LedgerReader
 from stream.store.streams import stream_path
 from tests.connectors.spark.source.sample_namespaces import append, run_scenario, sample_namespace
 from tests.connectors.spark.source.simulated_query import Query
@@ -94,5 +98,72 @@ def test_a_bookie_that_hangs_with_the_long_poll_hides_records_for_a_bounded_time
                         found = await query.step()
                         await trio.sleep(0.25)
                 assert [row.value for row in found] == [b"y"]
+
+    run_scenario(scenario)
+
+
+def test_bookies_are_asked_for_a_segment_that_metadata_show(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its first records may be confirmed before the watch has reported it."""
+
+    async def watch_nothing(tracker: EndTracker, name: str) -> None:
+        tracker._listening.hears("metadata", name)
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(EndTracker, "_watch_metadata", watch_nothing)
+
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace, cluster.client() as client:
+            await append(namespace, "a", 1)
+            query = Query(client, [], stream="n/a")
+            async with query.running():
+                await query.drain()
+                await trio.sleep(1)
+                assert await questions(cluster, query) != []
+                assert await questions(cluster, query) == []
+                async with namespace.writer("a") as writer:
+                    await writer.append(b"x")
+                    await trio.sleep(1)
+                    await query.batches.tracker.poll_ends()
+                    rows = await query.step()
+                    assert rows is not None
+                    assert [row.value for row in rows] == [b"x"]
+
+    run_scenario(scenario)
+
+
+def test_no_answer_is_kept_while_a_new_segment_is_not_followed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its task still waits for the segment before it, whose end it has not heard of."""
+    waits: list[trio.Event] = []
+
+    async def wait(_reader: LedgerReader, known: int, _timeout_s: float) -> int:
+        waits.append(trio.Event())
+        await waits[-1].wait()
+        return known
+
+    monkeypatch.setattr(LedgerReader, "wait_lac_after", wait)
+
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace, cluster.client() as client:
+            query = Query(client, [], stream="n/a")
+            async with query.running():
+                async with namespace.writer("a") as writer:
+                    await writer.append(b"x")
+                    await trio.sleep(1)
+                    await query.batches.tracker.poll_ends()
+                    await query.drain()
+                    assert await questions(cluster, query) != []
+                    assert await questions(cluster, query) == []
+                async with namespace.writer("a") as writer:
+                    await writer.append(b"y")
+                    await trio.sleep(1)
+                    assert len(waits) == 1
+                    waits.pop().set()
+                    await trio.testing.wait_all_tasks_blocked()
+                    for _ in range(3):
+                        assert await questions(cluster, query) != []
 
     run_scenario(scenario)
