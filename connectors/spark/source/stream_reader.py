@@ -308,6 +308,7 @@ class LedgerstreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableN
                 pass  # the connection has ended, for example in a forked process
         self._batches.tracker = self._cluster.run(_begin, self._options.selection, may_be_gone)
         self._batches.tracker.on_change = self._notify
+        self._nothing_new = self._report = None  # they name a version of the other tracker
         self._tracking = self._cluster.start(_run, self._batches.tracker)
 
 

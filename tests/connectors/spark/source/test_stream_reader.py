@@ -19,6 +19,7 @@ from connectors.spark.source.data_loss import DataLoss
 from connectors.spark.source.end_tracker import EndTracker
 from connectors.spark.source.stream_reader import LedgerstreamStreamReader
 from ledger.connection.pool import BookiePool
+from ledger.errors import LedgerClosed
 from stream.errors import NoSuchStream
 from tests.spark.streams import Streams, local
 
@@ -170,6 +171,22 @@ def test_an_idle_source_asks_nothing_that_it_knows(
         assert asked["metadata"] <= 4 * asked["commits"]
         streams.append(sealed, [b"3"])
         assert sequence(reader.latestOffset(offset, limit), sealed) == 2
+
+
+def test_a_reader_that_connects_again_finds_what_came_meanwhile(streams: Streams) -> None:
+    """Spark may plan before it polls: the streams that are found then are not those of before."""
+    stream = streams.written([b"1"])
+    with reader_of(streams, stream) as reader:
+        limit = reader.getDefaultReadLimit()
+        offset = reader.latestOffset(reader.initialOffset(), limit)
+        assert reader.latestOffset(offset, limit) is offset
+        reader._cluster.disconnect()
+        streams.append(stream, [b"2"])
+        assert reader._tracking is not None
+        with pytest.raises(LedgerClosed):
+            reader._tracking.result()
+        assert reader.partitions(offset, offset) == []
+        assert sequence(reader.latestOffset(offset, limit), stream) == 2
 
 
 def test_a_waiting_poll_is_ended_by_a_notification(
