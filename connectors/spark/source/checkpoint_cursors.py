@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import trio
 
 from connectors.spark.client.client_cache import ClusterClient
-from connectors.spark.core.offsets import Offsets, StreamOffset
+from connectors.spark.core.offsets import Offsets, StreamOffset, is_one_reading
 from connectors.spark.options.options import Selection
 from connectors.spark.source.discovery import is_selected
 from connectors.spark.source.end_tracker import EndTracker
@@ -74,14 +74,20 @@ class CheckpointCursors:
         """Whether `begin` has returned."""
         return bool(self.owner)
 
-    async def begin(self, tracker: EndTracker, start: Offsets) -> None:
+    async def begin(
+        self, tracker: EndTracker, start: Offsets, planned: Offsets | None = None
+    ) -> None:
         """Sets the cursors to where a query starts: also back, if its checkpoint is an older one.
 
-        A stream that `start` does not have gets its cursor with its first micro-batch; retention
-        that waits for a cursor keeps a stream without it. Raises CursorInUse, MetadataUnavailable.
+        `planned` is the end of the micro-batch that begins there, if that is not committed. A
+        stream that `start` does not have gets its cursor with its first micro-batch; retention that
+        waits for a cursor keeps a stream without it. Raises CursorInUse, MetadataUnavailable, and
+        what reading ledgers raises.
         """
         for namespace in self._selection.by_namespace():
             await self._check_policy(tracker.client, namespace)
+        if planned is not None:
+            start = await _begin_of(planned, start, tracker.streams)
         await self._move_all(tracker, start)
         self.owner = start.cursor_owner or f"{tracker.client.rng.getrandbits(64):016x}"
 
@@ -273,6 +279,28 @@ async def _move(
     except RetryableError as error:
         _log.warning("cursor=%s: not moved yet: %s", cursors.name, error)
     return is_moved, trio.current_time() - begun_s
+
+
+async def _begin_of(
+    planned: Offsets, start: Offsets, streams: Mapping[str, StreamIndex]
+) -> Offsets:
+    """Returns where a planned micro-batch begins.
+
+    That is before `start` if Spark has asked for the initial offset again (`is_one_reading`).
+    """
+    found = dict(start)
+    for name, end in planned.items():
+        index, offset = streams.get(name), start.get(name)
+        if (
+            index is not None
+            and offset is not None
+            and index.metadata.created_ms == end.created_ms
+            and not is_one_reading(offset, end)
+        ):
+            first = await index.first()
+            is_gone = first.sequence > end.begin
+            found[name] = first if is_gone else await index.at_sequence(end.begin)
+    return Offsets(found, start.cursor_owner)
 
 
 def token_of(offsets: Offsets) -> str:

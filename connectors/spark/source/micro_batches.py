@@ -149,10 +149,10 @@ class MicroBatches:
         await self.tracker.catch_up()
         return await self.retrying(lambda: self._latest(start, limits, waited_ms))
 
-    async def _begin_cursors(self, start: Offsets) -> None:
+    async def _begin_cursors(self, start: Offsets, planned: Offsets | None = None) -> None:
         cursors = self._cursors
         if cursors is not None and not cursors.has_begun:
-            await self.retrying(lambda: cursors.begin(self.tracker, start))
+            await self.retrying(lambda: cursors.begin(self.tracker, start, planned))
 
     async def _latest(self, start: Offsets, limits: Limits, waited_ms: int) -> Offsets:
         await self._settle_deleted(start)
@@ -216,7 +216,7 @@ class MicroBatches:
         """Returns the records from `start` on and before `end`. Raises DataLoss."""
         names = [name for name, behind in end.items() if advances(start.get(name), behind)]
         if names:  # Spark may plan an empty range for offsets that are not committed
-            await self._begin_cursors(start)
+            await self._begin_cursors(start, end)
 
         async def of_one(name: str) -> list[SegmentRange]:
             return await self._ranges_of(name, start.get(name), end[name])

@@ -139,6 +139,43 @@ def test_retention_waits_for_a_query_that_is_stopped() -> None:
     run_scenario(scenario)
 
 
+def test_a_first_micro_batch_that_is_read_again_holds_back_what_it_reads() -> None:
+    """Spark asks for the initial offset again: by then the latest record is another one."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        async with sample_namespace(cluster, "a") as namespace, cluster.client() as other:
+            await namespace.set_policy(retention_ms=1, trash_ms=0, retention_cursors=("c",))
+
+            def query_of_latest() -> Query:
+                client = namespace.client
+                return Query(client, log, cursor="c", stream="n/a", startingPosition="latest")
+
+            log: list[str] = []
+            await append(namespace, "a", 10)
+            query = query_of_latest()
+            async with query.running():
+                await append(namespace, "a", 20)
+                await trio.sleep(2)
+                assert await query.step(TEN) is not None
+            await append(namespace, "a", 20)
+            again = query_of_latest()
+            async with again.running():
+                begun, planned = await again.start_of_last(), again.position
+                assert begun["n/a"].sequence == 50
+                assert len(await again.batches.ranges(begun, planned)) == 1
+                position = await at(namespace)
+                assert position is not None
+                assert position < planned["n/a"].position
+                await trio.sleep(3600)
+                await Janitor(other, "n").sweep()
+                rows = await again.again()
+                assert [row.sequence for row in rows] == list(range(10, 20))
+                await again.step(TEN)
+                assert await at(namespace) == planned["n/a"].position
+
+    run_scenario(scenario)
+
+
 async def begin(query: Query) -> None:
     async with query.running():
         await query.step(TEN)
@@ -283,7 +320,7 @@ def test_a_cursor_is_never_beyond_the_checkpoint_and_retention_never_ahead_of_it
                     async with query.running():
                         for _ in range(chance.randrange(1, 5)):
                             await query.step(Limits(records_max=chance.randrange(1, 30)))
-                except RetryableError:
+                except* RetryableError:
                     pass
                 options.error_before_probability = options.error_after_probability = 0.0
                 options.error_late_probability = 0.0

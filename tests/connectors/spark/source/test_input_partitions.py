@@ -27,6 +27,7 @@ from ledger.errors import MetadataUnavailable, NoSuchEntry, NoSuchLedger, Unauth
 from ledger.options import ClientOptions
 from stream.blocking import Namespace, Position
 from stream.core.entry import records
+from stream.core.entry.compression import inflate
 from stream.core.position import Truncated
 from stream.errors import RecordFormatError
 from stream.store.streams import StreamStore
@@ -128,7 +129,7 @@ def test_bounds_exclude_entries_that_cannot_match(cluster: StandaloneCluster) ->
 def decoded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     """Counts the entries that are decompressed, and of how many each column is built."""
     counts = Counter[str]()
-    inflate, column = records.inflate, records.RecordBatch.arrow_column
+    column = records.RecordBatch.arrow_column
 
     def counted_inflate(*args: Any) -> Any:
         counts["entries"] += 1
