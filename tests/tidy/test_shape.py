@@ -22,6 +22,7 @@ LONG_FILES = {
     "bookie/storage/disk/real_disk.py": "the disk door's real side: one kind of file, one of disk",
     "bookie/storage/journal/journal.py": "the journal and the group it gathers for one write",
     "bookie/testing/cluster.py": "the simulated cluster: all that a test may do to its bookies",
+    "ledger/client.py": "the facade: one method per operation, most of it docstrings",
     "ledger/core/recovery.py": "one state machine; what it knows of claims and adds is beside it",
     "ledger/connection/pool.py": "the connections of a client, and what each bookie understands",
     "connectors/spark/source/end_tracker.py": "the streams of a query, and who listens to them",

@@ -10,10 +10,9 @@ from ledger.client import LedgerClient
 from ledger.core.autorecovery.copy_plan import CopyFailure
 from ledger.core.availability import Range
 from ledger.core.entry import master_key
-from ledger.core.metadata import LedgerMetadata
+from ledger.core.metadata import LedgerMetadata, digest_of
 from ledger.core.quorum import write_set
 from ledger.errors import DigestMismatch, LedgerError, Status
-from ledger.recovery import digest_of
 from ledger.wire.messages import AddRequest, ReadRequest, ReadResponse
 
 

@@ -121,16 +121,19 @@ def test_doubt_is_not_kept(questions: Questions) -> None:
 
 def test_listening_is_interrupted_by_each_thing_that_is_missed() -> None:
     listening = Listening()
-    listening.misses("metadata", "n/a")
-    listening.misses("ledger", "n/a")
-    listening.hears("ledger", "n/a")
-    assert listening.number is None
-    listening.hears("metadata", "n/a")
-    first = listening.number
-    assert first is not None
-    listening.hears("ledger", "n/a")
-    assert listening.number == first
-    listening.misses("ledger", "n/a")
-    assert listening.number is None
-    listening.hears("ledger", "n/a")
-    assert listening.number not in (None, first)
+    numbers: list[int | None] = []
+    for call, kind in (
+        (listening.misses, "metadata"),
+        (listening.misses, "ledger"),
+        (listening.hears, "ledger"),
+        (listening.hears, "metadata"),
+        (listening.hears, "ledger"),
+        (listening.misses, "ledger"),
+        (listening.hears, "ledger"),
+    ):
+        call(kind, "n/a")
+        numbers.append(listening.number)
+    assert numbers[:3] == [None] * 3
+    assert numbers[3] == numbers[4] is not None
+    assert numbers[5] is None
+    assert numbers[6] not in (None, numbers[3])
