@@ -6,7 +6,8 @@ checkpoint_scheduler: when checkpoints are made, and what waits for them.
 checkpoint: makes a checkpoint.
 ledger_states: the ledger states in memory.
 history: entries over which nothing is stored, and where ledgers end.
-entry_reader: reads and lists entries.
+entry_reader: reads entries.
+entry_listing: lists entries.
 scrubber: reads entry logs again to find damage.
 integrity_state: the record that a directory may lack entries.
 metrics: what operators need to know of one directory.

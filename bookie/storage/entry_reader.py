@@ -4,19 +4,11 @@ Must never report an entry as absent if it may exist: whatever is wrong with sto
 BookieIoError. What comes from a disk is checked before it is served, by
 `bookie.storage.read_check`. Between a miss in the caches and the look-up in the index there is no
 await, because a checkpoint moves entries from the one to the other.
-
-It also lists which entries of a ledger are stored. A ledger may have a hundred million entries, so
-other tasks run between the steps, and what is built is bounded. The cache is read first, so that an
-entry that moves into the index is seen in one of them; entries added meanwhile may be missing. No
-entry is read.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
-from heapq import merge
-from itertools import islice
+from bisect import bisect_right
 
 import trio
 
@@ -28,7 +20,6 @@ from bookie.storage.entry_log.entry_logs import EntryLogCut, EntryLogs
 from bookie.storage.index.index import ENTRY_ID_MAX, Index, PlacedRun
 from bookie.storage.metrics import ReadMetrics, timed
 from bookie.storage.read_check import DamagedEntry, Piece, ReadCheck, head_bytes_of
-from ledger.core.availability import EntriesHeld
 from ledger.errors import BookieIoError
 
 _ENTRIES_PER_SLICE = 2000
@@ -310,69 +301,3 @@ def _checked_entries(block: Block, entry_id: int, end: int) -> list[memoryview]:
         entries.append(data[begin:stop])
         begin = stop
     return entries
-
-
-LIST_BYTES_MAX = 4 * 1024 * 1024
-"""A longer list would not fit into the frame of its reply."""
-_IDS_PER_STEP = 10_000
-_RUNS_PER_STEP = 100
-
-
-async def list_entries(cache: WriteCache, index: Index, ledger_id: int) -> EntriesHeld:
-    """Lists the entries of a ledger that are stored. Raises BookieIoError for a damaged index, and
-    for a list above LIST_BYTES_MAX."""
-    held = EntriesHeld()
-    cached = await _cached_ranges(cache, ledger_id)
-    taken = at = 0
-    is_all = False
-    while not is_all:
-        stored = list(islice(_ranges_from(index, ledger_id, at), _RUNS_PER_STEP))
-        is_all = len(stored) < _RUNS_PER_STEP
-        end = len(cached)
-        if not is_all:
-            at = stored[-1][1] + 1
-            end = bisect_left(cached, (at, 0))
-        await _add(held, merge(cached[taken:end], stored), ledger_id)
-        taken = end
-    return held
-
-
-async def _add(held: EntriesHeld, ranges: Iterable[tuple[int, int]], ledger_id: int) -> None:
-    every = iter(ranges)
-    while step := list(islice(every, _IDS_PER_STEP)):
-        for first, last in step:
-            held.add(first, last)
-        if held.nbytes > LIST_BYTES_MAX:
-            raise BookieIoError(
-                f"ledger {ledger_id} has too many gaps here: its list of entries would "
-                f"exceed {LIST_BYTES_MAX} bytes: read the entries instead"
-            )
-        await trio.lowlevel.checkpoint()
-
-
-def _ranges_from(index: Index, ledger_id: int, at: int) -> Iterator[tuple[int, int]]:
-    """Yields what the index holds from entry `at` on. Must not be kept over an await."""
-    for run in index.runs(ledger_id, at):
-        yield max(run.first, at), run.last
-
-
-async def _cached_ranges(cache: WriteCache, ledger_id: int) -> list[tuple[int, int]]:
-    """Returns ranges in the order of their first entries: no more than the cache has entries."""
-    ids: list[int] = []
-    for half in (cache.flushing, cache.active):
-        ids += (half or {}).get(ledger_id, ())
-    ranges: list[tuple[int, int]] = []
-    first = last = -1
-    for start in range(0, len(ids), _IDS_PER_STEP):
-        for entry_id in ids[start : start + _IDS_PER_STEP]:
-            if entry_id == last + 1 and first >= 0:
-                last = entry_id
-                continue
-            if first >= 0:
-                ranges.append((first, last))
-            first = last = entry_id
-        await trio.lowlevel.checkpoint()
-    if first >= 0:
-        ranges.append((first, last))
-    ranges.sort()
-    return ranges

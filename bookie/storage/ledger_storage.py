@@ -23,9 +23,10 @@ from bookie.core.ledger_state import LedgerState
 from bookie.storage.checkpoint import Checkpointer
 from bookie.storage.checkpoint_scheduler import CheckpointScheduler
 from bookie.storage.disk.disk import Buffer, Disk
+from bookie.storage.entry_listing import list_entries
 from bookie.storage.entry_log.entry_logs import EntryLogs
 from bookie.storage.entry_log.startup_scan import EntryLogInventory
-from bookie.storage.entry_reader import EntryReader, list_entries
+from bookie.storage.entry_reader import EntryReader
 from bookie.storage.garbage.collector import GarbageCollector
 from bookie.storage.history import History
 from bookie.storage.index.index import Index

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bookie.core.caches import WriteCache
-from bookie.storage import entry_reader
-from bookie.storage.entry_reader import list_entries
+from bookie.storage import entry_listing
+from bookie.storage.entry_listing import list_entries
 from bookie.storage.index.index import Index, PlacedRun
 from bookie.testing.memory_key_value import MemoryKeyValue
 from ledger.core.availability import decode_entries_held
@@ -64,13 +64,13 @@ IDS = st.lists(st.integers(0, 60), max_size=20)
 def test_all_that_is_in_any_of_them(
     stored: list[int], flushing: list[int], active: list[int], step: int
 ) -> None:
-    runs_per_step, ids_per_step = entry_reader._RUNS_PER_STEP, entry_reader._IDS_PER_STEP
-    entry_reader._RUNS_PER_STEP = entry_reader._IDS_PER_STEP = step
+    runs_per_step, ids_per_step = entry_listing._RUNS_PER_STEP, entry_listing._IDS_PER_STEP
+    entry_listing._RUNS_PER_STEP = entry_listing._IDS_PER_STEP = step
     try:
         index = index_with(*((entry_id, 1) for entry_id in stored))
         found = trio.run(listed, cache_with(flushing, active), index)
     finally:
-        entry_reader._RUNS_PER_STEP, entry_reader._IDS_PER_STEP = runs_per_step, ids_per_step
+        entry_listing._RUNS_PER_STEP, entry_listing._IDS_PER_STEP = runs_per_step, ids_per_step
     assert found == {*stored, *flushing, *active}
 
 
