@@ -391,7 +391,6 @@ _RELATIONS = (
     ("frame_bytes_max", "entry_log_bytes_max", 1),
     ("frame_bytes_max", "receive_bytes_max", 1),
     ("journal_group_bytes_max", "journal_queue_bytes_max", 1),
-    ("read_ahead_bytes", "read_cache_bytes", 2),
 )
 
 

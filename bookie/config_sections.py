@@ -346,11 +346,11 @@ class ReadSettings:
         reason="Entries read ahead from entry logs, of all ledger directories together.",
     )
     read_ahead_bytes: int = setting(
-        256 * KIB,
+        2 * MIB,
         unit="bytes",
         apache="dbStorage_readAheadCacheBatchBytesSize",
-        reason="Read at once after a miss, since readers continue in order; less when the"
-        " active readers would evict each other's entries from the read cache.",
+        reason="Read at once for a reader that continues in order, which begins with 16 KiB; less"
+        " when many readers share the read cache, much is being read, or adds wait for the disk.",
     )
     read_ahead_entries_max: int = setting(
         4096,

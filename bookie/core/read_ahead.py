@@ -1,8 +1,13 @@
 """Decides how much is read ahead for a reader, so that every reader finds its piece in the cache.
 
+A reader that continues where its last piece ended gets a larger one each time; one that begins, or
+reads here and there, gets nothing but what costs the disk no more than the entry alone. A reader is
+identified by the entry at which it will continue.
+
 With a cache of two pieces and three readers in turn, each piece read ahead would evict the one
 whose reader comes next, and the disk would read everything many times. So the more readers, the
-smaller the pieces. A reader is identified by the entry at which it will continue.
+smaller the pieces. They are small, too, while much is being read already, or adds wait for the
+disk: the sync of a journal would wait behind all of it.
 
 It also finds which parts of entry logs are read more than once, and so deserve the page cache. Most
 of what is read from a disk is read once, in order, by a reader that catches up: caching it would
@@ -13,63 +18,132 @@ scratch, is cheaper from the page cache.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
 
-_PIECE_BYTES_MIN = 16 * 1024
+_PIECE_BYTES_MIN: Final = 16 * 1024
 """The least that is read ahead, unless the cache is tiny: a disk operation costs more."""
-_PIECES_MIN = 64
+_PIECES_MIN: Final = 64
 """The number of pieces in a tiny cache."""
+_GROWTH: Final = 4
+"""A piece is at most this many times as large as the one before it."""
+_STRIDE_MAX: Final = 8
+"""A bookie may hold every third entry of a ledger only: a reader continues where it meets its piece
+within this number of entries."""
+IN_FLIGHT_BYTES_MAX: Final = 4 << 20
+"""Bytes of one directory that are being read at the same time; beyond it pieces are small."""
+CROWDED_BYTES_MAX: Final = 256 * 1024
+"""The largest piece while that much is in flight already, or adds wait for the disk."""
+
+
+class _Reader(NamedTuple):
+    begun_at: int
+    """Bytes read in all when its last piece began."""
+    piece_bytes: int
+    """How large that piece could have been."""
+    is_continuing: bool
+    """Whether it continued an earlier one."""
 
 
 class ReadAhead:
     """The read-ahead of one read cache of `cache_bytes`; consulted once per read of an entry log.
 
     A reader counts until as much was read ahead as the cache holds without it reading on: by then
-    its piece was evicted. So at most as many are remembered as there are pieces in the cache.
+    its piece was evicted. So at most as many are remembered as there are pieces in the cache. Those
+    that continue share half of the cache, and the small pieces of all others are the other half.
     """
 
     def __init__(self, cache_bytes: int, *, bytes_max: int, entries_max: int) -> None:
         """At most `bytes_max` bytes and `entries_max` entries are read along with the requested
         one."""
         self.entries_max = entries_max
+        self.in_flight = 0
+        """Bytes that are being read from the disk now."""
         self._cache_bytes = cache_bytes
         self._bytes_max = bytes_max
         self._bytes_min = min(_PIECE_BYTES_MIN, max(cache_bytes // _PIECES_MIN, 1))
         # With more of them pieces would be no smaller.
         self._readers_max = cache_bytes // (2 * self._bytes_min) + 1
         self._read_bytes = 0
-        # Ledger and next entry -> bytes read in all when it began; the oldest first.
-        self._readers: OrderedDict[tuple[int, int], int] = OrderedDict()
+        self._continuing = 0
+        # By ledger and next entry; the one that read longest ago is the first.
+        self._readers: OrderedDict[tuple[int, int], _Reader] = OrderedDict()
 
     @property
     def readers(self) -> int:
         return len(self._readers)
 
-    def piece_bytes(self, ledger_id: int, entry_id: int) -> int:
-        """Returns how much to read for a reader that misses this entry now."""
-        self._forget_old()
-        others = len(self._readers) - ((ledger_id, entry_id) in self._readers)
-        # Half of the cache: blocks cost more than their bytes, and the last block of the piece
-        # before is still in the cache.
-        share = self._cache_bytes // (2 * (others + 1))
-        return min(self._bytes_max, max(share, self._bytes_min))
+    def piece_bytes(
+        self, ledger_id: int, entry_id: int, wanted_bytes: int = 0, *, is_pressed: bool = False
+    ) -> int:
+        """Returns how much to read for a reader that misses this entry now.
 
-    def has_read(self, ledger_id: int, entry_id: int, next_id: int, nbytes: int) -> None:
-        """Records that `nbytes` were read for a reader that missed `entry_id`; it will continue
-        with `next_id`."""
-        self._readers.pop((ledger_id, entry_id), None)
-        self._read_bytes += nbytes
-        self._readers[ledger_id, next_id] = self._read_bytes
-        self._readers.move_to_end((ledger_id, next_id))
+        `wanted_bytes` were requested. `is_pressed`: adds wait for the disk.
+        """
         self._forget_old()
+        key = self._key(ledger_id, entry_id)
+        nbytes = self._bytes_min
+        if key is not None and not is_pressed:
+            reader = self._readers[key]
+            sharing = self._continuing + (not reader.is_continuing)
+            # Half of the cache: blocks cost more than their bytes, and the last block of the piece
+            # before is still in the cache.
+            share = self._cache_bytes // (2 * sharing)
+            nbytes = max(nbytes, min(share, _GROWTH * reader.piece_bytes))
+        free = 0 if is_pressed else IN_FLIGHT_BYTES_MAX - self.in_flight
+        return min(max(min(nbytes, self._bytes_max), wanted_bytes), max(free, CROWDED_BYTES_MAX))
+
+    def may_span(self, piece_bytes: int) -> bool:
+        """Returns whether a piece of this size is worth the search for what follows the run of the
+        requested entry."""
+        return piece_bytes > self._bytes_min
+
+    def begins(
+        self, ledger_id: int, entry_id: int, next_id: int, nbytes: int, piece_bytes: int
+    ) -> None:
+        """Records that `nbytes` of the `piece_bytes` that are allowed are being read for a reader
+        that missed `entry_id`; it will continue with `next_id`, perhaps before the disk has
+        answered."""
+        key = self._key(ledger_id, entry_id)
+        is_continuing = key is not None
+        if key is not None:
+            self._forget(key)
+        self._read_bytes += nbytes
+        key = ledger_id, next_id
+        if key in self._readers:
+            self._forget(key)
+        self._continuing += is_continuing
+        self._readers[key] = _Reader(self._read_bytes, piece_bytes, is_continuing)
+        self._forget_old()
+
+    @contextmanager
+    def reading(self, nbytes: int) -> Iterator[None]:
+        """Counts `nbytes` as in flight meanwhile."""
+        self.in_flight += nbytes
+        try:
+            yield
+        finally:
+            self.in_flight -= nbytes
+
+    def _key(self, ledger_id: int, entry_id: int) -> tuple[int, int] | None:
+        """Returns the key of the reader that continues with this entry, or None."""
+        for expected in range(entry_id, max(entry_id - _STRIDE_MAX, -1), -1):
+            if (ledger_id, expected) in self._readers:
+                return ledger_id, expected
+        return None
+
+    def _forget(self, key: tuple[int, int]) -> None:
+        self._continuing -= self._readers.pop(key).is_continuing
 
     def _forget_old(self) -> None:
         readers = self._readers
         while readers:
-            key, began = next(iter(readers.items()))
-            is_recent = self._read_bytes - began <= self._cache_bytes
+            key, reader = next(iter(readers.items()))
+            is_recent = self._read_bytes - reader.begun_at <= self._cache_bytes
             if is_recent and len(readers) <= self._readers_max:
                 return
-            del readers[key]
+            self._forget(key)
 
 
 STRETCH_BYTES = 1 << 20

@@ -9,6 +9,9 @@ await, because a checkpoint moves entries from the one to the other.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
 
 import trio
 
@@ -19,12 +22,17 @@ from bookie.storage.disk.disk import Buffer
 from bookie.storage.entry_log.entry_logs import EntryLogCut, EntryLogs
 from bookie.storage.index.index import ENTRY_ID_MAX, Index, PlacedRun
 from bookie.storage.metrics import ReadMetrics, timed
-from bookie.storage.read_check import DamagedEntry, Piece, ReadCheck, head_bytes_of
+from bookie.storage.read_check import DamagedEntry, Part, Piece, ReadCheck, part_of
 from ledger.errors import BookieIoError
 
 _ENTRIES_PER_SLICE = 2000
 """After this number of entries a long batch yields to other tasks: all of it may come from
 memory."""
+
+_PARTS_MAX: Final = 64
+"""Runs that are read at once: each is found in the index, and checked by itself."""
+_CHECKED_BYTES: Final = 256 * 1024
+"""After this much other tasks run, such as those that take adds."""
 
 BATCH_OVERHEAD_BYTES = 24 + 8 + 4
 """What Apache's bookie counts for the reply to a batch read before the first entry."""
@@ -34,15 +42,18 @@ BATCH_ENTRY_OVERHEAD_BYTES = 4
 class _UnderWay:
     """A read in flight: callers that want one of its entries wait for it."""
 
-    __slots__ = ("block", "end", "ended", "first", "generation")
+    __slots__ = ("blocks", "end", "ended", "first", "generation")
 
     def __init__(self, first: int, end: int, generation: int) -> None:
         self.first = first
         self.end = end
         self.generation = generation
-        self.block: Block | None = None
-        """None if the read failed: then each waiting caller tries by itself."""
+        self.blocks: list[Block] = []
+        """Empty if the read failed: then each waiting caller tries by itself."""
         self.ended = trio.Event()
+
+    def block_with(self, entry_id: int) -> Block | None:
+        return next((one for one in self.blocks if one.first <= entry_id <= one.last), None)
 
 
 class EntryReader:
@@ -137,7 +148,7 @@ class EntryReader:
                 room -= size
                 continue
             try:
-                block = await self._block_with(ledger_id, entry_id, room)
+                block = await self._block_with(ledger_id, entry_id, room, count_max - len(found))
                 if block is None:
                     break
                 end = self._end_in_block(block, entry_id, count_max - len(found), room)
@@ -177,10 +188,10 @@ class EntryReader:
         return end
 
     async def _block_with(
-        self, ledger_id: int, entry_id: int, wanted_bytes: int = 0
+        self, ledger_id: int, entry_id: int, wanted_bytes: int = 0, wanted_entries: int = 1
     ) -> Block | None:
-        """Returns a block that holds the entry, read if necessary, with what follows it in its run:
-        `wanted_bytes`, or what is read ahead."""
+        """Returns a block that holds the entry, read if necessary, with what follows it:
+        `wanted_bytes` or `wanted_entries`, whichever is less, or what is read ahead."""
         for attempt in range(self._ATTEMPTS_MAX):
             block = self._blocks.find(ledger_id, entry_id)
             if block is not None:
@@ -188,17 +199,17 @@ class EntryReader:
             under_way = self._under_way_with(ledger_id, entry_id)
             if under_way is not None:
                 await under_way.ended.wait()
-                block = under_way.block
+                block = under_way.block_with(entry_id)
                 if block is not None and self._blocks.is_current(ledger_id, under_way.generation):
                     return block
             run = self._index.find(ledger_id, entry_id)
             if run is None:
                 return None
             generation = self._blocks.generation
-            ends = self._ends_of_piece(run, entry_id, wanted_bytes)
+            piece = self._piece(run, entry_id, wanted_bytes, wanted_entries)
             while True:
                 try:
-                    return await self._read_block(run, entry_id, ends, generation)
+                    return await self._read_piece(piece, generation)
                 except BookieIoError as error:
                     # The place may have changed during the read, and the log may be gone: look it
                     # up again.
@@ -207,70 +218,121 @@ class EntryReader:
                     ) and run == self._index.find(ledger_id, entry_id)
                     if not is_same and attempt < self._ATTEMPTS_MAX - 1:
                         break
-                    if len(ends) == 1:
+                    entries = sum(len(part.ends) for part in piece)
+                    if entries == 1:
                         if isinstance(error, EntryLogCut):
                             raise self._check.lost(run, entry_id, error) from error
                         raise
                     # What is wrong may be in what is read ahead.
-                    ends = ends[: max(1, len(ends) // self._NARROWER)]
+                    piece = [
+                        part_of(run, entry_id, piece[0].ends[: max(1, entries // self._NARROWER)])
+                    ]
         raise AssertionError("unreachable")
 
-    def _ends_of_piece(self, run: PlacedRun, entry_id: int, wanted_bytes: int) -> list[int]:
-        """Returns where the entry ends, and where those of the run after it end that are read with
-        it."""
-        ends = entry_ends(run.lengths[entry_id - run.first :])
+    def _piece(
+        self, run: PlacedRun, entry_id: int, wanted_bytes: int, wanted_entries: int
+    ) -> list[Part]:
+        """Returns what to read at once: the entry, and those after it that are wanted or read
+        ahead, in its run and in the runs of the ledger that follow it in the log."""
         ahead = self._ahead
-        bytes_max = max(ahead.piece_bytes(run.ledger_id, entry_id), wanted_bytes)
-        del ends[max(1, min(bisect_right(ends, bytes_max), ahead.entries_max)) :]
-        return ends
+        ends = entry_ends(run.lengths[entry_id - run.first :])
+        wanted_bytes = min(wanted_bytes, ends[-1] * wanted_entries // len(ends))
+        piece_bytes = ahead.piece_bytes(
+            run.ledger_id, entry_id, wanted_bytes, is_pressed=self._cache.is_active_full
+        )
+        is_whole = ends[-1] <= piece_bytes and len(ends) <= ahead.entries_max
+        del ends[max(1, min(bisect_right(ends, piece_bytes), ahead.entries_max)) :]
+        parts = [part_of(run, entry_id, ends)]
+        next_id = parts[0].stop
+        if is_whole and ahead.may_span(piece_bytes):
+            # What does not fit into the cache would be read again.
+            next_id = self._add_following(parts, min(piece_bytes, self._blocks.bytes_max // 2))
+        nbytes = sum(part.ends[-1] for part in parts)
+        ahead.begins(run.ledger_id, entry_id, next_id, nbytes, piece_bytes)
+        return parts
 
-    async def _read_block(
-        self, run: PlacedRun, entry_id: int, ends: list[int], generation: int
-    ) -> Block:
-        skipped = entry_id - run.first
-        offset = run.offset + sum(run.lengths[:skipped])
-        log_id, size = run.log_id, ends[-1]
-        is_once = not self._reuse.is_reused(log_id, offset, size)
-        head = head_bytes_of(run, entry_id, len(ends))
-        offset, size = offset - head, size + head
-        data: bytes | bytearray | None
-        data = self._logs.read_nowait(log_id, offset, size, drops_cache=is_once)
-        if data is None:
-            self.disk_reads += 1
-            under_way = _UnderWay(entry_id, entry_id + len(ends), generation)
-            others = self._under_way.setdefault(run.ledger_id, [])
-            others.append(under_way)
-            try:
-                with timed(self.metrics.disk_seconds):
-                    data = await self._logs.read(log_id, offset, size, drops_cache=is_once)
-                block = await self._kept(run, entry_id, ends, data, head, generation)
-                under_way.block = block
-                return block
-            finally:
-                others.remove(under_way)
-                if not others:
-                    del self._under_way[run.ledger_id]
-                under_way.ended.set()
-        return await self._kept(run, entry_id, ends, data, head, generation)
+    def _add_following(self, parts: list[Part], bytes_max: int) -> int:
+        """Adds the runs of the ledger that follow the first part in its log without a gap, and
+        returns the first entry that is not added. Whole runs only: each is proved by one
+        checksum."""
+        last = parts[0]
+        nbytes, entries = last.ends[-1], len(last.ends)
+        if nbytes >= bytes_max:
+            return last.stop
+        try:
+            for run in self._index.runs(last.run.ledger_id, last.stop):
+                part = part_of(run, run.first, entry_ends(run.lengths))
+                nbytes, entries = nbytes + part.ends[-1], entries + len(part.ends)
+                if (
+                    not part.follows(last)
+                    or self._has_or_reads(run)
+                    or nbytes > bytes_max
+                    or entries > self._ahead.entries_max
+                    or len(parts) == _PARTS_MAX
+                ):
+                    return run.first
+                parts.append(part)
+                last = part
+        except BookieIoError:
+            pass  # it matters to reads of the run whose record is damaged
+        return last.stop
+
+    def _has_or_reads(self, run: PlacedRun) -> bool:
+        """Returns whether the run begins in the read cache or in a read in flight, as the next one
+        of a reader with several requests in flight."""
+        ledger_id, first = run.ledger_id, run.first
+        return (
+            self._under_way_with(ledger_id, first) is not None
+            or self._blocks.find(ledger_id, first) is not None
+        )
+
+    async def _read_piece(self, piece: Sequence[Part], generation: int) -> Block:
+        """Returns the block of the first part; the others are in the read cache then."""
+        first, last = piece[0], piece[-1]
+        run, log_id = first.run, first.run.log_id
+        sizes = [after.begin - part.begin for part, after in pairwise(piece)]
+        sizes.append(last.end - last.begin)
+        is_once = not self._reuse.is_reused(log_id, first.offset, last.end - first.offset)
+        if len(piece) == 1:
+            cached = self._logs.read_nowait(log_id, first.begin, sizes[0], drops_cache=is_once)
+            if cached is not None:
+                return (await self._kept(piece, [cached], generation))[0]
+        self.disk_reads += 1
+        under_way = _UnderWay(first.first, last.stop, generation)
+        others = self._under_way.setdefault(run.ledger_id, [])
+        others.append(under_way)
+        try:
+            with timed(self.metrics.disk_seconds), self._ahead.reading(sum(sizes)):
+                data = await self._logs.read_parts(log_id, first.begin, sizes, drops_cache=is_once)
+            under_way.blocks = await self._kept(piece, data, generation)
+            return under_way.blocks[0]
+        finally:
+            others.remove(under_way)
+            if not others:
+                del self._under_way[run.ledger_id]
+            under_way.ended.set()
 
     async def _kept(
-        self,
-        run: PlacedRun,
-        entry_id: int,
-        ends: list[int],
-        data: bytes | bytearray,
-        head: int,
-        generation: int,
-    ) -> Block:
-        """Checks what was read, of which the first `head` bytes are the head of the record."""
-        self.metrics.block_read(len(ends), ends[-1])
-        self._ahead.has_read(run.ledger_id, entry_id, entry_id + len(ends), ends[-1])
-        view = memoryview(data)
-        piece = Piece(run, entry_id, ends, view[head:], view[:head])
-        damaged = await self._check.damaged(piece)
-        block = Block(run.ledger_id, entry_id, ends, piece.data, damaged)
-        self._blocks.put(block, generation)
-        return block
+        self, piece: Sequence[Part], data: Sequence[bytes | bytearray], generation: int
+    ) -> list[Block]:
+        """Checks and caches what was read, in short steps."""
+        self.metrics.block_read(
+            sum(len(part.ends) for part in piece), sum(part.ends[-1] for part in piece)
+        )
+        blocks: list[Block] = []
+        checked = 0
+        for part, stretch in zip(piece, data, strict=True):
+            if checked >= _CHECKED_BYTES:
+                checked = 0
+                await trio.lowlevel.checkpoint()
+            view = memoryview(stretch)[: part.end - part.begin]
+            stored = Piece(part.run, part.first, part.ends, view[part.head :], view[: part.head])
+            damaged = await self._check.damaged(stored)
+            block = Block(part.run.ledger_id, part.first, part.ends, stored.data, damaged)
+            self._blocks.put(block, generation)
+            blocks.append(block)
+            checked += part.ends[-1]
+        return blocks
 
     def _under_way_with(self, ledger_id: int, entry_id: int) -> _UnderWay | None:
         """Returns a read in flight that will return the entry, or None."""

@@ -42,8 +42,8 @@ class StorageOptions:
     write_cache_bytes: int = 128 * MIB
     """Of both halves together. The larger, the longer the runs in entry logs."""
     read_cache_bytes: int = 64 * MIB
-    read_ahead_bytes: int = 256 * 1024
-    """How much of a run is read along with the requested entry."""
+    read_ahead_bytes: int = 2 * MIB
+    """How much is read along with the requested entry, at most: see `bookie.core.read_ahead`."""
     read_ahead_entries_max: int = 4096
     """The largest number of entries that are read with it."""
     entry_log_bytes_max: int = 1024 * MIB

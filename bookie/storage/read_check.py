@@ -70,6 +70,43 @@ def head_bytes_of(run: PlacedRun, first: int, count: int) -> int:
     return size if is_whole and run.offset >= FILE_HEADER_BYTES + size else 0
 
 
+class Part(NamedTuple):
+    """Where adjacent entries of one run are; a Piece when they have been read. `ends` is where each
+    of them ends, counted from the first."""
+
+    run: PlacedRun
+    first: int
+    ends: list[int]
+    offset: int
+    """Where the first entry begins in the log."""
+    head: int
+    """Bytes before it that are read with them: the head of their record, if this is all of it."""
+
+    @property
+    def begin(self) -> int:
+        return self.offset - self.head
+
+    @property
+    def end(self) -> int:
+        return self.offset + self.ends[-1]
+
+    @property
+    def stop(self) -> int:
+        """One past the last entry."""
+        return self.first + len(self.ends)
+
+    def follows(self, other: Part) -> bool:
+        """Returns whether nothing is between the two but checksums of the other's entries."""
+        gap = self.begin - other.end
+        return self.run.log_id == other.run.log_id and 0 <= gap <= 4 * len(other.ends)
+
+
+def part_of(run: PlacedRun, first: int, ends: list[int]) -> Part:
+    """Returns where the entries of a run from `first` on are, as many of them as `ends` has."""
+    offset = run.offset + sum(run.lengths[: first - run.first])
+    return Part(run, first, ends, offset, head_bytes_of(run, first, len(ends)))
+
+
 class ReadCheck:
     """The checks of one ledger directory. It reports each damaged log once, not each read."""
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from bookie.storage.disk.disk import Buffer
+from bookie.storage.disk.disk import Buffer, cut
 from bookie.testing.inode import Inode, Mount, PendingWrite
 
 
@@ -101,6 +101,11 @@ class SimFile:
         self._check()
         await self._mount.operate("read", self._path)
         return self._inode.read(offset, size)
+
+    async def read_parts(
+        self, offset: int, sizes: Sequence[int], *, drops_cache: bool = False
+    ) -> list[bytes]:
+        return cut(await self.read(offset, sum(sizes), drops_cache=drops_cache), sizes)
 
     async def allocate(self, size: int) -> None:
         self._check()

@@ -8,9 +8,16 @@ means (a failed sync is never retried).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import Protocol
 
 Buffer = bytes | bytearray | memoryview
+
+
+def cut(data: bytes, sizes: Sequence[int]) -> list[bytes]:
+    """Returns consecutive parts of `data`; those behind its end are shorter, or empty."""
+    ends = list(accumulate(sizes))
+    return [data[end - size : end] for end, size in zip(ends, sizes, strict=True)]
 
 
 class Readable(Protocol):
@@ -88,6 +95,14 @@ class File(Protocol):
 
     async def read(self, offset: int, size: int, *, drops_cache: bool = False) -> bytes:
         """Returns `size` bytes, fewer only at the end of the file. `drops_cache` as for `sync`."""
+        ...
+
+    async def read_parts(
+        self, offset: int, sizes: Sequence[int], *, drops_cache: bool = False
+    ) -> list[bytes]:
+        """Reads like `read`, in one operation of the disk as far as possible, and returns
+        consecutive parts of these sizes, each in memory of its own. Those behind the end of the
+        file are shorter, or empty."""
         ...
 
     async def allocate(self, size: int) -> None:

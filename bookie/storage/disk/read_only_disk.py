@@ -11,8 +11,9 @@ import fcntl
 import os
 from typing import NoReturn
 
+from bookie.storage.disk.disk import Buffer
 from bookie.storage.disk.lock_file import lock_file
-from bookie.storage.disk.real_disk import Buffer, RealDisk, RealFile
+from bookie.storage.disk.real_disk import RealDisk, RealFile
 
 
 class ReadOnlyDisk(RealDisk):

@@ -15,6 +15,8 @@ import errno
 import mmap
 import os
 import threading
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 DIRECT_BYTES_MIN = 64 * 1024
 """Smaller reads are not worth the alignment."""
@@ -36,12 +38,13 @@ def open_direct(path: str) -> int:
         raise
 
 
-def read_direct(fd: int, offset: int, size: int) -> bytes | None:
-    """Returns up to `size` bytes, fewer at the end of the file; None if a direct read is
-    impossible.
+def read_direct(fd: int, offset: int, sizes: Sequence[int]) -> list[bytes] | None:
+    """Returns consecutive parts of these sizes, of which those at the end of the file are shorter
+    or empty; None if a direct read is impossible.
 
     Call it in a thread that may block.
     """
+    size = sum(sizes)
     begin = offset - offset % _ALIGNMENT
     end = offset + size + (-(offset + size)) % _ALIGNMENT
     if end - begin > _BUFFER_BYTES:
@@ -58,7 +61,8 @@ def read_direct(fd: int, offset: int, size: int) -> bytes | None:
         filled += done
         if done == 0 or done % _ALIGNMENT:
             break  # the end of the file
-    return bytes(view[offset - begin : min(filled, offset - begin + size)])
+    ends = accumulate(sizes, initial=offset - begin)
+    return [bytes(view[min(at, filled) : min(end, filled)]) for at, end in pairwise(ends)]
 
 
 def _buffer() -> memoryview:

@@ -14,10 +14,12 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import accumulate
 from typing import TypeVar
 
 import trio
 
+from bookie.storage.disk.disk import Buffer, cut
 from bookie.storage.disk.lock_file import lock_file
 from bookie.storage.disk.reads import (
     AROUND_BYTES,
@@ -27,7 +29,12 @@ from bookie.storage.disk.reads import (
     read_through_cache,
 )
 from bookie.storage.disk.threads import FOREVER, BlockingCallPool, DiskThreads, Threads
-from bookie.storage.disk.writes import DirectWrites, open_direct_write
+from bookie.storage.disk.writes import (
+    DirectWrites,
+    open_direct_write,
+    write_all,
+    write_all_synced,
+)
 from bookie.storage.yielding import waiting_for_thread
 from ledger.runtime.private_files import DIRECTORY_MODE, FILE_MODE
 
@@ -59,45 +66,10 @@ def make_directory(path: str) -> None:
         sync_directory(os.path.dirname(name) or ".")
 
 
-Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
 
-_VIEWS_MAX = 1024  # IOV_MAX of Linux
-_JOIN_BELOW_BYTES = 2048  # smaller views are cheaper to copy than to list
-
 _RWF_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
-_RWF_DSYNC = getattr(os, "RWF_DSYNC", 0)
 _NOT_SUPPORTED = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
-
-
-def _write_all(fd: int, offset: int, views: Sequence[Buffer], flags: int = 0) -> None:
-    """Writes everything or raises; continues after a short write until the reason shows."""
-    pending = [memoryview(view).cast("B") for view in views if len(view)]
-    nbytes = sum(map(len, pending))
-    if len(pending) > _VIEWS_MAX or nbytes < len(pending) * _JOIN_BELOW_BYTES:
-        pending = [memoryview(b"".join(pending))]
-    while nbytes:
-        written = os.pwritev(fd, pending, offset, flags)
-        if written == 0:
-            raise OSError(errno.EIO, f"wrote none of {nbytes} bytes at {offset}")
-        nbytes -= written
-        offset += written
-        while written and written >= len(pending[0]):
-            written -= len(pending.pop(0))
-        if written:
-            pending[0] = pending[0][written:]
-
-
-def _write_all_synced(fd: int, offset: int, views: Sequence[Buffer]) -> None:
-    # RWF_DSYNC is write and fdatasync of that range in one call: a third cheaper.
-    if _RWF_DSYNC:
-        try:
-            return _write_all(fd, offset, views, _RWF_DSYNC)
-        except OSError as error:
-            if error.errno not in _NOT_SUPPORTED:
-                raise
-    _write_all(fd, offset, views)
-    return os.fdatasync(fd)
 
 
 class RealFile:
@@ -181,7 +153,7 @@ class RealFile:
         def do() -> None:
             is_large = drops_cache and nbytes >= DIRECT_BYTES_MIN
             if not is_large or not self._write_direct(offset, views):
-                _write_all(fd, offset, views)
+                write_all(fd, offset, views)
             if then is not None:
                 then()
 
@@ -214,13 +186,13 @@ class RealFile:
         began = time.perf_counter()
         is_large = sum(map(len, views)) >= DIRECT_BYTES_MIN
         if not is_large or not self._write_direct(offset, views, is_synced=True):
-            _write_all_synced(self._fd, offset, views)
+            write_all_synced(self._fd, offset, views)
         if then is not None:
             then()
         return time.perf_counter() - began
 
     def write_now(self, offset: int, data: Buffer) -> None:
-        _write_all(self._fd, offset, [data])
+        write_all(self._fd, offset, [data])
 
     async def sync(self, *, drops_cache: bool = False) -> None:
         fd = self._fd
@@ -259,21 +231,30 @@ class RealFile:
         return data
 
     async def read(self, offset: int, size: int, *, drops_cache: bool = False) -> bytes:
-        fd = self._fd
+        return (await self.read_parts(offset, [size], drops_cache=drops_cache))[0]
+
+    async def read_parts(
+        self, offset: int, sizes: Sequence[int], *, drops_cache: bool = False
+    ) -> list[bytes]:
+        fd, size = self._fd, sum(sizes)
 
         if drops_cache and size >= DIRECT_BYTES_MIN and self._direct_fd is None:
             self._direct_fd = open_direct(self._path)
         direct = -1 if self._direct_fd is None else self._direct_fd
 
-        def do() -> bytes:
+        def do() -> list[bytes]:
             if drops_cache and direct >= 0 and size >= DIRECT_BYTES_MIN:
-                data = read_direct(direct, offset, size)
-                if data is not None:
-                    return data
-            data = read_through_cache(fd, offset, size)
+                parts = read_direct(direct, offset, sizes)
+                if parts is not None:
+                    return parts
+            if size < DIRECT_BYTES_MIN * len(sizes):
+                parts = cut(read_through_cache(fd, offset, size), sizes)
+            else:  # a call for each is cheaper than copying large parts
+                places = zip(accumulate(sizes, initial=offset), sizes, strict=False)
+                parts = [read_through_cache(fd, *place) for place in places]
             if drops_cache:
                 os.posix_fadvise(fd, offset, size, os.POSIX_FADV_DONTNEED)
-            return data
+            return parts
 
         await trio.lowlevel.checkpoint_if_cancelled()  # no caller needs the outcome of a read
         if size >= AROUND_BYTES:  # a read of this size is not urgent
@@ -355,7 +336,7 @@ class RealDisk:
             temporary = path + ".tmp"
             fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
             try:
-                _write_all(fd, 0, [data])
+                write_all(fd, 0, [data])
                 os.fsync(fd)
             finally:
                 os.close(fd)

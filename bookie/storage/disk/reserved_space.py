@@ -288,6 +288,11 @@ class _ReservedFile:
     async def read(self, offset: int, size: int, *, drops_cache: bool = False) -> bytes:
         return await self._file.read(offset, size, drops_cache=drops_cache)
 
+    async def read_parts(
+        self, offset: int, sizes: Sequence[int], *, drops_cache: bool = False
+    ) -> list[bytes]:
+        return await self._file.read_parts(offset, sizes, drops_cache=drops_cache)
+
     async def allocate(self, size: int) -> None:
         async def allocate() -> None:
             await self._disk.check_promises(self._path, size - self._file.size)

@@ -1,4 +1,4 @@
-"""Writes around the page cache, from page-aligned buffers that are reused.
+"""Writes, through the page cache or around it, from page-aligned buffers that are reused.
 
 A bookie rarely reads from the disk what it writes: journals at a restart, entry logs after they
 have left the caches. So what the page cache does for a write (taking pages, copying, writing back,
@@ -17,9 +17,41 @@ Buffer = bytes | bytearray | memoryview
 
 ALIGNMENT = 4096
 BUFFER_BYTES = 2 * 1024 * 1024
-_JOIN_BELOW_BYTES = 2048  # smaller views are cheaper to join than to go through
+_VIEWS_MAX = 1024  # IOV_MAX of Linux
+_JOIN_BELOW_BYTES = 2048  # smaller views are cheaper to join than to list or to go through
 _RWF_DSYNC = getattr(os, "RWF_DSYNC", 0)
 _NOT_SUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+def write_all(fd: int, offset: int, views: Sequence[Buffer], flags: int = 0) -> None:
+    """Writes everything or raises; continues after a short write until the reason shows."""
+    pending = [memoryview(view).cast("B") for view in views if len(view)]
+    nbytes = sum(map(len, pending))
+    if len(pending) > _VIEWS_MAX or nbytes < len(pending) * _JOIN_BELOW_BYTES:
+        pending = [memoryview(b"".join(pending))]
+    while nbytes:
+        written = os.pwritev(fd, pending, offset, flags)
+        if written == 0:
+            raise OSError(errno.EIO, f"wrote none of {nbytes} bytes at {offset}")
+        nbytes -= written
+        offset += written
+        while written and written >= len(pending[0]):
+            written -= len(pending.pop(0))
+        if written:
+            pending[0] = pending[0][written:]
+
+
+def write_all_synced(fd: int, offset: int, views: Sequence[Buffer]) -> None:
+    """Writes everything, through the page cache, and makes it durable; or raises."""
+    # RWF_DSYNC is write and fdatasync of that range in one call: a third cheaper.
+    if _RWF_DSYNC:
+        try:
+            return write_all(fd, offset, views, _RWF_DSYNC)
+        except OSError as error:
+            if error.errno not in _NOT_SUPPORTED:
+                raise
+    write_all(fd, offset, views)
+    return os.fdatasync(fd)
 
 
 def open_direct_write(path: str, fd: int) -> int:
@@ -80,7 +112,7 @@ class DirectWrites:
                     rest = rest[size:]
             if is_synced and _RWF_DSYNC and base == offset and not filled % ALIGNMENT:
                 # Whole blocks in one piece, as the journal writes: one call instead of two.
-                _write_all(direct_fd, base, buffer[:filled], _RWF_DSYNC)
+                write_all(direct_fd, base, [buffer[:filled]], _RWF_DSYNC)
                 return True
             _put(direct_fd, fd, base, buffer, begin, filled)
         except OSError as error:
@@ -101,22 +133,13 @@ class DirectWrites:
 
 
 def _put(direct_fd: int, fd: int, base: int, buffer: memoryview, begin: int, end: int) -> None:
-    """Writes `buffer[begin:end]`; the buffer's first byte belongs at `base` of the file."""
+    """Writes `buffer[begin:end]`; the buffer's first byte belongs at `base` of the file. A direct
+    write that stops within a block fails with EINVAL when it is continued: written otherwise."""
     first = begin + -begin % ALIGNMENT
     stop = end - end % ALIGNMENT
     if first >= stop:
-        _write_all(fd, base + begin, buffer[begin:end])
+        write_all(fd, base + begin, [buffer[begin:end]])
         return
-    _write_all(fd, base + begin, buffer[begin:first])
-    _write_all(direct_fd, base + first, buffer[first:stop])
-    _write_all(fd, base + stop, buffer[stop:end])
-
-
-def _write_all(fd: int, offset: int, data: memoryview, flags: int = 0) -> None:
-    while data:
-        written = os.pwritev(fd, [data], offset, flags)
-        if written == 0:
-            raise OSError(errno.EIO, f"wrote none of {len(data)} bytes at {offset}")
-        # A direct write that stopped within a block fails with EINVAL now: written otherwise.
-        data = data[written:]
-        offset += written
+    write_all(fd, base + begin, [buffer[begin:first]])
+    write_all(direct_fd, base + first, [buffer[first:stop]])
+    write_all(fd, base + stop, [buffer[stop:end]])

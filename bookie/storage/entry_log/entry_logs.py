@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import trio
 
@@ -228,17 +228,26 @@ class EntryLogs:
 
     async def read(self, log_id: int, offset: int, size: int, *, drops_cache: bool = True) -> bytes:
         """Returns exactly `size` bytes. Raises BookieIoError for anything less."""
+        return (await self.read_parts(log_id, offset, [size], drops_cache=drops_cache))[0]
+
+    async def read_parts(
+        self, log_id: int, offset: int, sizes: Sequence[int], *, drops_cache: bool = True
+    ) -> list[bytes]:
+        """Returns consecutive parts of exactly these sizes, read at once. Raises BookieIoError for
+        anything less."""
+        size = sum(sizes)
         try:
             file = await self._open(log_id)
-            data = await file.read(offset, size, drops_cache=drops_cache)
+            parts = await file.read_parts(offset, sizes, drops_cache=drops_cache)
         except FileNotFoundError as error:
             raise EntryLogCut(str(self._read_failed(log_id, offset, size, str(error)))) from error
         except OSError as error:
             raise self._read_failed(log_id, offset, size, str(error)) from error
-        if len(data) != size:
-            why = f"only {len(data)} bytes are there"
+        found = sum(map(len, parts))
+        if found != size:
+            why = f"only {found} bytes are there"
             raise EntryLogCut(str(self._read_failed(log_id, offset, size, why)))
-        return data
+        return parts
 
     async def scan(self, log_id: int) -> AsyncIterator[tuple[PlacedRun, bytes]]:
         """Yields whole runs and their bodies in order, up to the first that is torn or damaged.

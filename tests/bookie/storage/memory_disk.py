@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from bookie.storage.disk.disk import Buffer
+from bookie.storage.disk.disk import Buffer, cut
 from tests.crash_counts import crashed
 
 SECTOR_BYTES = 512
@@ -266,6 +266,11 @@ class MemoryFile:
     async def read(self, offset: int, size: int, *, drops_cache: bool = False) -> bytes:
         await trio.lowlevel.checkpoint()
         return bytes(self.inode.data[offset : offset + size])
+
+    async def read_parts(
+        self, offset: int, sizes: Sequence[int], *, drops_cache: bool = False
+    ) -> list[bytes]:
+        return cut(await self.read(offset, sum(sizes), drops_cache=drops_cache), sizes)
 
     async def allocate(self, size: int) -> None:
         await trio.lowlevel.checkpoint()

@@ -72,7 +72,7 @@ async def test_checkpoints_go_on_while_a_large_ledger_is_deleted(
 async def test_what_is_read_while_other_ledgers_are_deleted_is_kept_in_memory() -> None:
     """Otherwise a reader that catches up would read the whole range again for each entry of it."""
     simulated = SimulatedStorage(
-        options=replace(OPTIONS, read_cache_bytes=20_000, read_ahead_bytes=5000)
+        options=replace(OPTIONS, read_cache_bytes=40_000, read_ahead_bytes=5000)
     )
     async with simulated.running():
         for i in range(10):
