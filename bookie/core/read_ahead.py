@@ -9,10 +9,9 @@ whose reader comes next, and the disk would read everything many times. So the m
 smaller the pieces. They are small, too, while much is being read already, or adds wait for the
 disk: the sync of a journal would wait behind all of it.
 
-It also finds which parts of entry logs are read more than once, and so deserve the page cache. Most
-of what is read from a disk is read once, in order, by a reader that catches up: caching it would
-cost more than reading it (docs/adr/0013). What several readers read, or one that begins from
-scratch, is cheaper from the page cache.
+It also finds which parts of entry logs deserve the page cache. Most of what is read from a disk is
+read once, in order, by a reader that catches up: caching it would cost more than reading it
+(docs/adr/0013). What several readers read one after the other is cheaper from the page cache.
 """
 
 from __future__ import annotations
@@ -146,24 +145,48 @@ class ReadAhead:
             self._forget(key)
 
 
-STRETCH_BYTES = 1 << 20
+STRETCH_BYTES: Final = 1 << 20
 """The size of the stretches of a log that are tracked."""
-_REUSED = 1 << 63
+FOLLOW_BYTES: Final = 256 << 20
+"""A reader that comes later counts as there until this much was read since its last piece."""
+FOLLOWER_BYTES_MIN: Final = 64 * 1024
+"""The least piece of a reader that comes later: single entries are read again for other reasons."""
+_REUSED: Final = 1 << 63
+_LOGS_MAX: Final = 256
 
 
 class ReuseTracker:
-    """Remembers up to where the last stretches were read, in some 200 bytes each."""
+    """Remembers up to where the last stretches were read, in some 200 bytes each, and the logs in
+    which one reader comes after another."""
 
     def __init__(self, stretches_max: int = 16_384) -> None:
         assert stretches_max > 0
         self._stretches_max = stretches_max
         self._ends: OrderedDict[tuple[int, int], int] = OrderedDict()
         """Per log and stretch: the offset up to which it was read, or _REUSED."""
+        self._followed: OrderedDict[int, int] = OrderedDict()
+        """Per log: the bytes read in all when a large piece of it was last read again."""
+        self._read_bytes = 0
 
-    def is_reused(self, log_id: int, offset: int, size: int) -> bool:
-        """Records a read of `size` bytes, and returns whether it begins before the end of an
-        earlier one in a stretch that it touches. Such a stretch counts as reused until it is
-        forgotten."""
+    def is_kept(self, log_id: int, offset: int, size: int) -> bool:
+        """Records a read of `size` bytes, and returns whether it goes through the page cache.
+
+        It does if it begins before the end of an earlier one in a stretch that it touches. Such a
+        stretch counts as reused until it is forgotten. It also does where nothing was read before,
+        if another reader comes after this one: large pieces of the same log are being read again.
+        """
+        self._read_bytes += size
+        if self._is_reused(log_id, offset, size):
+            if size >= FOLLOWER_BYTES_MIN:
+                self._followed[log_id] = self._read_bytes
+                self._followed.move_to_end(log_id)
+                if len(self._followed) > _LOGS_MAX:
+                    self._followed.popitem(last=False)
+            return True
+        followed_at = self._followed.get(log_id)
+        return followed_at is not None and self._read_bytes - followed_at <= FOLLOW_BYTES
+
+    def _is_reused(self, log_id: int, offset: int, size: int) -> bool:
         ends, end = self._ends, offset + size
         is_any_reused = False
         for stretch in range(offset // STRETCH_BYTES, (end - 1) // STRETCH_BYTES + 1):

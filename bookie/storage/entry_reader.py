@@ -292,7 +292,7 @@ class EntryReader:
         run, log_id = first.run, first.run.log_id
         sizes = [after.begin - part.begin for part, after in pairwise(piece)]
         sizes.append(last.end - last.begin)
-        is_once = not self._reuse.is_reused(log_id, first.offset, last.end - first.offset)
+        is_once = not self._reuse.is_kept(log_id, first.offset, last.end - first.offset)
         if len(piece) == 1:
             cached = self._logs.read_nowait(log_id, first.begin, sizes[0], drops_cache=is_once)
             if cached is not None:

@@ -30,6 +30,7 @@ from bookie.storage.disk.reads import (
 )
 from bookie.storage.disk.threads import FOREVER, BlockingCallPool, DiskThreads, Threads
 from bookie.storage.disk.writes import (
+    ALIGNMENT,
     DirectWrites,
     open_direct_write,
     write_all,
@@ -91,6 +92,8 @@ class RealFile:
         self._write_limiter = threads.writes
         name = f"journal {os.path.basename(path)}"
         self._thread = BlockingCallPool(name, 1, idle_s=FOREVER) if has_own_thread else None
+        self._drop_from = 0
+        """Where a sync begins to drop pages: what lies before it is there because it was read."""
         self._calls = 0  # in progress
         self._is_closed = False
         self._reads_nowait = bool(_RWF_NOWAIT)
@@ -149,6 +152,7 @@ class RealFile:
         then: Callable[[], None] | None = None,
     ) -> None:
         fd, nbytes = self._fd, sum(map(len, views))
+        self._drop_from = min(self._drop_from, offset)
 
         def do() -> None:
             is_large = drops_cache and nbytes >= DIRECT_BYTES_MIN
@@ -184,6 +188,7 @@ class RealFile:
         self, offset: int, views: Sequence[Buffer], then: Callable[[], None] | None
     ) -> float:
         began = time.perf_counter()
+        self._drop_from = min(self._drop_from, offset)
         is_large = sum(map(len, views)) >= DIRECT_BYTES_MIN
         if not is_large or not self._write_direct(offset, views, is_synced=True):
             write_all_synced(self._fd, offset, views)
@@ -192,15 +197,19 @@ class RealFile:
         return time.perf_counter() - began
 
     def write_now(self, offset: int, data: Buffer) -> None:
+        self._drop_from = min(self._drop_from, offset)
         write_all(self._fd, offset, [data])
 
     async def sync(self, *, drops_cache: bool = False) -> None:
         fd = self._fd
+        begin = self._drop_from - self._drop_from % ALIGNMENT
+        if drops_cache:
+            self._drop_from = self._size
 
         def do() -> None:
             os.fdatasync(fd)
             if drops_cache:
-                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.posix_fadvise(fd, begin, 0, os.POSIX_FADV_DONTNEED)
 
         await self._write(do)
 

@@ -40,6 +40,8 @@ class LogDisk(MemoryDisk):
     def __init__(self) -> None:
         super().__init__()
         self.reads: list[tuple[int, int]] = []
+        self.kept: list[tuple[int, int]] = []
+        """The reads of these that go through the page cache."""
         self.read_gate: trio.Event | None = None
 
     async def open(
@@ -57,6 +59,8 @@ class _LogFile(MemoryFile):
 
     async def read(self, offset: int, size: int, *, drops_cache: bool = False) -> bytes:
         self.disk.reads.append((offset, size))
+        if not drops_cache:
+            self.disk.kept.append((offset, size))
         if self.disk.read_gate is not None:
             await self.disk.read_gate.wait()
         return await super().read(offset, size, drops_cache=drops_cache)
@@ -237,6 +241,25 @@ async def test_readers_that_never_return_cost_no_more_than_the_cache() -> None:
         blocks = storage.directories[0]._read_cache._blocks.values()
         held = {id(block.data.obj): memoryview(block.data.obj).nbytes for block in blocks}
         assert sum(held.values()) <= options.read_cache_bytes, "no block keeps another's bytes"
+
+
+async def test_what_a_reader_reads_stays_in_the_page_cache_for_one_that_comes_after_it() -> None:
+    disk, count, behind = LogDisk(), 600, 200
+    again = await filled(disk, range(count), 10_000, options=replace(OPTIONS, read_cache_bytes=MIB))
+    async with again.running():
+        disk.reads.clear()
+        disk.kept.clear()
+        for entry_id in range(count + behind):
+            if entry_id < count:
+                await read_singly(again.storage, [entry_id], 10_000)
+            if entry_id == behind:
+                assert not disk.kept
+            if entry_id >= behind:
+                await read_singly(again.storage, [entry_id - behind], 10_000)
+    kept = sum(size for _, size in disk.kept)
+    once = sum(size for _, size in disk.reads) - kept
+    assert once < 1.3 * behind * 10_000, "what was read before the second reader came"
+    assert kept > 0.9 * (2 * count - behind) * 10_000
 
 
 @pytest.mark.parametrize("is_log_removed", [False, True])
