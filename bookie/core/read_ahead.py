@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 _PIECE_BYTES_MIN: Final = 16 * 1024
 """The least that is read ahead, unless the cache is tiny: a disk operation costs more."""
@@ -151,19 +151,24 @@ FOLLOW_BYTES: Final = 256 << 20
 """A reader that comes later counts as there until this much was read since its last piece."""
 FOLLOWER_BYTES_MIN: Final = 64 * 1024
 """The least piece of a reader that comes later: single entries are read again for other reasons."""
-_REUSED: Final = 1 << 63
 _LOGS_MAX: Final = 256
+_Spans: TypeAlias = tuple[tuple[int, int], ...]
+_REUSED: Final[_Spans] = ((0, 1 << 63),)
+_SPANS_MAX: Final = 8
+"""Parts of one stretch that are remembered, as of several ledgers; the last ones."""
+_GAP_BYTES: Final = 16 * 1024
+"""What is at most between pieces of one ledger, as heads and checksums of its runs."""
 
 
 class ReuseTracker:
-    """Remembers up to where the last stretches were read, in some 200 bytes each, and the logs in
-    which one reader comes after another."""
+    """Remembers what of the last stretches was read, in some 200 bytes each or, of many ledgers,
+    a kilobyte, and the logs in which one reader comes after another."""
 
     def __init__(self, stretches_max: int = 16_384) -> None:
         assert stretches_max > 0
         self._stretches_max = stretches_max
-        self._ends: OrderedDict[tuple[int, int], int] = OrderedDict()
-        """Per log and stretch: the offset up to which it was read, or _REUSED."""
+        self._stretches: OrderedDict[tuple[int, int], _Spans] = OrderedDict()
+        """Per log and stretch: offset and end of what was read; or _REUSED."""
         self._followed: OrderedDict[int, int] = OrderedDict()
         """Per log: the bytes read in all when a large piece of it was last read again."""
         self._read_bytes = 0
@@ -171,9 +176,9 @@ class ReuseTracker:
     def is_kept(self, log_id: int, offset: int, size: int) -> bool:
         """Records a read of `size` bytes, and returns whether it goes through the page cache.
 
-        It does if it begins before the end of an earlier one in a stretch that it touches. Such a
-        stretch counts as reused until it is forgotten. It also does where nothing was read before,
-        if another reader comes after this one: large pieces of the same log are being read again.
+        It does if some of it was read before. The stretches of that count as reused until they are
+        forgotten. It also does where nothing was read before, if another reader comes after this
+        one: large pieces of the same log are being read again.
         """
         self._read_bytes += size
         if self._is_reused(log_id, offset, size):
@@ -187,14 +192,26 @@ class ReuseTracker:
         return followed_at is not None and self._read_bytes - followed_at <= FOLLOW_BYTES
 
     def _is_reused(self, log_id: int, offset: int, size: int) -> bool:
-        ends, end = self._ends, offset + size
+        stretches, end = self._stretches, offset + size
         is_any_reused = False
         for stretch in range(offset // STRETCH_BYTES, (end - 1) // STRETCH_BYTES + 1):
             key = (log_id, stretch)
-            read_to = ends.pop(key, 0)
-            is_reused = offset < read_to
-            is_any_reused = is_any_reused or is_reused
-            ends[key] = _REUSED if is_reused else end
-        while len(ends) > self._stretches_max:
-            ends.popitem(last=False)
+            stretches[key] = spans = _with(stretches.pop(key, ()), offset, end)
+            is_any_reused = is_any_reused or spans is _REUSED
+        while len(stretches) > self._stretches_max:
+            stretches.popitem(last=False)
         return is_any_reused
+
+
+def _with(spans: _Spans, offset: int, end: int) -> _Spans:
+    """Returns what was read of a stretch with another piece; _REUSED if some was read before."""
+    others: list[tuple[int, int]] = []
+    begun, read_to = offset, end
+    for span in spans:
+        if span[0] < end and offset < span[1]:
+            return _REUSED
+        if 0 <= offset - span[1] <= _GAP_BYTES or 0 <= span[0] - end <= _GAP_BYTES:
+            begun, read_to = min(begun, span[0]), max(read_to, span[1])
+        else:
+            others.append(span)
+    return (*others[1 - _SPANS_MAX :], (begun, read_to))

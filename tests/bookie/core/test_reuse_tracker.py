@@ -74,6 +74,24 @@ def test_what_a_reader_reads_is_kept_for_one_that_comes_after_it() -> None:
     assert reads_around_the_page_cache(800 * MIB, 800 * MIB) == [800 * MIB, 0], "comes too late"
 
 
+@pytest.mark.parametrize("ledgers", [2, 3, 20])
+def test_readers_of_ledgers_that_share_a_log_do_not_come_after_each_other(ledgers: int) -> None:
+    """Each ledger has a part of each checkpoint; the stretches on the borders have two of them."""
+    tracker, piece = ReuseTracker(), 5 * MIB // 32
+    part = 64 * MIB // ledgers // piece * piece
+    for place in range(0, 10 * 64 * MIB, 64 * MIB):
+        for at in range(0, part, piece):
+            for ledger in random.Random(at).sample(range(ledgers), ledgers):
+                assert not tracker.is_kept(7, 100 + place + ledger * part + at, piece)
+
+
+def test_a_reader_with_several_requests_in_flight_does_not_come_after_itself() -> None:
+    tracker, rng = ReuseTracker(), random.Random(1)
+    for first in range(0, 800, 8):
+        for place in rng.sample(range(first, first + 8), 8):
+            assert not tracker.is_kept(7, 100 + place * MIB, MIB), "out of order"
+
+
 def test_small_reads_here_and_there_keep_nothing_for_others() -> None:
     tracker = ReuseTracker()
     for offset in range(0, 100 * MIB, MIB):
