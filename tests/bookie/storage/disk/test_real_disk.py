@@ -394,30 +394,3 @@ async def test_a_large_synced_write_is_synced_once(
     assert calls == ["synced write"]
     file.close()
     disk.close()
-
-
-async def test_a_sync_drops_only_what_was_written_since_the_last_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What readers behind the end of an entry log have brought into memory stays there."""
-    dropped: list[int] = []
-
-    def advise(fd: int, offset: int, size: int, advice: int) -> None:
-        assert (size, advice) == (0, os.POSIX_FADV_DONTNEED)
-        dropped.append(offset)
-
-    disk = RealDisk()
-    file = await disk.open(f"{tmp_path}/f", is_new=True)
-    monkeypatch.setattr(os, "posix_fadvise", advise)
-    for size in (5000, 100_000, 300_000):
-        await file.write_at(file.size, [bytes(size)], drops_cache=True)
-        await file.sync(drops_cache=True)
-    assert dropped == [0, 4096, 102_400], "whole pages"
-    await file.sync(drops_cache=True)
-    file.write_now(200_000, b"x")
-    await file.write_at_synced(250_000, [b"x"])
-    await file.sync(drops_cache=False)
-    await file.sync(drops_cache=True)
-    assert dropped[3:] == [405_000 // 4096 * 4096, 200_000 // 4096 * 4096]
-    file.close()
-    disk.close()
