@@ -395,4 +395,4 @@ async def test_what_a_thousand_entries_cost_in_system_calls(
         if way == "in batches":
             read = partial(read_batches, again.storage, count, 1000, 2)
         await read()
-    assert len(calls) <= 10
+    assert len(calls) <= 14, "4 MB; batches in flight share their pieces in one way or another"
