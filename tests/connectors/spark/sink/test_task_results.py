@@ -12,7 +12,7 @@ import trio
 
 from bookie.testing import SimCluster, simulate
 from connectors.spark.options.options import WriteOptions
-from connectors.spark.sink import ledger_output, result_ledgers
+from connectors.spark.sink import ledger_output, result_ledgers, task_ledgers
 from connectors.spark.sink.routing import Target, TargetStream
 from connectors.spark.sink.task_results import (
     DRIVER_BYTES,
@@ -287,7 +287,7 @@ def test_a_bookie_that_fails_under_the_ledger_is_replaced(
     async def scenario(cluster: SimCluster) -> None:
         async with driver_of(cluster) as client:
             policy = replace(POLICY, ack_quorum=3)
-            make, writers = ledger_output.make_ledger, list[LedgerWriter]()
+            make, writers = task_ledgers.make_ledger, list[LedgerWriter]()
             chosen: list[tuple[str, ...]] = []
 
             async def make_and_kill(*args: object, **options: object) -> LedgerWriter:
