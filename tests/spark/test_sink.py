@@ -296,7 +296,6 @@ def test_small_results_of_all_tasks_are_one_segment(
     assert streams.values(name) == values
     segments = streams.of(name).stream_metadata(name.partition("/")[2]).segments
     assert [segment.records for segment in segments] == [250, 25, 125]
-
     name = streams.create()
     expected = files.add(0, lines=40) + files.add(1, lines=40)
     reader = spark.readStream.format("text").option("maxFilesPerTrigger", 1)
