@@ -27,6 +27,7 @@ from stream.core.entry.records import Record
 from stream.core.position import EARLIEST, Position
 from stream.errors import CommitOutOfOrder, NotInTrash, StreamExists
 from stream.namespace import Namespace
+from stream.reading.seek import first_available
 from stream.retention.janitor import Janitor
 from stream.sinks.sinks import (
     BatchCommit,
@@ -329,7 +330,7 @@ class Commits(Writers):
                 except (NotInTrash, StreamExists):
                     pass
                 await space.seal_stream(short)
-                first_of[stream] = (await space.untruncate(short)).first_available
+                first_of[stream] = await first_available(client, await space.untruncate(short))
                 found[stream] = await _read_all(space, short)
             self.model.check(found, first_of, not self.is_purging)
             for namespace in _NAMESPACES:
