@@ -89,7 +89,7 @@ async def fresh_client(plain: MetadataStore) -> AsyncIterator[tuple[Namespace, M
 
 
 async def make_stream(namespace: Namespace, name: str, segments: int) -> None:
-    """Makes a stream with so many segments, of which the first, one in the middle and the last have
+    """Makes a stream of `segments` segments: the first, one in the middle and the last have
     records."""
     await namespace.create_stream(name)
     streams, made, ledger_id = namespace.store, 0, 1 << 40

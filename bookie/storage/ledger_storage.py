@@ -1,8 +1,7 @@
 """The storage engine of one ledger directory: add, read, fence, checkpoint.
 
-It keeps what a bookie promises: whatever was acknowledged is read back with the same bytes, and a
-fence holds, over any crash. The parts decide how. Adds do not pass through here: `bookie.core.adds`
-writes the cache and `Journal.queue` the group. `bookie_storage` replays and runs the journals.
+What was acknowledged is read back with the same bytes, and a fence holds, over any crash. Adds do
+not pass through here (`bookie.core.adds`); `bookie_storage` replays and runs the journals.
 """
 
 from __future__ import annotations

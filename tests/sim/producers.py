@@ -30,7 +30,7 @@ from stream.writing.producer import Producer
 from stream.writing.writer import StreamWriter
 from tests.sim.command import run_worlds
 from tests.sim.model import Violation
-from tests.sim.small_pages import small_pages
+from tests.sim.page_limits import page_limits
 from tests.sim.workload import client_options
 
 STREAM = "s"
@@ -327,7 +327,7 @@ class Loaders:
                     raise Violation(f"{producer}: {len(places)} records, the metadata says {state}")
 
 
-@small_pages()
+@page_limits()
 def run_world(seed: int, kills: int) -> dict[str, int]:
     """Runs a cluster and a stream with this many kills. Raises `Violation` or another error."""
 

@@ -21,7 +21,7 @@ from tests.sim.bugs import bug_planted
 from tests.sim.checks import check_convergence
 from tests.sim.faults import Faults
 from tests.sim.model import Model
-from tests.sim.small_pages import small_pages
+from tests.sim.page_limits import page_limits
 from tests.sim.stream_model import StreamModel
 from tests.sim.stream_workload import StreamWorkload
 from tests.sim.workload import Workload, WorkloadOptions
@@ -40,7 +40,7 @@ class Outcome:
     counts: dict[str, int]
 
 
-@small_pages()
+@page_limits()
 def run_seed(seed: int, *, bug: str | None = None, trace_file: TextIO | None = None) -> Outcome:
     """Runs one seed. Raises `Violation` or whatever else went wrong."""
 

@@ -312,7 +312,7 @@ async def test_a_damaged_record_of_the_index_costs_only_its_own_run() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_whoever_reads_in_whatever_order_finds_what_was_added(seed: int) -> None:
+async def test_readers_in_any_order_find_what_was_added(seed: int) -> None:
     """Against a twin that keeps everything: ledgers in stripes and in one piece, several logs, a
     cache that is too small, readers in turn and at once."""
     rng = random.Random(seed)

@@ -26,7 +26,7 @@ from stream.errors import CommitOutOfOrder
 from stream.namespace import Namespace
 from stream.sinks.sinks import SinkQuery, commit_batch
 from tests.sim.model import Violation
-from tests.sim.small_pages import small_pages
+from tests.sim.page_limits import page_limits
 from tests.sim.workload import client_options
 from tests.stream.sinks.sink_ledgers import write_ledger
 
@@ -156,7 +156,7 @@ class _World:
                     raise Violation(f"rows of batch {batch} of run {run} were dropped: {done}")
 
 
-@small_pages()
+@page_limits()
 def run_world(seed: int, batches: int) -> dict[str, int]:
     """Runs queries until one has committed this many batches. Raises `Violation`, or any other
     error."""

@@ -43,7 +43,7 @@ from tests.sim.commits.model import Attempt
 from tests.sim.commits.results import commit, small_result
 from tests.sim.commits.writers import Body, Writers
 from tests.sim.model import Violation
-from tests.sim.small_pages import small_pages
+from tests.sim.page_limits import page_limits
 from tests.sim.workload import client_options
 from tests.stream.sinks.sink_ledgers import write_ledger
 
@@ -361,7 +361,7 @@ async def _read_all(namespace: Namespace, stream: str) -> list[Record]:
         return [record async for batch in reader.read_to_end() for record in batch.records()]
 
 
-@small_pages()
+@page_limits()
 def run_world(seed: int, commits: int) -> dict[str, int]:
     """Runs one cluster with this many commits. Raises `Violation` or any other error."""
 

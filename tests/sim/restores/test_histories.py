@@ -22,7 +22,7 @@ from ledger.metastore.restores import RestoreLog
 from stream.core.position import Position
 from stream.namespace import Namespace
 from tests.effort import scaled
-from tests.sim.small_pages import small_pages
+from tests.sim.page_limits import page_limits
 
 STREAMS = ("a", "b", "c")
 HISTORIES = scaled(ci=30, night=1000)
@@ -195,5 +195,5 @@ def test_no_history_mixes_streams_or_denotes_two_records_by_one_position(seed: i
                 await history.write()
             await history.check()
 
-    with small_pages():
+    with page_limits():
         run_simulated(main, seed, time_limit_s=3600)

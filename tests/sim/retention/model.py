@@ -19,7 +19,7 @@ from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.core.position import BEGINNING, Position
 from stream.store.streams import ROOT, parse_trash_name
 from tests.sim.model import Violation
-from tests.sim.small_pages import as_one_list
+from tests.sim.page_limits import as_one_list
 
 LATE_MS = 10_000
 """A change may happen so long after it was decided (see MetadataOptions)."""

@@ -25,9 +25,9 @@ from bookie.testing.scheduler import Simulation, run_simulated
 from ledger.errors import LedgerError
 from stream.namespace import Namespace, create_namespace
 from stream.retention.janitor import Janitor
+from tests.sim.page_limits import page_limits
 from tests.sim.retention.actors import Actors, MetadataClient
 from tests.sim.retention.model import RetentionModel
-from tests.sim.small_pages import small_pages
 
 ORPHAN_AGE_MS = 30_000
 BOUND_MS = 60_000
@@ -64,7 +64,7 @@ class Options:
     """Of each namespace, at the same time."""
 
 
-@small_pages(8, 2)
+@page_limits(8, 2)
 def run_retention(options: Options) -> Outcome:
     """Raises Violation, or whatever else went wrong."""
 

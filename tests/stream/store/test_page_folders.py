@@ -12,7 +12,7 @@ from stream.retention.janitor import Janitor
 from stream.retention.trash import TOMBSTONE_MS
 from stream.store.pages import pages_path
 from stream.store.streams import stream_path
-from tests.sim.small_pages import small_pages
+from tests.sim.page_limits import page_limits
 from tests.stream.store.paged_cluster import HOUR_MS, nodes_below, paged_cluster
 
 PAGES = "/ledgerstream/namespaces/n/pages"
@@ -73,7 +73,7 @@ async def test_a_page_that_goes_while_it_is_found_again_is_a_conflict() -> None:
 
         cluster.store.before_page = purge
         ledger = await cluster.client.ledgers.path(stream.segments[0].ledger_id)
-        with small_pages(50, 16), pytest.raises(MetadataConflict, match="was purged meanwhile"):
+        with page_limits(50, 16), pytest.raises(MetadataConflict, match="was purged meanwhile"):
             await store.put_stream("n", stream, version, ledger_path=ledger)
 
 

@@ -11,7 +11,7 @@ from ledger.verify import verify_ledger
 from stream import Namespace, Position, verify
 from stream.retention.policies import plans
 from stream.store.pages import forget_pages
-from tests.sim.small_pages import small_pages
+from tests.sim.page_limits import page_limits
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.store.paged_cluster import paged_cluster
 
@@ -61,7 +61,7 @@ async def test_a_page_that_is_purged_before_it_is_read_is_no_loss(
         assert cluster.store.before_page is None, "no page was needed"
 
 
-@small_pages()
+@page_limits()
 def test_segments_that_are_purged_meanwhile_are_not_verified(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from bookie.testing import SimCluster, simulate
 from stream import Namespace
-from tests.sim.small_pages import small_pages
+from tests.sim.page_limits import page_limits
 from tests.stream.whole_streams import read_all
 
 
@@ -42,7 +42,7 @@ async def all_of(namespace: Namespace, *streams: str) -> dict[tuple[str, int], o
     return found
 
 
-@small_pages()
+@page_limits()
 def run_scenario(scenario: Callable[[SimCluster], Awaitable[None]], seed: int = 0) -> None:
     """Runs it with older segments in pages of two."""
     simulate(scenario, seed)

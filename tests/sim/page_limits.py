@@ -20,7 +20,7 @@ PURGED_AT_ONCE = 20
 
 
 @contextmanager
-def small_pages(segments: int = 2, runs: int = 2) -> Iterator[None]:
+def page_limits(segments: int = 2, runs: int = 2) -> Iterator[None]:
     """Has all streams use small pages, as a context or as a decorator."""
     before = StreamStore.page_sizes, trash.PURGED_AT_ONCE
     StreamStore.page_sizes, trash.PURGED_AT_ONCE = (segments, runs), PURGED_AT_ONCE  # type: ignore[misc]
