@@ -273,17 +273,19 @@ class LacRead:
 
 def lac_of(
     digest: Digest, ledger_id: int, lac_body: Buffer | None, last_entry_body: Buffer | None
-) -> int:
-    """Returns the LAC a bookie knows: the explicit one or that in its last entry, if greater.
+) -> tuple[int, int]:
+    """Returns the LAC a bookie knows (the explicit one or that in its last entry, if greater) and
+    the last entry that it has; -1 for none.
 
     Raises DigestMismatch if either is corrupt.
     """
-    lac = -1
+    lac = last = -1
     if lac_body is not None:
         lac = digest.decode_lac(ledger_id, lac_body)
     if last_entry_body is not None:
-        lac = max(lac, digest.decode_entry(ledger_id, INVALID_ENTRY_ID, last_entry_body).lac)
-    return lac
+        entry = digest.decode_entry(ledger_id, INVALID_ENTRY_ID, last_entry_body)
+        lac, last = max(lac, entry.lac), entry.entry_id
+    return lac, last
 
 
 def span_end(metadata: LedgerMetadata, first: int, last: int, entries_max: int) -> int:

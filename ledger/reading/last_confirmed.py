@@ -63,6 +63,8 @@ _POLL_PAUSE_S_MIN = 0.005
 _POLL_PAUSE_S_MAX = 0.25
 """Pauses after a poll that ended early without news, so that no reader polls in a busy loop."""
 _WATCH_PAUSE_S = 0.5
+_ANNOUNCED_S = 0.2
+"""A living writer has announced by then what was confirmed (docs/adr/0011), with time to spare."""
 
 
 class LastConfirmed:
@@ -92,6 +94,8 @@ class LastConfirmed:
         """The last entry that was claimed to be confirmed, and was there."""
         self._is_misled = False
         """Whether a claim was refuted since the last wait."""
+        self._last_seen = -1
+        """The last entry that a bookie had, confirmed or not."""
         self.length = 0
         """Payload bytes of the ledger up to the last entry received."""
         self._fetch = fetch
@@ -174,7 +178,9 @@ class LastConfirmed:
     # Asking bookies
 
     async def read(self) -> int:
-        """Asks the bookies for the last add confirmed and returns what is known then.
+        """Asks the bookies for the last add confirmed and returns what is known then: at least what
+        was acknowledged before, unless its writer has died, or no bookie hears of it in
+        `_ANNOUNCED_S`.
 
         Raises NotEnoughBookies if too few of them answer, Unauthorized if they refuse.
         """
@@ -194,8 +200,21 @@ class LastConfirmed:
                 raise unauthorized(self._pool, metadata, Role.READ, error) from None
             await self._note_claims(question.claims)
             await self._look_behind_writer()
+            await self._wait_announced(self._last_seen)
             break
         return self.entry_id
+
+    async def _wait_announced(self, last: int) -> None:
+        """Waits until entries up to `last`, which bookies have, are known to be confirmed; at most
+        `_ANNOUNCED_S`, as they may never be. Their writer may have reported them already."""
+        deadline_s = trio.current_time() + _ANNOUNCED_S
+        while not self.is_final and self.entry_id < last:
+            known, left_s = self.entry_id, deadline_s - trio.current_time()
+            answer = await self._poll.poll(known, left_s) if left_s > 0 else None
+            if answer is not None:
+                self.note(answer.lac)
+            if self.entry_id == known:
+                return
 
     async def _note_claims(self, claims: Sequence[int]) -> None:
         """Records the greatest claim, unless every replica denies the entry that it names; then the
@@ -223,9 +242,10 @@ class LastConfirmed:
                 return Failed(bookie, error_of_status(response.status, f"read LAC at {bookie}"))
             if not isinstance(response, ReadLacResponse):
                 return Failed(bookie, RemoteProtocolError(f"{bookie}: {type(response).__name__}"))
-            lac = lac_of(self._digest, ledger_id, response.lac_body, response.last_entry_body)
+            lac, last = lac_of(self._digest, ledger_id, response.lac_body, response.last_entry_body)
         except LedgerError as error:
             return Failed(bookie, error)
+        self._last_seen = max(self._last_seen, last)
         return ReplicaAnswered(bookie, lac)
 
     async def _look_behind_writer(self) -> None:

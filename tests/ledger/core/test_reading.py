@@ -200,9 +200,9 @@ class TestLac:
 
     def test_the_lac_of_a_bookie_is_the_greater_of_explicit_and_carried(self) -> None:
         packet = DIGEST.encode_lac(LEDGER, 5)
-        assert lac_of(DIGEST, LEDGER, packet, make_body(5, 4)) == 5
-        assert lac_of(DIGEST, LEDGER, packet, make_body(9, 8)) == 8
-        assert lac_of(DIGEST, LEDGER, None, None) == -1
+        assert lac_of(DIGEST, LEDGER, packet, make_body(5, 4)) == (5, 5)
+        assert lac_of(DIGEST, LEDGER, packet, make_body(9, 8)) == (8, 9)
+        assert lac_of(DIGEST, LEDGER, None, None) == (-1, -1)
         with pytest.raises(DigestMismatch):
             lac_of(DIGEST, LEDGER, packet[:-1] + b"x", None)
 

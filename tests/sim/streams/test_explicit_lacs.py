@@ -119,6 +119,44 @@ def test_a_poll_that_comes_just_after_the_ack_is_answered_within_its_time() -> N
     simulate(scenario, 1)
 
 
+def test_a_reader_that_opens_after_an_ack_knows_of_it() -> None:
+    """Although nobody is notified at once where nobody waits; also while others are in flight."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        async with quick_writer(cluster) as (_, writer), cluster.client("reader") as other:
+            for count in (1, 1, 30):
+                for _ in range(count):
+                    entry_id = await writer.append(b"x")
+                async with trio.open_nursery() as nursery:
+                    if count > 1:
+                        nursery.start_soon(writer.append_many, [b"y"] * count)
+                    asked_at = trio.current_time()
+                    async with other.open_ledger(writer.ledger_id, recover=False) as reader:
+                        assert reader.last_add_confirmed >= entry_id
+                    assert trio.current_time() - asked_at <= 2 * IDLE_S + 0.01
+                await trio.sleep(10)
+
+    simulate(scenario, 1)
+
+
+def test_a_reader_that_opens_a_stuck_ledger_does_not_wait_for_long() -> None:
+    """An entry that only one bookie has is confirmed at no time."""
+
+    async def scenario(cluster: SimCluster) -> None:
+        async with quick_writer(cluster) as (_, writer), cluster.client("reader") as other:
+            for name in writer.metadata.last_fragment.bookies[1:]:
+                cluster.network.block("writer", name.partition(":")[0])
+            with trio.move_on_after(0.1):
+                await writer.append(b"x")
+            asked_at = trio.current_time()
+            async with other.open_ledger(writer.ledger_id, recover=False) as reader:
+                assert reader.last_add_confirmed == 0
+            assert trio.current_time() - asked_at <= 0.3
+            cluster.network.heal()
+
+    simulate(scenario, 1)
+
+
 def test_a_writer_that_is_abandoned_notifies_all_at_once() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with quick_writer(cluster) as (_, writer):
