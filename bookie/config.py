@@ -192,8 +192,8 @@ class BookieConfig(
         apache="",
         reason="While at most one of the last hundred syncs took longer, and a journal is busy for"
         " less than half of the time, small groups are written in the event loop: a thread for it"
-        " costs several times as much. A disk that hangs then delays all connections until it"
-        " answers. 0: never.",
+        " costs several times as much. A disk that hangs then delays all connections; 0 never"
+        " does it.",
     )
     journal_file_bytes_max: int = setting(
         64 * MIB,

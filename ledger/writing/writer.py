@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterable
 
 import trio
 
-from ledger.core.metadata import LedgerMetadata, closed_by_writer
-from ledger.errors import InvalidArgument, LedgerClosed, LedgerError, LedgerFenced
+from ledger.core.metadata import LedgerMetadata
+from ledger.errors import InvalidArgument, LedgerClosed, LedgerError
 from ledger.runtime.parking import ThresholdWaiters
 from ledger.wire.messages import Buffer
+from ledger.writing.closing import Closing
 from ledger.writing.ensemble_sender import EnsembleSender
 from ledger.writing.force import force
 from ledger.writing.frames import ADD_START_BYTES, FRAME_ROOM_BYTES, FrameHeads, as_bytes
 from ledger.writing.send_loop import SendLoop
-from ledger.writing.trailing_acks import TrailingAcks
 
 _SEND_BYTES = 128 * 1024
 """A burst of appends is sent in pieces of this size, which stay in the processor's cache."""
@@ -41,11 +41,10 @@ class LedgerWriter(EnsembleSender):
         self, metadata: LedgerMetadata, loop: SendLoop, *, is_sync_deferred: bool = False
     ) -> None:
         super().__init__(metadata, loop, is_sync_deferred=is_sync_deferred)
-        self.is_closed = False
-        self._trailing: TrailingAcks | None = None
         self.on_confirmed: Callable[[int], None] | None = None
         self.on_failed: Callable[[LedgerError], None] | None = None
-        self._refuses = False
+        self.refuses = False
+        self._closing = Closing(self, loop)
         self._frame_overhead = ADD_START_BYTES + self.digest.size
         self._frame_heads = FrameHeads(self.digest.size, self._key)
         self._send_at = 0
@@ -56,6 +55,11 @@ class LedgerWriter(EnsembleSender):
         loop.add(self)
 
     # ---- appending
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the end of the ledger is stored."""
+        return self._closing.is_done
 
     @property
     def has_room(self) -> bool:
@@ -83,8 +87,8 @@ class LedgerWriter(EnsembleSender):
         """
         core = self.core
         entry_id = core.last_add_pushed + 1
-        if self.error is not None or self._refuses:
-            raise self._failure()
+        if self.error is not None or self.refuses:
+            raise self.failure()
         if payload.__class__ is not bytes:
             payload = as_bytes(payload)
         if (
@@ -126,7 +130,7 @@ class LedgerWriter(EnsembleSender):
         if self.is_dirty:
             self.send_gathered()  # earlier entries go out first
             self.is_dirty = True  # the loop still has this writer on its list
-        if self.wire_version != 2 or not self.has_room or self._refuses or self.error:
+        if self.wire_version != 2 or not self.has_room or self.refuses or self.error:
             return self.append_nowait(payload)  # raises, or copies
         core, overhead = self.core, self._frame_overhead
         head = self._frame_heads[len(payload)]
@@ -145,7 +149,7 @@ class LedgerWriter(EnsembleSender):
         """Returns when the window accepts an entry; raises the writer's error if it failed."""
         while not self.has_room:
             if self.error is not None:
-                raise self._failure()
+                raise self.failure()
             await self._room_waiters.park()
 
     async def append(self, payload: Buffer) -> int:
@@ -177,12 +181,12 @@ class LedgerWriter(EnsembleSender):
             await trio.lowlevel.checkpoint()
             return
         if self.error is not None:
-            raise self._failure()
+            raise self.failure()
         if entry_id > core.last_add_pushed:
             raise InvalidArgument(f"entry {entry_id} was not appended yet")
         await self._waiters.wait(entry_id)
         if entry_id > core.last_add_acknowledged:
-            raise self._failure()
+            raise self.failure()
 
     async def flush(self) -> None:
         """Returns when everything appended so far is confirmed."""
@@ -195,7 +199,7 @@ class LedgerWriter(EnsembleSender):
         """
         await force(self, self._loop)
         if self.error is not None:
-            raise self._failure()
+            raise self.failure()
         return self.core.last_add_confirmed
 
     # ---- confirmation
@@ -227,17 +231,17 @@ class LedgerWriter(EnsembleSender):
     def fail(self, error: LedgerError) -> None:
         """Ends the writer: it can never confirm an entry again, and all waits raise the error."""
         if self.error is None:
-            self._end(error)
+            self.end(error)
             if self.on_failed is not None:
                 self.on_failed(error)
 
-    def _end(self, error: LedgerError) -> None:
+    def end(self, error: LedgerError) -> None:
         self.error = error
         self._leave()
         self._waiters.wake_all()
         self._room_waiters.unpark_all()
 
-    def _failure(self) -> LedgerError:
+    def failure(self) -> LedgerError:
         """Returns a new exception: one instance raised in many tasks would mix tracebacks."""
         if self.error is None:
             return LedgerClosed(f"ledger {self.ledger_id} is being closed")
@@ -251,17 +255,7 @@ class LedgerWriter(EnsembleSender):
         entry. A fenced writer with nothing in flight succeeds if no client recovers the ledger, or
         one closed it at the same entry: a late "fenced" must not change the outcome.
         """
-        if self.is_closed:
-            return self.metadata
-        await self._end_adding()
-        own, last, length = self.metadata.last_fragment, self.core.last_add_confirmed, self.length
-        assert self._trailing is not None, "no entry is in flight any more"
-        with self._trailing:
-            self.metadata = await self._loop.ledgers.update(
-                self.ledger_id, lambda stored: closed_by_writer(stored, own, last, length)
-            )
-        self.is_closed = True
-        return self.metadata
+        return await self._closing.close()
 
     async def prepare_close(self) -> LedgerMetadata:
         """Waits until all entries are confirmed, and returns the metadata that fix the end.
@@ -271,43 +265,11 @@ class LedgerWriter(EnsembleSender):
         stored another version. If that fails, or its outcome is not known, `close` may be
         called all the same. Raises what `close` raises.
         """
-        if self.is_closed:
-            return self.metadata
-        await self._end_adding()
-        own, last, length = self.metadata.last_fragment, self.core.last_add_confirmed, self.length
-        return closed_by_writer(self.metadata, own, last, length) or self.metadata
+        return await self._closing.prepare()
 
     def note_closed(self, metadata: LedgerMetadata) -> None:
         """Notes that what `prepare_close` returned is stored, or may be. Idempotent."""
-        if self.is_closed:
-            return
-        assert self._trailing is not None, "prepare_close was not called"
-        with self._trailing:
-            self.metadata = metadata
-        self.is_closed = True
-
-    async def _end_adding(self) -> None:
-        """Ends the writer once all its entries are confirmed. Raises the writer's error."""
-        if self._trailing is None:
-            self._refuses = True  # no entry may follow those that are flushed here
-            try:
-                await self.flush()
-                if self.is_sync_deferred and self.error is None:
-                    await self.force()
-            finally:
-                self._refuses = False
-            if self.error is not None and not self._is_fenced_when_done:
-                raise self._failure()
-            self._trailing = TrailingAcks(self, self._loop)
-            if self.error is None:
-                end = self.core.last_add_confirmed
-                self._end(LedgerClosed(f"ledger {self.ledger_id} is closed at entry {end}"))
-
-    @property
-    def _is_fenced_when_done(self) -> bool:
-        """Fenced with nothing in flight: the metadata still decides where the ledger ends."""
-        is_in_flight = self.core.last_add_confirmed < self.core.last_add_pushed
-        return isinstance(self.error, LedgerFenced) and not is_in_flight
+        self._closing.note(metadata)
 
     def abandon(self) -> None:
         """Stops writing without closing the ledger, which stays open until it is recovered."""
@@ -322,5 +284,5 @@ class LedgerWriter(EnsembleSender):
     async def __aexit__(self, kind: type[BaseException] | None, *_error: object) -> None:
         if kind is not None:
             self.abandon()
-        elif self._trailing is not None or not isinstance(self.error, LedgerClosed):
+        elif self._closing.has_begun or not isinstance(self.error, LedgerClosed):
             await self.close()
