@@ -13,8 +13,8 @@ import trio
 from connectors.spark.sink.arrow_input import EVENT_TIME, HEADERS, KEY, VALUE
 from connectors.spark.sink.arrow_write import RowSizes, encode_rows
 from connectors.spark.sink.routing import Target
+from connectors.spark.sink.sink_batch import SinkBatch
 from connectors.spark.sink.task_ledgers import SegmentTotals, make_ledger
-from connectors.spark.sink.task_results import SinkBatch
 from ledger.client import LedgerClient
 from ledger.core.metadata import LedgerMetadata
 from ledger.wire.messages import Buffer

@@ -15,9 +15,10 @@ import trio
 
 from connectors.spark.sink.ledger_output import LedgerOutput, rows_of
 from connectors.spark.sink.routing import Target
+from connectors.spark.sink.sink_batch import SinkBatch
 from connectors.spark.sink.sort_order import SortOrder
 from connectors.spark.sink.task_ledgers import delete_ledgers
-from connectors.spark.sink.task_results import SinkBatch, SmallResult, TaskLedger
+from connectors.spark.sink.task_results import SmallResult, TaskLedger
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.runtime.concurrency import map_bounded

@@ -24,7 +24,8 @@ from pyspark.sql.datasource import (
 from connectors.spark.client.quickack import set_quickack
 from connectors.spark.error_messages import errors_without_traceback
 from connectors.spark.sink.schema_check import check_sink_schema
-from connectors.spark.sink.task_results import SinkBatch, SmallResult, TaskLedger
+from connectors.spark.sink.sink_batch import SinkBatch
+from connectors.spark.sink.task_results import SmallResult, TaskLedger
 from ledger.errors import InvalidArgument, LedgerError
 from stream.core.sink_owner import QUERY_ORIGIN, SinkQuery
 

@@ -15,8 +15,9 @@ import pyarrow as pa
 
 from connectors.spark.sink.ledger_output import LedgerOutput, rows_of
 from connectors.spark.sink.routing import Target
+from connectors.spark.sink.sink_batch import SinkBatch
 from connectors.spark.sink.sort_order import Key, SortOrder
-from connectors.spark.sink.task_results import SinkBatch, TaskLedger
+from connectors.spark.sink.task_results import TaskLedger
 from ledger.client import LedgerClient
 from ledger.errors import LedgerError
 from ledger.reading.reader import LedgerReader

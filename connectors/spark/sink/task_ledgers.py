@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from connectors.spark.sink.routing import Target
-from connectors.spark.sink.task_results import SinkBatch
+from connectors.spark.sink.sink_batch import SinkBatch
 from ledger.client import LedgerClient
 from ledger.core.entry import DigestType
 from ledger.errors import LedgerError

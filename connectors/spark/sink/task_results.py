@@ -9,11 +9,12 @@ change an entry.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from connectors.spark.sink.routing import Target
+from connectors.spark.sink.sink_batch import SinkBatch
 from ledger.core.entry import FRAME_ROOM_BYTES
 from ledger.errors import DigestMismatch, InvalidArgument
 from stream.core.entry.format import HEADER_BYTES, read_header
@@ -31,23 +32,6 @@ DRIVER_BYTES: Final = 32 << 20
 are: task number n has the share DRIVER_BYTES / (n + 1), so that N tasks have at most
 DRIVER_BYTES * (1 + ln N) together; with the default limit of 1 MiB at most 90 MiB of 200 tasks, and
 267 MiB of 50,000."""
-
-
-@dataclass(frozen=True, slots=True)
-class SinkBatch:
-    """The tag of a task's ledgers: their sink, their batch, and the attempt of the task."""
-
-    sink_id: str | None = None
-    batch_id: int | None = None
-    attempt: str = ""
-
-    def tags(self, target: Target) -> Mapping[str, bytes]:
-        from stream.sinks.sinks import ledger_tags
-
-        return ledger_tags(
-            target.namespace, target.stream,
-            sink_id=self.sink_id, batch_id=self.batch_id, attempt=self.attempt,
-        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

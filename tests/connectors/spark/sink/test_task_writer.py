@@ -18,8 +18,9 @@ from connectors.spark.options.options import WriteOptions
 from connectors.spark.sink import sort_merge, task_writer
 from connectors.spark.sink.batch_commit import commit_results, discard_task_ledgers
 from connectors.spark.sink.routing import Target, look_up
+from connectors.spark.sink.sink_batch import SinkBatch
 from connectors.spark.sink.task_ledgers import TaskLedgers
-from connectors.spark.sink.task_results import SinkBatch, SmallResult, TaskLedger
+from connectors.spark.sink.task_results import SmallResult, TaskLedger
 from connectors.spark.sink.task_writer import TaskWriter
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, LedgerClosed, LedgerFenced, NoSuchLedger

@@ -118,7 +118,8 @@ def test_a_plan_that_is_made_again_keeps_what_it_has_read(
             await namespace.set_policy(trash_ms=0)
             for _ in range(20):
                 await append(namespace, "a", 1)
-            segments = (await namespace.stream_metadata("a")).segments
+            stream = await namespace.stream_metadata("a")
+            segments = await namespace.store.pages.listed(stream, limit=20)
             ask, asked = client.ledger_metadata, list[int]()
 
             async def purge_and_ask(ledger_id: int) -> LedgerMetadata:
