@@ -180,7 +180,11 @@ class SimCluster:
         await process.started.wait()
 
     async def start_all(self) -> None:
-        """Starts every bookie that is down, all at once, and waits for all."""
+        """Starts every bookie that is down or dying, all at once, and waits for all."""
+        for node in self._nodes.values():
+            # A request to the metadata store that has begun delays the end of a process.
+            if node.process is not None and node.process.is_dead:
+                await node.process.finished.wait()
         for name in self.bookies:
             if not self.is_up(name):
                 self.begin_bookie(name)

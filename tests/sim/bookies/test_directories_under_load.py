@@ -22,7 +22,7 @@ from tests.sim.checks import check_convergence
 from tests.sim.directory_changes import DirectoryChanges
 from tests.sim.faults import Faults
 from tests.sim.model import Model
-from tests.sim.workload import Workload, WorkloadOptions
+from tests.sim.workload import PASSWORD, Workload, WorkloadOptions
 
 _HEALED_S = 120.0
 _DIRECTORIES = ("/ledgers", "/ledgers-1", "/ledgers-2")
@@ -53,6 +53,11 @@ async def _lose_and_drop(cluster: SimCluster, changes: DirectoryChanges, at_s: f
 
 async def _check_healed(cluster: SimCluster, model: Model) -> None:
     """Nothing is in limbo any more: all ledgers are closed, or deleted and collected."""
+    async with cluster.client("operator") as client:
+        for ledger_id in await client.list_ledgers():
+            if ledger_id not in model.ledgers:  # the answer to the request that made it was lost
+                async with client.open_ledger(ledger_id, password=PASSWORD):
+                    pass
     with trio.move_on_after(_HEALED_S) as scope:
         for name in model.forgetful:
             storage = cluster.storage(name)
