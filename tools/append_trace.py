@@ -25,8 +25,13 @@ from stream import Namespace
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("bookie/", "ledger/", "stream/")
 SIMULATOR = "bookie/testing/"
-APPENDS_BEFORE = 20
-"""Appends that are not counted: the first ones create the segment and fill caches."""
+APPENDS_BEFORE = 120
+"""Appends that are not counted: the first ones create the segment, fill caches, and show that the
+disks are fast."""
+
+
+DISK_S = 0.0002
+"""How long a write takes at most, as with a disk in use and not one of a simulation with faults."""
 
 
 class Trace:
@@ -67,6 +72,9 @@ def trace_append() -> Trace:
         network = cluster.network.options
         network.split_probability = network.spike_probability = 0.0
         network.early_wake_probability = 0.0
+        for name in cluster.bookies:
+            disk = cluster.disk(name).options
+            disk.write_max_s = disk.sync_max_s = DISK_S
         async with cluster.client("writer") as client:
             namespace = Namespace(client, "n")
             await namespace.ensure()

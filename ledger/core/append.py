@@ -87,12 +87,12 @@ class AppendCore:
         self._acked = [[c - self.stride] * ensemble_size for c in range(self.stride)]
         # The same for what each index has on disk: an ack means that, unless sync is deferred.
         self._durable = [[*marks] for marks in self._acked] if is_sync_deferred else self._acked
-        self._members = [self.write_set(c) for c in range(self.stride)]
+        self._members = [write_set(c, ensemble_size, write_quorum) for c in range(self.stride)]
         self._scattered: dict[tuple[int, int], set[int]] = {}
 
     def write_set(self, entry_id: int) -> tuple[int, ...]:
         """Returns the indices of the bookies that get this entry."""
-        return write_set(entry_id, self.ensemble_size, self.write_quorum)
+        return self._members[entry_id % self.stride]
 
     def acked(self, index: int, first: int, last: int) -> None:
         """Records that bookie `index` has entries first..last on disk, as far as they are its own.

@@ -15,28 +15,25 @@ from collections.abc import Iterable
 class LacHints:
     """What each bookie of the ensemble said and was sent. Indices are those of the ensemble."""
 
-    __slots__ = ("_sent", "_unpolled", "carried")
+    __slots__ = ("_sent", "carried", "unpolled")
 
     def __init__(self, ensemble_size: int) -> None:
         self.carried = -1
         """The last add confirmed that an add has carried."""
         self._sent = [-1] * ensemble_size
-        self._unpolled: set[int] = set()
-
-    def is_unpolled(self, index: int) -> bool:
-        """Whether the bookie said last that nobody waits there."""
-        return index in self._unpolled
+        self.unpolled: set[int] = set()
+        """The bookies that said last that nobody waits there."""
 
     def said(self, index: int, *, is_unpolled: bool) -> None:
         """Records what the bookie said with an ack; by default nobody says anything."""
         if is_unpolled:
-            self._unpolled.add(index)
+            self.unpolled.add(index)
         else:
-            self._unpolled.discard(index)
+            self.unpolled.discard(index)
 
-    def due(self, confirmed: int, indices: Iterable[int]) -> list[int]:
-        """Returns which of the bookies must be notified now that `confirmed` is."""
-        return [i for i in self.owed(confirmed, indices) if i not in self._unpolled]
+    def due(self, owed: Iterable[int]) -> list[int]:
+        """Returns which of the bookies that are owed the LAC must be notified now."""
+        return [index for index in owed if index not in self.unpolled]
 
     def owed(self, confirmed: int, indices: Iterable[int]) -> list[int]:
         """Returns which of the bookies do not know that `confirmed` is."""

@@ -199,7 +199,8 @@ class EnsembleSender:
         index = self._index_of(bookie)
         if index is None:
             return
-        self.explicit_lac.said(index, is_unpolled=is_unpolled)
+        if is_unpolled is not (index in self.explicit_lac.hints.unpolled):
+            self.explicit_lac.said(index, is_unpolled=is_unpolled)
         core = self.core
         try:
             core.acked(index, first, last)
@@ -307,7 +308,8 @@ class EnsembleSender:
             self.bookie_failed(index, error)
             return
         self.connections[index] = connection
-        self.explicit_lac.said(index, is_unpolled=False)
+        if index in self.explicit_lac.hints.unpolled:
+            self.explicit_lac.said(index, is_unpolled=False)
         connection.sinks[self.ledger_id] = self
 
     def detach(self, index: int) -> None:

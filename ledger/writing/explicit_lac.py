@@ -63,14 +63,14 @@ class ExplicitLac:
         if confirmed <= self.hints.carried or not self._is_due:
             return
         owed = self.hints.owed(confirmed, self._working())
-        due = self.hints.due(confirmed, owed)
+        due = self.hints.due(owed)
         if due and not (self._is_followed or self._loop.options.lac_linger_ms):
             if not self._follows:
                 self._sent_at = trio.current_time()
                 self._send(confirmed, due)
         elif due:
             self._schedule()
-        if any(map(self.hints.is_unpolled, owed)):
+        if len(due) < len(owed):
             self._watch(confirmed)
 
     def _watch(self, confirmed: int) -> None:
@@ -88,12 +88,11 @@ class ExplicitLac:
             self._sent_at = 0.0
 
     def said(self, index: int, *, is_unpolled: bool) -> None:
-        """Records what a bookie said with an ack about readers that wait there."""
-        if self.hints.is_unpolled(index) is not is_unpolled:
-            self.hints.said(index, is_unpolled=is_unpolled)
-            confirmed = self._writer.core.last_add_confirmed
-            if not is_unpolled and self.hints.owed(confirmed, (index,)) and self._is_due:
-                self._schedule()
+        """Records that a bookie says another thing than before of readers that wait there."""
+        self.hints.said(index, is_unpolled=is_unpolled)
+        confirmed = self._writer.core.last_add_confirmed
+        if not is_unpolled and self.hints.owed(confirmed, (index,)) and self._is_due:
+            self._schedule()
 
     @property
     def _is_due(self) -> bool:
@@ -124,7 +123,7 @@ class ExplicitLac:
             return
         confirmed = writer.core.last_add_confirmed
         owed = self.hints.owed(confirmed, self._working())
-        due = self.hints.due(confirmed, owed)
+        due = self.hints.due(owed)
         self._is_followed = self._is_followed and not due
         self._send(confirmed, due)
         if len(due) < len(owed):  # an ack may have said since that nobody waits there any more

@@ -267,24 +267,22 @@ class Journal:
             and not (self._is_timing or self._may_wait or self._accepted)
             and self._flush is None
             and file is not None
-            and self._offset + group_bytes(group.nbytes) <= file.size
-            and self._loop_writes.is_in_loop(
-                now, group_bytes(group.nbytes), is_thread_awaited=is_thread_awaited()
-            )
+            and self._offset + (size := group_bytes(group.nbytes)) <= file.size
+            and self._loop_writes.is_in_loop(now, size, is_thread_awaited=is_thread_awaited())
         ):
             if group.queued_at is None:
                 group.queued_at = now
-            self._commit_now(group, file)
+            self._commit_now(group, file, size)
         else:
             self.kick()
 
-    def _commit_now(self, group: CommitGroup, file: File) -> None:
+    def _commit_now(self, group: CommitGroup, file: File, size: int) -> None:
         """Writes the open group and runs its callbacks. An error ends the journal, as it does in
         the task, and not the caller alone: what the group holds would be in no journal, and those
         that wait for it would wait forever."""
         try:
             self._take_group()
-            self._write_in_loop(group, file)
+            self._write_in_loop(group, file, size)
             self._accept(group)
             self._run_callbacks()
         except BaseException as error:
@@ -438,12 +436,16 @@ class Journal:
         if flush is not None:
             synced_sequence = flush.synced_sequence
             size = group_bytes(group.nbytes, is_late=synced_sequence != self._sequence)
-        if flush is None and self._loop_writes.is_in_loop(
-            trio.current_time(), size, is_thread_awaited=is_thread_awaited()
+        if (
+            flush is None
+            and self._loop_writes.is_fast
+            and self._loop_writes.is_in_loop(
+                trio.current_time(), size, is_thread_awaited=is_thread_awaited()
+            )
         ):
-            self._write_in_loop(group, self._file)
+            self._write_in_loop(group, self._file, size)
             return
-        views = self._views_of(group, synced_sequence)
+        views = self._views_of(group, synced_sequence, size)
         end = Mark(self._header.file_id, self._offset + size)
         started, then = trio.current_time(), self.end.recording(end)
         if flush is None:
@@ -453,9 +455,9 @@ class Journal:
             await self._file.write_at(self._offset, views, then=then)
         self._wrote(group, end, started)
 
-    def _write_in_loop(self, group: CommitGroup, file: File) -> None:
-        views = self._views_of(group, self._sequence)
-        end = Mark(self._header.file_id, self._offset + group_bytes(group.nbytes))
+    def _write_in_loop(self, group: CommitGroup, file: File, size: int) -> None:
+        views = self._views_of(group, self._sequence, size)
+        end = Mark(self._header.file_id, self._offset + size)
         started = trio.current_time()
         try:
             disk_s = file.write_synced_now(self._offset, views, then=self.end.recording(end))
@@ -465,14 +467,13 @@ class Journal:
         self._loop_writes.wrote(started, disk_s)
         self._metrics.loop_groups += 1
         self._wrote(group, end, started)
-        self._report_hang(disk_s, _SERVED_AGAIN)
+        if disk_s >= HANG_S:
+            self._report_hang(disk_s, _SERVED_AGAIN)
 
-    def _views_of(self, group: CommitGroup, synced_sequence: int) -> list[Buffer]:
+    def _views_of(self, group: CommitGroup, synced_sequence: int, size: int) -> list[Buffer]:
         views = group_views(
             self._header, self._sequence + 1, group.entries, group.views, synced_sequence
         )
-        is_late = synced_sequence != self._sequence
-        size = group_bytes(group.nbytes, is_late=is_late)
         assert sum(map(len, views)) == size, "nbytes of the group is not what its views hold"
         return views
 
