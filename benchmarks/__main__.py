@@ -151,7 +151,7 @@ def bench(name: Name, *, settings: Settings | None = None) -> None:
         segments: streams of a hundred, ten thousand and, with --count 1000000, a million segments.
         spark-read: a stream into Spark, and Parquet. spark-write: rows of Spark into a stream, and
         into Parquet. spark-latency: one record through a micro-batch.
-        all: every one of them, as docs/performance.md reports them, in about 40 minutes, or 60
+        all: every one of them, as docs/performance.md reports them, in about 50 minutes, or 70
         with --peers, on a quiet machine of two cores.
     """
     chosen = settings or Settings()

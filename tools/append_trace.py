@@ -28,8 +28,6 @@ SIMULATOR = "bookie/testing/"
 APPENDS_BEFORE = 120
 """Appends that are not counted: the first ones create the segment, fill caches, and show that the
 disks are fast."""
-
-
 DISK_S = 0.0002
 """How long a write takes at most, as with a disk in use and not one of a simulation with faults."""
 

@@ -15,10 +15,10 @@ from weakref import WeakKeyDictionary
 
 from connectors.spark.sink.result_ledgers import SmallLedgers
 from connectors.spark.sink.routing import look_up, parse_target
+from connectors.spark.sink.sink_batch import SinkBatch
 from connectors.spark.sink.sort_merge import in_total_order
 from connectors.spark.sink.sort_order import SortOrder
 from connectors.spark.sink.task_results import (
-    SinkBatch,
     SmallResult,
     TaskLedger,
     check_results,

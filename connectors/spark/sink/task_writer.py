@@ -18,9 +18,9 @@ import pyarrow as pa
 from connectors.spark.sink.arrow_input import input_rows
 from connectors.spark.sink.arrow_write import RowSizes, encode_frame, encode_rows
 from connectors.spark.sink.routing import Router, Target, TargetStream, look_up, parse_target
+from connectors.spark.sink.sink_batch import SinkBatch
 from connectors.spark.sink.sort_order import Key, SortOrder
 from connectors.spark.sink.task_results import (
-    SinkBatch,
     SmallResult,
     TaskLedger,
     TaskOutput,

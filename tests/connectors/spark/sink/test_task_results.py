@@ -14,9 +14,9 @@ from bookie.testing import SimCluster, simulate
 from connectors.spark.options.options import WriteOptions
 from connectors.spark.sink import ledger_output, result_ledgers, task_ledgers
 from connectors.spark.sink.routing import Target, TargetStream
+from connectors.spark.sink.sink_batch import SinkBatch
 from connectors.spark.sink.task_results import (
     DRIVER_BYTES,
-    SinkBatch,
     SmallResult,
     bytes_of_task,
     check_results,
