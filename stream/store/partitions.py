@@ -139,15 +139,6 @@ class PartitionStore:
         except NoSuchNode:
             raise no_such_stream(namespace, stream.name) from None
 
-    async def remove(self, namespace: str, name: str, version: int) -> None:
-        """Removes the node of a deleted stream whose partitions are deleted. Raises
-        MetadataConflict."""
-        await self._streams.gone.note()
-        try:
-            await self._store.delete(stream_path(namespace, name), version)
-        except NoSuchNode:
-            raise no_such_stream(namespace, name) from None
-
     async def watch(
         self, namespace: str, name: str
     ) -> AsyncGenerator[PartitionedStream | None, None]:
