@@ -199,8 +199,8 @@ class LastConfirmed:
             except Unauthorized as error:
                 raise unauthorized(self._pool, metadata, Role.READ, error) from None
             await self._note_claims(question.claims)
-            await self._look_behind_writer()
-            await self._wait_announced(self._last_seen)
+            if await self._look_behind_writer():
+                await self._wait_announced(self._last_seen)
             break
         return self.entry_id
 
@@ -248,15 +248,19 @@ class LastConfirmed:
         self._last_seen = max(self._last_seen, last)
         return ReplicaAnswered(bookie, lac)
 
-    async def _look_behind_writer(self) -> None:
-        """Looks for entries that a writer confirmed and did not announce, if it is gone."""
+    async def _look_behind_writer(self) -> bool:
+        """Looks for entries that a writer confirmed and did not announce, if it is gone. Returns
+        whether it may still announce some: those of other programs do so in their own time."""
         writer = self._fetch.metadata.custom.get(CLIENT_TAG)
-        if self.is_final or not await self._ledgers.is_writer_gone(self._fetch.metadata):
-            return
+        if self.is_final or writer is None:
+            return False
+        if not await self._ledgers.is_writer_gone(self._fetch.metadata):
+            return True
         # In the ensemble that will not change any more: copies in an earlier one prove nothing.
         is_fresh = await self._fetch.refresh()
         if is_fresh and self._fetch.metadata.custom.get(CLIENT_TAG) == writer:
             await self.find()
+        return False
 
     async def find(self) -> int:
         """Advances to the last entry that an ack quorum holds, and returns what is known then.
