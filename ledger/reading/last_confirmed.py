@@ -212,7 +212,7 @@ class LastConfirmed:
             known, left_s = self.entry_id, deadline_s - trio.current_time()
             answer = await self._poll.poll(known, left_s) if left_s > 0 else None
             if answer is not None:
-                self.note(answer.lac)
+                await self._note_claims([answer.lac])
             if self.entry_id == known:
                 return
 
