@@ -79,7 +79,8 @@ async def test_numbers_change_with_the_work_done(tmp_path: Path) -> None:
     assert found["server_status",] == 1
     assert found["adds_total",] == 100
     assert found["add_bytes_total",] > 100_000
-    assert found["reads_total",] == 100, "and the entry that was claimed to be confirmed"
+    # And the entry that was claimed to be confirmed, which a poll may have brought as well.
+    assert 100 <= found["reads_total",] <= 101
     assert found["read_bytes_total",] > 99_000
     assert found["connections",] >= 1
     assert found["journal_entries_total", "0"] >= 100
@@ -115,8 +116,9 @@ async def test_checkpoints_and_caches_are_measured(tmp_path: Path) -> None:
     assert found["write_cache_hits_total", "0"] == 0
     # A few more than were returned: a request for the LAC reads the last entry.
     misses = found["write_cache_misses_total", "0"]
-    # One is the entry that was claimed to be confirmed.
-    assert 99 == found["reads_total",] <= misses <= 101
+    # One is the entry that was claimed to be confirmed, and a poll may have brought it as well.
+    assert 99 <= found["reads_total",] <= 100
+    assert found["reads_total",] <= misses <= 102
     hits = found["read_cache_hits_total", "0"] + found["read_cache_misses_total", "0"]
     assert hits == misses
     assert found["read_cache_misses_total", "0"] < 10
