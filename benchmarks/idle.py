@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -28,23 +28,26 @@ async def idle(
         await trio.sleep(seconds)
     more = {
         "cpu_share": round(phase.bookies_cpu_s / phase.wall_s, 5),
-        "wakeups_per_s": round((wakeups(servers.server_pids) - before) / phase.wall_s, 1),
+        "wakeups_per_s": round(woken(before, wakeups(servers.server_pids)) / phase.wall_s, 1),
         "memory_mib": round(memory_bytes(servers.server_pids) / 2**20, 1),
         "processes": len(servers.server_pids),
     }
     report(settings, Measured(0, 0, phase, more=more))
 
 
-def wakeups(pids: Sequence[int]) -> int:
-    """Returns how often the threads of processes have waited for something and continued."""
-    total = 0
+def wakeups(pids: Sequence[int]) -> dict[Path, int]:
+    """Returns how often each thread of processes has waited for something and continued."""
+    found = {}
     for pid in pids:
         for path in Path(f"/proc/{pid}/task").glob("*/status"):
-            with suppress(
-                FileNotFoundError, ProcessLookupError
-            ):  # a thread that has ended meanwhile
-                total += _number(path, "voluntary_ctxt_switches:")
-    return total
+            with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended
+                found[path] = _number(path, "voluntary_ctxt_switches:")
+    return found
+
+
+def woken(before: Mapping[Path, int], after: Mapping[Path, int]) -> int:
+    """Returns how often they woke up since; a thread that ended takes its last ones with it."""
+    return sum(count - before.get(thread, 0) for thread, count in after.items())
 
 
 def memory_bytes(pids: Sequence[int]) -> int:

@@ -17,7 +17,7 @@ import benchmarks.__main__ as program
 from benchmarks import cold_read, rate, record_size, writers
 from benchmarks.calibration import LOOP_S, around, calibrate, on_standard_machine
 from benchmarks.cluster import RunningCluster
-from benchmarks.idle import memory_bytes, wakeups
+from benchmarks.idle import memory_bytes, wakeups, woken
 from benchmarks.questions import QUESTIONS, Question, Result, table
 from benchmarks.report import show
 from benchmarks.settings import Settings
@@ -125,10 +125,15 @@ def test_a_wait_is_a_wakeup_and_memory_is_that_of_the_process() -> None:
         os.waitpid(child, 0)
         os.close(read)
         os.close(write)
-    assert wakeups([os.getpid()]) - before >= 1
+    assert woken(before, wakeups([os.getpid()])) >= 1
     few = memory_bytes([os.getpid()])
     held = bytearray(os.urandom(1 << 24))
     assert memory_bytes([os.getpid()]) - few > len(held) / 2
+
+
+def test_a_thread_that_ends_takes_nothing_from_the_others() -> None:
+    first, second, new = (Path(f"/proc/1/task/{number}/status") for number in range(3))
+    assert woken({first: 1000, second: 5}, {second: 7, new: 3}) == 5
 
 
 def test_record_sizes_are_appended_and_read(
