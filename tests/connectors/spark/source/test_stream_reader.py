@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +16,13 @@ from connectors.spark.client.lazy_store import LazyStore
 from connectors.spark.core import idle_polling
 from connectors.spark.options.options import ReadOptions
 from connectors.spark.schema import read_schema
+from connectors.spark.source import end_tracker
 from connectors.spark.source.data_loss import DataLoss
 from connectors.spark.source.end_tracker import EndTracker
 from connectors.spark.source.stream_reader import LedgerstreamStreamReader
 from ledger.connection.pool import BookiePool
 from ledger.errors import LedgerClosed
+from ledger.reading.reader import LedgerReader
 from stream.errors import NoSuchStream
 from tests.spark.streams import Streams, local
 
@@ -146,17 +149,49 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
         yield asked
 
 
+class Followed:
+    """What the trackers of this process wait for, from now on."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.known = -2
+        """The entry after which the last long poll waits for another."""
+        self.has_listed = threading.Event()
+        """Set once a tracker has found its streams after it began to watch their list."""
+        wait, find = LedgerReader.wait_lac_after, EndTracker._find_streams
+
+        async def noted(reader: LedgerReader, known: int, timeout_s: float) -> int:
+            self.known = known
+            return await wait(reader, known, timeout_s)
+
+        async def found(tracker: EndTracker) -> None:
+            await find(tracker)
+            self.has_listed.set()
+
+        patch.setattr(LedgerReader, "wait_lac_after", noted)
+        patch.setattr(EndTracker, "_find_streams", found)
+
+    def is_quiet(self, tracker: EndTracker, stream: str) -> bool:
+        """Returns whether nothing that was appended to this open stream, the only one, and
+        confirmed, will be notified any more."""
+        index = tracker.streams[stream]
+        last = index.end.entry - 1
+        is_heard = tracker._listening.number is not None
+        return is_heard and self.known == last and self.has_listed.is_set()
+
+
 def test_an_idle_source_asks_nothing_that_it_knows(
     streams: Streams, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of a sealed stream, and of one whose writer is open, in a thousand polls."""
     sealed, open_ = streams.written([b"1"]), streams.written([b"1"])
+    followed = Followed(monkeypatch)
+    monkeypatch.setattr(end_tracker, "END_POLL_TIMEOUT_S", math.inf)
     with streams.writer(open_) as writer, reader_of(streams, sealed, open_) as reader:
         writer.append_many([b"2"])
         limit, offset = reader.getDefaultReadLimit(), reader.initialOffset()
         while sequence(offset, sealed) + sequence(offset, open_) < 3:
             offset = reader.latestOffset(offset, limit)
-        while reader._batches.tracker._listening.number is None:
+        while not followed.is_quiet(reader._batches.tracker, open_):
             assert reader.latestOffset(offset, limit) is offset
         reader.latestOffset(offset, limit)
         monkeypatch.setattr(idle_polling, "WAIT_S", 0.0)
