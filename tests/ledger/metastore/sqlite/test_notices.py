@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import math
 import os
@@ -10,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,8 +28,24 @@ from ledger.metastore.sqlite.snapshot import Watched, WatchKey
 from ledger.metastore.sqlite.store import SqliteStore, open_sqlite
 from ledger.metastore.sqlite.tree import SqliteTree
 from ledger.metastore.sqlite.watches import POLL_INTERVAL_S
+from tests.conftest import skip_here
 
 PATIENCE_S = 20
+INSTANCES = 8
+"""More than a test needs."""
+
+
+@pytest.fixture(autouse=True)
+def inotify_instances() -> None:
+    """All processes of a user share a limit (128); where it is used up, stores poll."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    opened = [libc.inotify_init1(os.O_CLOEXEC) for _ in range(INSTANCES)]
+    code = ctypes.get_errno()
+    for fd in opened:
+        if fd >= 0:
+            os.close(fd)
+    if opened[-1] < 0 and code == errno.EMFILE:
+        skip_here("inotify instances are used up: raise fs.inotify.max_user_instances")
 
 
 @asynccontextmanager
@@ -58,7 +75,13 @@ def has_news(watching: Notices) -> bool:
 
 
 def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
+    """Returns how many descriptors of the kinds that notices have are open in this process."""
+    found = 0
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # one of another kind, which was closed just now
+            target = os.readlink(f"/proc/self/fd/{fd}")
+            found += any(kind in target for kind in ("inotify", "eventpoll", "pidfd"))
+    return found
 
 
 def is_never_gone(_pid: int) -> bool:
@@ -121,17 +144,18 @@ async def test_heartbeats_of_others_cost_nothing_and_a_change_one_look(
         open_sqlite(f"{tmp_path}/db", session_timeout_ms=3_600_000) as here,
         open_sqlite(f"{tmp_path}/db", session_timeout_ms=3_600_000) as there,
     ):
-        looks = count_looks(here, monkeypatch)
+        looks, refreshes = count_looks(here, monkeypatch), Refreshes(here, monkeypatch)
         async with aclosing(here.watch("/a")) as nodes:
             assert await next_of(nodes) is None
             await there.create("/a", b"0")
             assert await next_of(nodes) == b"0"
             for number in range(1, 6):
-                await trio.sleep(2 * POLL_INTERVAL_S)
+                with trio.fail_after(PATIENCE_S):  # it is never over if it polls
+                    await refreshes.wait_over()
                 before = len(looks)
                 for _ in range(20):
                     assert there._file.beat(there._session)
-                await trio.sleep(2 * POLL_INTERVAL_S)  # else a look may still follow
+                await trio.sleep(2 * POLL_INTERVAL_S)
                 assert len(looks) == before, "it polls, or heartbeats are reported"
                 await there.put("/a", b"%d" % number)
                 assert await next_of(nodes) == b"%d" % number
@@ -180,6 +204,30 @@ def count_looks(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> list[int
 
     monkeypatch.setattr(store._file, "commit_counter", counting)
     return looks
+
+
+class Refreshes:
+    """The reads of all watches of a store, which a thread does."""
+
+    def __init__(self, store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._under_way = 0
+        refresh = store.watches._refresh
+
+        async def noted(known_sequence: int) -> int:
+            self._under_way += 1
+            try:
+                return await refresh(known_sequence)
+            finally:
+                self._under_way -= 1
+
+        monkeypatch.setattr(store.watches, "_refresh", noted)
+
+    async def wait_over(self) -> None:
+        """Returns when none is under way, and no look is due: one follows a notice within
+        `POLL_INTERVAL_S`, and until then its task has a deadline."""
+        await trio.testing.wait_all_tasks_blocked(2 * POLL_INTERVAL_S)
+        while self._under_way:
+            await trio.testing.wait_all_tasks_blocked(2 * POLL_INTERVAL_S)
 
 
 async def test_without_notices_of_the_system_it_polls(
