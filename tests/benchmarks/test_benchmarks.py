@@ -86,8 +86,15 @@ def test_a_probe_that_cannot_begin_is_reported(elsewhere: Path) -> None:
         pytest.fail("it began")
 
 
-@pytest.mark.parametrize("module", ["systems.ledgerstream", "fanout", "mixed"])
-@pytest.mark.parametrize("wait", [Child.receive, Child.line])
+@pytest.mark.parametrize(
+    ("module", "wait"),
+    [
+        ("systems.ledgerstream", Child.receive),
+        ("fanout", Child.line),
+        ("mixed", Child.receive),
+        ("mixed", Child.line),
+    ],
+)
 async def test_one_that_ends_early_is_not_waited_for(
     elsewhere: Path, module: str, wait: Callable[[Child], typing.Awaitable[bytes]]
 ) -> None:

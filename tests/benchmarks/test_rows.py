@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
+import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -26,6 +29,7 @@ from benchmarks.systems import system as systems
 from benchmarks.systems.drivers import module_client
 from benchmarks.systems.system import PEERS, Running, system
 from tests.benchmarks.conftest import TINY
+from tests.conftest import skip_here
 
 SMALL = Settings(count=40, warmup=0.001, seconds=0.05)
 
@@ -114,18 +118,31 @@ def test_idle_counts_cpu_wakeups_and_memory_before_and_after_peers(
     assert table(of("idle"), results)[-1] == "Absent: redis: it is not here."
 
 
-def test_a_wait_is_a_wakeup_and_memory_is_that_of_the_process() -> None:
-    before = wakeups([os.getpid()])
-    for _ in range(5):
-        os.sched_yield()
-        read, write = os.pipe()
-        if (child := os.fork()) == 0:
-            os.write(write, b"x")
-            os._exit(0)
-        os.waitpid(child, 0)
-        os.close(read)
-        os.close(write)
-    assert woken(before, wakeups([os.getpid()])) >= 1
+def wait_asleep(pid: int) -> None:
+    """Returns when a process of one thread waits for something."""
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+        time.sleep(0.001)
+
+
+def test_a_wait_is_a_wakeup() -> None:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        child.stdin.write(b"it has started\n")
+        child.stdin.flush()
+        child.stdout.readline()
+        wait_asleep(child.pid)
+        before = wakeups([child.pid])
+        for _ in range(5):
+            child.stdin.write(b"wake up\n")
+            child.stdin.flush()
+            child.stdout.readline()
+            wait_asleep(child.pid)
+        assert woken(before, wakeups([child.pid])) >= 5
+        child.stdin.close()
+
+
+def test_memory_is_that_of_the_process() -> None:
     few = memory_bytes([os.getpid()])
     held = bytearray(os.urandom(1 << 24))
     assert memory_bytes([os.getpid()]) - few > len(held) / 2
@@ -161,6 +178,12 @@ def test_writers_share_the_records(
 def test_a_cold_read_is_compared_with_the_disk(tmp_path: Path) -> None:
     path = tmp_path / "some.log"
     path.write_bytes(os.urandom(3 << 20) + b"a rest that is no whole block")
+    try:
+        os.close(os.open(path, os.O_RDONLY | os.O_DIRECT))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        skip_here(f"the file system of {tmp_path} has no O_DIRECT: give pytest --basetemp")
     assert cold_read.direct_mb_per_s([path]) > 0
 
 
@@ -168,10 +191,15 @@ def test_a_cold_read_is_compared_with_the_disk(tmp_path: Path) -> None:
 
 
 def test_a_calibration_measures_cpu_and_the_disk(tmp_path: Path) -> None:
-    one, ten = (calibrate(tmp_path, replace(TINY, additions=each)) for each in (10**5, 10**6))
-    assert 3 < ten["loop_s"] / one["loop_s"] < 30
-    assert one["copy_s"] > 0
-    assert one["sync_p50_ms"] > 0
+    found = {
+        each: [calibrate(tmp_path, replace(TINY, additions=each)) for _ in range(5)]
+        for each in (10**5, 10**6)
+    }
+    # Other threads of this process, and other machines on this host, only add to it.
+    one, ten = (min(result["loop_s"] for result in results) for results in found.values())
+    assert 3 < ten / one < 30
+    assert all(result["copy_s"] > 0 for result in found[10**5])
+    assert all(result["sync_p50_ms"] > 0 for result in found[10**5])
     assert list(tmp_path.iterdir()) == []
 
 

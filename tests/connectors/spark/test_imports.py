@@ -15,24 +15,30 @@ from connectors.spark.source.stream_reader import LedgerstreamStreamReader
 
 _LOADED = """
 import sys
+import importlib
 import pyspark.sql.datasource, pyspark.sql.streaming.datasource, pyarrow
-import {module}
-print(*[name for name in {names} if name in sys.modules])
+for module in {modules}:
+    importlib.import_module(module)
+    print(*[f"{{module}} imports {{name}}" for name in {names} if name in sys.modules])
 """
 _NEVER = ("stream.namespace", "stream.retention.janitor", "stream.canary", "kazoo")
 _OF_WRITERS = ("ledger.writing.writer", "ledger.recovery", "ledger.missed.recovered")
 
 
 @pytest.mark.parametrize(
-    ("module", "not_loaded"),
+    ("modules", "not_loaded"),
     [
         # A task with a small result connects to nothing.
-        ("connectors.spark.sink.sink", ("trio", "stream.sinks.sinks", "ledger.client")),
-        ("connectors.spark.sink.task_writer", ("trio", "stream.sinks.sinks", "ledger.client")),
-        ("connectors.spark.datasource", ("trio", "ledger.client")),
+        (
+            (
+                "connectors.spark.datasource", "connectors.spark.sink.sink",
+                "connectors.spark.sink.task_writer",
+            ),
+            ("trio", "stream.sinks.sinks", "ledger.client"),
+        ),
         # A task that reads plans nothing, and needs no metadata of streams.
         (
-            "connectors.spark.source.input_partitions",
+            ("connectors.spark.source.input_partitions",),
             (
                 *_NEVER, *_OF_WRITERS, "connectors.spark.options.options",
                 "connectors.spark.source.batch_reader", "connectors.spark.source.stream_index",
@@ -41,7 +47,7 @@ _OF_WRITERS = ("ledger.writing.writer", "ledger.recovery", "ledger.missed.recove
         ),
         # The source of a query reads neither merged streams nor, as a rule, the trash.
         (
-            "connectors.spark.source.stream_reader",
+            ("connectors.spark.source.stream_reader",),
             (
                 *_NEVER, *_OF_WRITERS, "stream.reading.merged_feeds", "stream.retention.trash",
                 "connectors.spark.source.checkpoint_cursors",
@@ -49,13 +55,16 @@ _OF_WRITERS = ("ledger.writing.writer", "ledger.recovery", "ledger.missed.recove
         ),
     ],
 )  # fmt: skip
-def test_a_process_imports_only_what_it_needs(module: str, not_loaded: tuple[str, ...]) -> None:
+def test_a_process_imports_only_what_it_needs(
+    modules: tuple[str, ...], not_loaded: tuple[str, ...]
+) -> None:
+    """Several modules are imported one after the other."""
     done = subprocess.run(
-        [sys.executable, "-c", _LOADED.format(module=module, names=not_loaded)],
+        [sys.executable, "-c", _LOADED.format(modules=modules, names=not_loaded)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == []
+    assert done.stdout.strip() == ""
 
 
 def test_a_task_gets_no_reader_that_plans() -> None:
