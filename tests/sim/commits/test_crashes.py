@@ -254,7 +254,7 @@ def _undisturbed(name: str) -> _World:
 def test_each_batch_is_there_once_and_nothing_is_left(name: str, fault: Fault) -> None:
     kinds, commits = _undisturbed(name).steps, _undisturbed(name).commits
     assert len(commits) == _BATCHES
-    distance = stride(ci=50)
+    distance = stride(ci=100)
     steps = {*range(0, len(kinds), distance), *commits}
     if fault in _OF_METADATA:
         # What is disturbed is the next call.
