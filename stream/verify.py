@@ -7,9 +7,10 @@ segment that retention removes meanwhile is left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 
 import trio
 
@@ -30,14 +31,19 @@ SEGMENTS_LISTED_AT_ONCE = 64
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """The report of one segment. `ledger` is None if its ledger could not be read; `problem` says
-    what is wrong with the segment as a whole, "" for nothing."""
+    """The report of one segment, or of merged neighbours up to number `last_segment`, which share a
+    ledger. `ledger` is None if that could not be read; `problem` says what is wrong with the
+    segment as a whole, "" for nothing."""
 
     stream: str
     segment: int
     ledger_id: int
     ledger: LedgerReport | None
     problem: str = ""
+    last_segment: int = -1
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "last_segment", max(self.segment, self.last_segment))
 
     @property
     def verdict(self) -> CopyVerdict:
@@ -128,6 +134,8 @@ def _segment_dict(segment: SegmentReport) -> dict[str, object]:
         "ledger_id": segment.ledger_id,
         "verdict": segment.verdict.name.lower(),
     }
+    if segment.last_segment > segment.segment:
+        facts["last_segment"] = segment.last_segment
     if segment.problem:
         facts["problem"] = segment.problem
     if ledger is not None:
@@ -220,23 +228,26 @@ class _StreamVerifier:
         return reports
 
     async def _verify_all(self, segments: list[Segment], total: int) -> list[SegmentReport]:
-        waiting = iter(segments)
+        ledgers = groupby(segments, key=lambda segment: segment.ledger_id)
+        groups = [list(group) for _, group in ledgers]
+        waiting = iter(groups)
         found: dict[int, SegmentReport | None] = {}
 
         async def verify_next() -> None:
-            for segment in waiting:
-                found[segment.number] = await self._verify(segment, total)
-                self._done += 1
+            for group in waiting:
+                found[group[0].number] = await self._verify(group, total)
+                self._done += len(group)
                 self._report_progress(total)
 
         async with trio.open_nursery() as nursery:
-            for _ in range(min(SEGMENTS_VERIFIED_MAX, len(segments))):
+            for _ in range(min(SEGMENTS_VERIFIED_MAX, len(groups))):
                 nursery.start_soon(verify_next)
-        reports = [found[segment.number] for segment in segments]
+        reports = [found[group[0].number] for group in groups]
         return [report for report in reports if report is not None]
 
-    async def _verify(self, segment: Segment, total: int) -> SegmentReport | None:
-        """Verifies one segment; returns None if it was legally removed meanwhile."""
+    async def _verify(self, group: Sequence[Segment], total: int) -> SegmentReport | None:
+        """Verifies one segment, or neighbours on one ledger; returns None if they were legally
+        removed meanwhile."""
 
         def on_entries(entries: int, nbytes: int) -> None:
             self._entries += entries
@@ -244,24 +255,38 @@ class _StreamVerifier:
             self._report_progress(total)
 
         client, ledger, problem = self._scope.client, None, ""
+        first, last = group[0], group[-1]
+        end = None if last.is_open else last.base_entry + last.last_entry
         try:
             ledger = await verify_ledger(
-                client, segment.ledger_id, on_entries=on_entries, silent=self._silent
-            )
+                client, first.ledger_id, first=first.base_entry,
+                last=end if last.is_merged else None, on_entries=on_entries, silent=self._silent,
+            )  # fmt: skip
         except NoSuchLedger as error:
-            present = await self._scope.stream_metadata(self._stream)
-            if not await self._scope.store.pages.resolve(
-                present, partial(_has_segment, segment=segment)
-            ):
+            moved = await self._present(group)
+            if not moved:
                 return None
+            if moved[0].ledger_id != first.ledger_id:
+                return await self._verify(moved, total)  # they were merged meanwhile
             problem = str(error)
         else:
-            if not segment.is_open and ledger.last_entry != segment.last_entry:
+            if end is not None and ledger.last_entry != end:
                 problem = (
-                    f"the segment has entries 0..{segment.last_entry}, its ledger "
-                    f"0..{ledger.last_entry}"
+                    f"the segment has entries {first.base_entry}..{end}, its ledger "
+                    f"{ledger.first_entry}..{ledger.last_entry}"
                 )
-        return SegmentReport(self._stream, segment.number, segment.ledger_id, ledger, problem)
+        return SegmentReport(
+            self._stream, first.number, first.ledger_id, ledger, problem, last.number
+        )
+
+    async def _present(self, group: Sequence[Segment]) -> list[Segment]:
+        """Returns those of these segments that can be read now, with the ledger that has them."""
+        present = await self._scope.stream_metadata(self._stream)
+        pages = self._scope.store.pages
+        since = await pages.resolve(present, lambda known: known.first_available.segment)
+        found = await pages.listed(present, max(since, group[0].number), len(group))
+        numbers = {segment.number for segment in group}
+        return [segment for segment in found if segment.number in numbers]
 
     def _report_progress(self, segments: int) -> None:
         if self._on_progress is not None:
@@ -270,12 +295,6 @@ class _StreamVerifier:
                     self._stream, self._done, segments, self._entries, self._payload_bytes
                 )
             )
-
-
-def _has_segment(stream: StreamMetadata, segment: Segment) -> bool:
-    """Whether the stream still names this segment."""
-    present = stream.segment_on(segment.ledger_id)
-    return present is not None and stream.is_live(present)
 
 
 async def _verify_receipt(
@@ -287,26 +306,40 @@ async def _verify_receipt(
             f"the receipt is for {receipt.namespace}/{receipt.stream}, not for "
             f"{scope.name}/{stream}"
         )
-    problem = await _missing(scope, stream, receipt)
     ledger = None
-    if not problem:
-        expected = ExpectedEntry(receipt.entry_id, receipt.digest, receipt.bookies)
-        try:
+    problem = ""
+    try:
+        found = await _segment_of(scope, stream, receipt)
+        if isinstance(found, str):
+            problem = found
+        else:
+            ledger_id, expected = found.ledger_id, _expected(found, receipt)
             ledger = await verify_entry(scope.client, ledger_id, expected, silent=silent)
-        except NoSuchLedger as error:
-            # If it was truncated meanwhile, this raises Truncated.
-            problem = await _missing(scope, stream, receipt) or str(error)
+    except NoSuchLedger as error:
+        # If it was truncated meanwhile, this raises Truncated.
+        again = await _segment_of(scope, stream, receipt)
+        if not isinstance(again, str) and again.ledger_id != ledger_id:
+            return await _verify_receipt(scope, stream, receipt, silent)  # it was merged meanwhile
+        problem = again if isinstance(again, str) else str(error)
     segment = SegmentReport(stream, position.segment, ledger_id, ledger, problem)
     return StreamReport(stream, (segment,), receipt)
 
 
-async def _missing(scope: NamespaceScope, stream: str, receipt: Receipt) -> str:
+def _expected(segment: Segment, receipt: Receipt) -> ExpectedEntry:
+    """Returns what the bookies have to have. The digest covers ids, which a merge has changed, and
+    it has chosen bookies of its own."""
+    if segment.is_merged:
+        return ExpectedEntry(segment.base_entry + receipt.entry_id, None, ())
+    return ExpectedEntry(receipt.entry_id, receipt.digest, receipt.bookies)
+
+
+async def _segment_of(scope: NamespaceScope, stream: str, receipt: Receipt) -> Segment | str:
     metadata = await scope.stream_metadata(stream)
-    return await scope.store.pages.resolve(metadata, partial(_missing_from, receipt=receipt))
+    return await scope.store.pages.resolve(metadata, partial(_holding, receipt=receipt))
 
 
-def _missing_from(stream: StreamMetadata, receipt: Receipt) -> str:
-    """Returns why the stream cannot hold the record, "" if it can.
+def _holding(stream: StreamMetadata, receipt: Receipt) -> Segment | str:
+    """Returns the segment that has the record, or why the stream cannot have it.
 
     Raises Truncated if the record was truncated, or is of an earlier stream of the name;
     InvalidArgument if it is of one whose numbers are those of this stream; PagesNeeded.
@@ -329,4 +362,4 @@ def _missing_from(stream: StreamMetadata, receipt: Receipt) -> str:
         return (
             f"segment {segment.number} ends at entry {segment.last_entry}: the record is not in it"
         )
-    return ""
+    return segment

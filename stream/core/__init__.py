@@ -10,6 +10,7 @@ Must never read a clock, a random number or a file: shells pass them in.
 - receipt.py: receipts of durable records
 - retention.py: what a policy drops and purges, and why
 - routing.py: partitions of keys
+- segment_merging.py: which small segments are merged, and the stream afterwards
 - sinks.py: batches of ledgers that become segments
 - stream_patterns.py: streams selected by name or pattern
 - takeover.py: takeover and roll of a stream

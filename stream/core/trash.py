@@ -7,10 +7,12 @@ deleted. Shell: retention/trash.py.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
 from ledger.errors import InvalidArgument, MetadataConflict
+from stream.core.metadata.segments import Segment
 from stream.core.metadata.streams import SegmentEnd, StreamMetadata
 from stream.core.position import Position
 
@@ -37,12 +39,32 @@ def purged(stream: StreamMetadata, through: int) -> StreamMetadata:
             )
     if not going and pages == stream.pages:
         return stream
-    return replace(
-        stream,
-        segments=stream.segments[len(newest) :],
-        pages=pages,
-        garbage=(*stream.garbage, *(segment.ledger_id for segment in going)),
+    return _without(
+        stream, going, replace(stream, segments=stream.segments[len(newest) :], pages=pages)
     )
+
+
+def _without(
+    before: StreamMetadata, going: Sequence[Segment], after: StreamMetadata
+) -> StreamMetadata:
+    """Returns the stream `after` these segments left it: their ledgers are garbage, except the one
+    that the next segment is on, too."""
+    ledgers = dict.fromkeys(segment.ledger_id for segment in going)
+    following = next(after.spans(), None)
+    if following is not None:
+        ledgers.pop(following.ledger_first, None)
+    return replace(after, garbage=(*before.garbage, *ledgers))
+
+
+def without_replaced(stream: StreamMetadata, until_ms: int) -> StreamMetadata:
+    """Returns the stream once the ledgers of which the segments were merged up to this time are
+    garbage: those of the first merge at once, the rest follows. Raises PagesNeeded."""
+    replaced = stream.pages.replaced
+    if not replaced or replaced[0].replaced_ms > until_ms:
+        return stream
+    segments, pages = stream.pages.without_replaced()
+    ledgers = dict.fromkeys((*stream.garbage, *(segment.ledger_id for segment in segments)))
+    return replace(stream, pages=pages, garbage=tuple(ledgers))
 
 
 def first_recoverable(stream: StreamMetadata) -> Position:
@@ -157,13 +179,10 @@ def purged_whole(stream: StreamMetadata) -> StreamMetadata:
 
 
 def drained(stream: StreamMetadata) -> StreamMetadata:
-    """Returns a purged stream without the oldest segments of its pages, which are garbage then.
-    Raises PagesNeeded."""
+    """Returns a purged stream without the oldest segments of its pages, which are garbage then;
+    first without those that were merged. Raises PagesNeeded."""
     assert stream.is_purged, f"stream {stream.name!r} is not purged"
+    if stream.pages.replaced:
+        return without_replaced(stream, stream.pages.replaced[0].replaced_ms)
     oldest, pages = stream.pages.without_first(stream.next_segment, PURGED_AT_ONCE)
-    ledgers = (segment.ledger_id for segment in oldest)
-    return replace(
-        stream,
-        pages=pages,
-        garbage=(*stream.garbage, *ledgers),
-    )
+    return _without(stream, oldest, replace(stream, pages=pages))

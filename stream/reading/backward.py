@@ -96,10 +96,11 @@ class BackwardBatches:
             assert segment is not None, "fetched from a segment"
             assert before is not None, "fetched before a position"
             entry = self._fetched.pop()
+            entry_id = entry.entry_id - segment.base_entry
             batch = decode(
                 entry.payload,
                 segment=segment.number,
-                entry=entry.entry_id,
+                entry=entry_id,
                 base_sequence=segment.first_sequence,
                 committed_ms=segment.last_time_ms,
             )
@@ -108,7 +109,7 @@ class BackwardBatches:
             begin = self._begin
             if batch.first_position < begin:
                 batch = batch.since(begin.slot)
-            self._before = Position(segment.number, entry.entry_id, batch.first_slot)
+            self._before = Position(segment.number, entry_id, batch.first_slot)
             if len(batch):
                 return batch
         raise StopAsyncIteration
@@ -165,7 +166,9 @@ class BackwardBatches:
             await self._leave_segment()
             self._before = max(begin, Position(segment.number, 0, 0))
             return
-        self._fetched = await ledger.read(max(first, last + 1 - self._fetch_entries), last)
+        base = segment.base_entry
+        first = max(first, last + 1 - self._fetch_entries)
+        self._fetched = await ledger.read(base + first, base + last)
         nbytes = sum(len(entry.payload) for entry in self._fetched) // len(self._fetched)
         self._fetch_entries = max(
             1, min(2 * self._fetch_entries, _FETCH_ENTRIES_MAX, _FETCH_BYTES // max(1, nbytes))

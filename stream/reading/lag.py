@@ -138,11 +138,12 @@ async def _read_entry_header(
     client: LedgerClient, segment: Segment, entry_id: int
 ) -> tuple[EntryHeader, int]:
     """Returns the header of a confirmed entry, and the bytes stored before it in its segment."""
+    at = segment.base_entry + entry_id
     async with client.open_ledger(segment.ledger_id, recover=False) as reader:
         if segment.is_open:
-            reader.note_confirmed(entry_id)
-        entry = (await reader.read(entry_id, entry_id))[0]
-    return read_header(entry.payload), entry.length - len(entry.payload)
+            reader.note_confirmed(at)
+        entry = (await reader.read(at, at))[0]
+    return read_header(entry.payload), entry.length - len(entry.payload) - segment.base_bytes
 
 
 def _age_s(segment: Segment, header: EntryHeader, now_ms: int) -> float:

@@ -7,7 +7,7 @@ fences, never reads past the confirmed end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from ledger.errors import InvalidArgument
 from ledger.reading.reader import LedgerReader
 from stream.core.entry.format import FLAG_EVENT_TIMES, EntryHeader, read_header
 from stream.core.entry.records import RecordBatch, decode
-from stream.core.metadata.segments import Run, Segment
+from stream.core.metadata.segments import Run, Segment, Span
 from stream.core.metadata.streams import StreamInfo, StreamMetadata
 from stream.core.position import (
     EARLIEST,
@@ -120,7 +120,16 @@ async def stream_info(client: LedgerClient, stream: StreamMetadata) -> StreamInf
         end_position=end,
         first_sequence=min(await sequence_at(client, stream, first), next_sequence),
         next_sequence=next_sequence,
+        ledgers=ledgers_of(live),
     )
+
+
+def ledgers_of(spans: Sequence[Span]) -> int:
+    """Returns on how many ledgers these neighbours are."""
+    first = spans[0] if spans else None
+    # Of merged segments the first one may be gone.
+    is_continued = isinstance(first, Segment) and not first.ledgers
+    return sum(span.ledgers for span in spans) + is_continued
 
 
 async def find(
@@ -308,18 +317,20 @@ async def _scan_event_time(
     if first >= entries.count:
         return None
     # Only one header per entry is needed, but bookies send whole entries: read ahead.
-    async with aclosing(entries.reader.entries(first, entries.count - 1)) as fetched:
+    base = segment.base_entry
+    async with aclosing(entries.reader.entries(base + first, base + entries.count - 1)) as fetched:
         async for some in fetched:
             for entry in some:
                 header = read_header(entry.payload)
                 if not _has_event_time(header, wanted_ms):
                     continue
-                batch = decode(entry.payload, segment=segment.number, entry=entry.entry_id)
+                entry_id = entry.entry_id - segment.base_entry
+                batch = decode(entry.payload, segment=segment.number, entry=entry_id)
                 if batch.first_position < begin:
                     batch = batch.since(begin.slot)
                 slot = first_event_slot(batch, wanted_ms)
                 if slot is not None:
-                    return Position(segment.number, entry.entry_id, slot)
+                    return Position(segment.number, entry_id, slot)
     return None
 
 
@@ -342,16 +353,18 @@ class _Entries:
 
     reader: LedgerReader
     count: int
+    base: int = 0
 
     @classmethod
     async def of(cls, client: LedgerClient, segment: Segment) -> _Entries:
         reader = await client.open_ledger(segment.ledger_id, recover=False)
         if not segment.is_open:
-            return cls(reader, segment.last_entry + 1)
+            return cls(reader, segment.last_entry + 1, segment.base_entry)
         return cls(reader, await reader.read_last_confirmed() + 1)
 
     async def header(self, entry: int) -> EntryHeader:
-        return read_header((await self.reader.read(entry, entry))[0].payload)
+        at = self.base + entry
+        return read_header((await self.reader.read(at, at))[0].payload)
 
     async def first_where(self, holds: Callable[[EntryHeader], bool]) -> int:
         """Returns the id of the first entry for which `holds`, which must be monotonic; the number

@@ -30,6 +30,8 @@ from stream.store.streams import StreamStore
 _log = logging.getLogger(__name__)
 
 _METADATA_PAUSE_S = 0.5
+_MERGED_AT_ONCE = 256
+"""Segments on one ledger that are read as one range, at most."""
 
 
 class SegmentFeed:
@@ -53,7 +55,12 @@ class SegmentFeed:
         self._store = store
         self._namespace = namespace
         self._metadata: StreamMetadata | None = None
+        self._entered: StreamMetadata | None = None
+        """The metadata by which the ledger was opened, or was to be opened."""
         self._segment: Segment | None = None
+        """The segment of the next entry."""
+        self._merged: deque[Segment] = deque()
+        """Those behind it whose entries are fetched with its own."""
         self._ledger: LedgerReader | None = None
         self._entries: Tail | EntryRange | None = None
         self._fetched: deque[Entry] = deque()
@@ -97,37 +104,47 @@ class SegmentFeed:
                 if not has_more:
                     return None
                 continue
-            batch = self._next_fetched()
+            batch = self._next_fetched(end)
             if batch is not None:
                 return batch
 
     async def _note_end(self, at: Position, end: Position) -> None:
         """Notes what the reading of `end` showed: what is confirmed, and what was truncated."""
-        if self._metadata is not None:
+        stream = self._metadata
+        if stream is not None:
             try:
-                await self._check(self._metadata, at)
+                await self._check(stream, at)
             except PageLost as error:
-                await self._explain(at, error)
+                await self._explain(at, error, stream)
         ledger, segment = self._ledger, self._segment
         if ledger is not None and segment is not None and segment.number == end.segment:
             ledger.note_confirmed(end.entry - 1)
 
-    def _next_fetched(self) -> RecordBatch | None:
-        """Returns the next records among the fetched entries; None if there are none left."""
+    def _next_fetched(self, end: Position | None) -> RecordBatch | None:
+        """Returns the next records among the fetched entries; None if there are none left, or if
+        `end` was reached."""
         while self._fetched:
             at, segment, entry = self.position, self._segment, self._fetched[0]
             assert at is not None, "the feed has a position"
             assert segment is not None, "fetched from no segment"
+            entry_id = entry.entry_id - segment.base_entry
+            if self._merged and entry_id > segment.last_entry:
+                self._segment = self._merged.popleft()
+                begin = Position(self._segment.number, 0, 0)
+                if end is not None and begin >= end:
+                    self.position = begin
+                    return None
+                continue
             batch = decode(
                 entry.payload,
                 segment=segment.number,
-                entry=entry.entry_id,
+                entry=entry_id,
                 base_sequence=segment.first_sequence,
                 committed_ms=segment.last_time_ms,
             )
             self._fetched.popleft()
             self.position = batch.after
-            if at.slot and (at.segment, at.entry) == (segment.number, entry.entry_id):
+            if at.slot and (at.segment, at.entry) == (segment.number, entry_id):
                 batch = batch.since(at.slot)
             if len(batch):
                 return batch
@@ -148,13 +165,18 @@ class SegmentFeed:
         except StopAsyncIteration:
             segment = self._segment
             assert segment is not None, "entries of no segment"
-            await self._leave_segment()
+            assert not self._merged, f"entries of segment {self._merged[0].number} are missing"
+            if segment.is_merged:
+                await self._leave_range()  # the next one may be on the same ledger
+            else:
+                await self._leave_segment()
             if end is not None and end.segment <= segment.number:
                 return False
             self.position = Position(segment.number + 1, 0, 0)
         except (NoSuchLedger, NoSuchEntry, PageLost) as error:
             await self._leave_segment()
-            await self._explain(at, error)
+            await self._explain(at, error, self._entered)
+            self._entered = self._metadata
         except MetadataUnavailable as error:
             await self._leave_segment()
             if end is not None:
@@ -170,26 +192,32 @@ class SegmentFeed:
 
     async def _enter_segment(self, at: Position, end: Position | None, may_wait: bool) -> bool:
         """Opens the segment of `at`, waiting for one if the stream ends here."""
-        segment = await self._segment_at(await self.refresh(), at)
-        if segment is None:
+        found = await self._segments_at(await self.refresh(), at)
+        if not found:
             if end is not None or not may_wait:
                 return False
-            segment = await self._segment_at(await self._wait_segment(at), at)
-            assert segment is not None, "waited for a segment"
+            found = await self._segments_at(await self._wait_segment(at), at)
+            assert found, "waited for a segment"
+        segment, *merged = found
         if end is not None and segment.number > end.segment:
             return False
+        self._entered = self._metadata
         first = at.entry if segment.number == at.segment else 0
-        self._segment = segment
-        self._ledger = await self._client.open_ledger(segment.ledger_id, recover=False)
+        ledger = self._ledger
+        if ledger is None or ledger.ledger_id != segment.ledger_id:
+            await self._leave_segment()
+            ledger = await self._client.open_ledger(segment.ledger_id, recover=False)
+        self._segment, self._merged, self._ledger = segment, deque(merged), ledger
         if self.read_ahead_bytes is not None:
-            self._ledger.read_ahead_bytes = self.read_ahead_bytes
+            ledger.read_ahead_bytes = self.read_ahead_bytes
         if not segment.is_open:
-            self._entries = self._ledger.entries(first, segment.last_entry)
+            last = found[-1].base_entry + found[-1].last_entry
+            self._entries = ledger.entries(segment.base_entry + first, last)
         elif end is None:
-            self._entries = self._ledger.tail(first)
+            self._entries = ledger.tail(first)
         elif segment.number == end.segment and first < end.entry:
-            self._ledger.note_confirmed(end.entry - 1)
-            self._entries = self._ledger.entries(first, end.entry - 1)
+            ledger.note_confirmed(end.entry - 1)
+            self._entries = ledger.entries(first, end.entry - 1)
         else:
             # The segment of `end` was sealed and this one begun after `end` was read, or
             # nothing is before `end` in it.
@@ -201,12 +229,13 @@ class SegmentFeed:
         if stream.restores or at < stream.truncated_to:
             await self._store.pages.resolve(stream, lambda known: known.check_position(at))
 
-    async def _segment_at(self, stream: StreamMetadata, at: Position) -> Segment | None:
-        """Returns the segment at or behind `at`. Raises Truncated."""
+    async def _segments_at(self, stream: StreamMetadata, at: Position) -> tuple[Segment, ...]:
+        """Returns the segment at or behind `at`, and those behind it on the same ledger. Raises
+        Truncated."""
 
-        def find(known: StreamMetadata) -> Segment | None:
+        def find(known: StreamMetadata) -> tuple[Segment, ...]:
             known.check_position(at)
-            return known.segment_at(at)
+            return known.together_at(at, _MERGED_AT_ONCE)
 
         return await self._store.pages.resolve(stream, find)
 
@@ -236,10 +265,12 @@ class SegmentFeed:
             raise NoSuchStream(f"stream {self.stream!r} was deleted and created again")
         self._metadata = stream
 
-    async def _explain(self, at: Position, error: FinalError) -> None:
-        """Explains a missing ledger or entry: returns if the stream has changed meanwhile, so that
-        trying again is right; raises Truncated if it was truncated, else `error`."""
-        before = self._metadata
+    async def _explain(
+        self, at: Position, error: FinalError, before: StreamMetadata | None
+    ) -> None:
+        """Explains a missing ledger, entry or page: returns if the stream is not as it was
+        `before`, so that trying again is right; raises Truncated if it was truncated, else `error`.
+        """
         stream = await self.refresh()
         try:
             await self._check(stream, at)
@@ -250,12 +281,18 @@ class SegmentFeed:
         if stream == before:
             raise error
 
-    async def _leave_segment(self) -> None:
-        ledger, entries = self._ledger, self._entries
-        self._ledger = self._entries = self._segment = None
+    async def _leave_range(self) -> None:
+        """Leaves the segment, but not its ledger."""
+        entries, self._entries, self._segment = self._entries, None, None
+        self._merged.clear()
         self._fetched.clear()
-        with trio.CancelScope(shield=True):
-            if entries is not None:
+        if entries is not None:
+            with trio.CancelScope(shield=True):
                 await entries.aclose()  # otherwise the read-ahead continues
-            if ledger is not None:
+
+    async def _leave_segment(self) -> None:
+        await self._leave_range()
+        ledger, self._ledger = self._ledger, None
+        if ledger is not None:
+            with trio.CancelScope(shield=True):
                 await ledger.aclose()

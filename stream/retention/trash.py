@@ -282,7 +282,7 @@ class Trash:
                     count += await delete_ledgers(self._client, part)
                     present = replace(present, garbage=present.garbage[len(part) :])
                     present, version = await self._put(present, version)
-                if present.pages:
+                if present.pages or present.pages.replaced:
                     present = await pages.resolve(present, drained, may_lack=all_may_lack)
                     present, version = await self._put(present, version)
             await pages.remove_all(present.pages.folder)

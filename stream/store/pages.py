@@ -131,7 +131,7 @@ class PageStore:
             loaded |= stream.pages.loaded
         known = [
             replace(stream, pages=replace(stream.pages, loaded=loaded, lost=lost))
-            if stream.pages
+            if stream.pages.folder
             else stream
             for stream in streams
         ]
@@ -219,7 +219,7 @@ class PageStore:
         for begin in range(0, len(made), _CREATED_AT_ONCE):
             await self._create(path, made[begin : begin + _CREATED_AT_ONCE], is_same)
         dead: list[Change] = [Delete(f"{path}/{name}") for name in stored.pages.dead]
-        pages = replace(stored.pages, dead=(), lost=frozenset(), loaded={})
+        pages = replace(stored.pages, made=(), dead=(), lost=frozenset(), loaded={})
         return replace(stored, pages=pages), dead
 
     def forget(self, dead: Sequence[Change]) -> None:

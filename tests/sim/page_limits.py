@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 
-from stream.core import trash
+from stream.core import segment_merging, trash
 from stream.core.metadata.page_format import decode_page
-from stream.core.metadata.pages import Pages, page_name
+from stream.core.metadata.pages import Pages, PagesNeeded, page_name
 from stream.core.metadata.segments import Segment, Span
 from stream.core.metadata.streams import StreamMetadata
 from stream.store.pages import pages_path
@@ -28,6 +28,39 @@ def page_limits(segments: int = 2, runs: int = 2) -> Iterator[None]:
         yield
     finally:
         StreamStore.page_sizes, trash.PURGED_AT_ONCE = before  # type: ignore[misc]
+
+
+@contextmanager
+def small_merges() -> Iterator[None]:
+    """Has a few fresh segments merged at a time, as a context or as a decorator."""
+    names = ("LEDGERS_MIN", "LEDGERS_MAX", "SEGMENTS_MAX", "AGE_MS")
+    before = [getattr(segment_merging, name) for name in names]
+    for name, value in zip(names, (2, 5, 40, 0), strict=True):
+        setattr(segment_merging, name, value)
+    try:
+        yield
+    finally:
+        for name, value in zip(names, before, strict=True):
+            setattr(segment_merging, name, value)
+
+
+def replaced_ledgers(stream: StreamMetadata, read: Callable[[str], bytes]) -> tuple[int, ...]:
+    """Returns the ledgers of which all segments were merged lately; `read` as for `as_one_list`."""
+    found: list[int] = []
+    pages = stream.pages
+    while pages.replaced:
+        try:
+            segments, left = pages.without_replaced()
+        except PagesNeeded as error:
+            loaded = dict(pages.loaded)
+            for folder, run in error.needed:
+                data = read(f"{pages_path(folder)}/{page_name(run)}")
+                loaded[run.digest] = _decoded(run, data)
+            pages = replace(pages, loaded=loaded)
+        else:
+            found += [segment.ledger_id for segment in segments]
+            pages = left
+    return tuple(found)
 
 
 def as_one_list(stream: StreamMetadata, read: Callable[[str], bytes]) -> StreamMetadata:

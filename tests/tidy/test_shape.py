@@ -30,6 +30,7 @@ LONG_FILES = {
     "ledger/metastore/sqlite/tree.py": "one file's tables: nodes, and the sessions that own some",
     "ledger/metastore/underreplication.py": "marks, locks and switches: one tree of Apache's",
     "ledger/reading/last_confirmed.py": "what a reader knows of the LAC, and its polls",
+    "connectors/spark/source/stream_index.py": "what is known of one stream, and how it is found",
     "ledger/wire/v2.py": "one protocol: its layouts, and requests and responses in them",
     "stream/cli/streams.py": "the sub-commands of `stream`; half of it is their help",
     "stream/core/metadata/streams.py": "one document: its invariants and its legal changes",

@@ -26,6 +26,7 @@ from connectors.spark.core.filters import NO_BOUNDS, Bounds
 from connectors.spark.core.planner import ReplicaBalancer, SegmentRange, Task
 from connectors.spark.error_messages import errors_without_traceback
 from connectors.spark.source.arrow_read import ArrowBuilder
+from connectors.spark.source.merged_segments import made_on_of, merged_since
 from ledger.client import LedgerClient
 from ledger.core import metadata_format
 from ledger.core.entry import DigestType, Entry
@@ -51,8 +52,9 @@ ADDRESS_TTL_S = 60.0
 class EntryRange:
     """Records of one ledger: entries `first_entry` to `last_entry`, both included.
 
-    The range begins at `first_slot` of the first entry and ends before `end_slot` of the last one
-    (None: at its end). `committed_ms` is the append time of entries that a sink wrote before it
+    Entries count from the begin of the segment, which is at `base_entry` of the ledger. The range
+    begins at `first_slot` of the first entry and ends before `end_slot` of the last one (None: at
+    its end). `committed_ms` is the append time of entries that a sink wrote before it
     committed them; -1 if the segment does not record it.
     """
 
@@ -72,6 +74,14 @@ class EntryRange:
     digests need it."""
     rotation: int = 0
     """The replica that is read first, so that tasks are spread over all of them."""
+    base_entry: int = 0
+    made_on: int = -1
+    """The ledger on which the segment was made: it identifies the segment for ever."""
+
+    def is_before(self, other: EntryRange) -> bool:
+        """Whether the entries of `other` follow those of this range in the same ledger."""
+        end = self.base_entry + self.last_entry + 1
+        return self.ledger_id == other.ledger_id and end == other.base_entry + other.first_entry
 
     @property
     def name(self) -> str:
@@ -120,14 +130,16 @@ async def make_partitions(
     ledgers = await cache.ledgers(client, list(ids), known or {})
     named = await cache.named_by_address(client, _bookies_of(ledgers.values()))
     balancer = ReplicaBalancer()
+    stored = {one: _stored(metadata) for one, metadata in ledgers.items()}
     partitions = []
     for number, task in enumerate(tasks):
         ranges, named_by_address = [], dict[str, None]()
         for each in task:
             metadata = ledgers[each.segment.ledger_id]
             named_by_address |= {one: None for one in _bookies_of([metadata]) if one in named}
-            replica = balancer.choose(metadata, each.first_entry, each.nbytes, number)
-            ranges.append(_entry_range(each, metadata, replica))
+            at = each.segment.base_entry + each.first_entry
+            replica = balancer.choose(metadata, at, each.nbytes, number)
+            ranges.append(_entry_range(each, stored[metadata.ledger_id], replica))
         partitions.append(
             LedgerPartition(
                 cluster,
@@ -150,7 +162,7 @@ def _bookies_of(ledgers: Iterable[LedgerMetadata]) -> dict[str, None]:
     }
 
 
-def _entry_range(each: SegmentRange, metadata: LedgerMetadata, rotation: int) -> EntryRange:
+def _entry_range(each: SegmentRange, metadata: bytes, rotation: int) -> EntryRange:
     segment = each.segment
     return EntryRange(
         stream=each.stream,
@@ -162,16 +174,18 @@ def _entry_range(each: SegmentRange, metadata: LedgerMetadata, rotation: int) ->
         first_slot=each.first_slot,
         last_entry=each.last_entry,
         end_slot=each.end_slot,
-        metadata=metadata_format.encode(_without_unneeded_password(metadata)),
+        metadata=metadata,
         rotation=rotation,
+        base_entry=segment.base_entry,
+        made_on=made_on_of(segment),
     )
 
 
-def _without_unneeded_password(metadata: LedgerMetadata) -> LedgerMetadata:
+def _stored(metadata: LedgerMetadata) -> bytes:
     """Returns what a task needs to read: the password of a ledger admits to writing it, too."""
     if metadata.has_own_key and metadata.digest_type is not DigestType.HMAC:
-        return replace(metadata, password=b"")
-    return metadata
+        metadata = replace(metadata, password=b"")
+    return metadata_format.encode(metadata)
 
 
 class _PlanningCache:
@@ -262,7 +276,7 @@ def read_partition(partition: LedgerPartition, schema: pa.Schema) -> Iterator[pa
         _entries, _size_of, BUFFERED_BYTES, partition
     )
     try:
-        for number, entries in fetched:
+        for number, base_entry, entries in fetched:
             each = partition.ranges[number]
             if builder is None or partition.ranges[current].stream != each.stream:
                 if builder is not None:
@@ -270,7 +284,9 @@ def read_partition(partition: LedgerPartition, schema: pa.Schema) -> Iterator[pa
                 builder = ArrowBuilder(schema, each.name, each.partition, partition.rows_per_batch)
             current = number
             for entry in entries:
-                yield from _rows(each, entry, partition.bounds, builder)
+                yield from _rows(
+                    each, entry.entry_id - base_entry, entry, partition.bounds, builder
+                )
         if builder is not None:
             yield from builder.finish()
     finally:
@@ -278,9 +294,8 @@ def read_partition(partition: LedgerPartition, schema: pa.Schema) -> Iterator[pa
 
 
 def _rows(
-    each: EntryRange, entry: Entry, bounds: Bounds, builder: ArrowBuilder
+    each: EntryRange, entry_id: int, entry: Entry, bounds: Bounds, builder: ArrowBuilder
 ) -> Iterator[pa.RecordBatch]:
-    entry_id = entry.entry_id
     decoded = partial(
         decode, entry.payload, segment=each.segment, entry=entry_id,
         base_sequence=each.first_sequence,
@@ -316,39 +331,68 @@ def _append_time_ms(each: EntryRange, batch: RecordBatch) -> int:
     return batch.append_time_ms
 
 
-def _size_of(fetched: tuple[int, list[Entry]]) -> int:
-    return sum(len(entry.payload) for entry in fetched[1])
+def _size_of(fetched: tuple[int, int, list[Entry]]) -> int:
+    return sum(len(entry.payload) for entry in fetched[2])
 
 
 async def _entries(
     client: LedgerClient, partition: LedgerPartition
-) -> AsyncIterator[tuple[int, list[Entry]]]:
-    """Yields the entries of all ranges, with the number of their range. Runs on the loop."""
+) -> AsyncIterator[tuple[int, int, list[Entry]]]:
+    """Yields the entries of all ranges, with the number of their range, and the entry of the ledger
+    at which its segment begins. Runs on the loop."""
     for bookie in partition.named_by_address:
         client.addresses.note_id_is_address(bookie, True)
-    for number, each in enumerate(partition.ranges):
+    ranges, number = list(partition.ranges), 0
+    while number < len(ranges):
+        each = ranges[number]
+        last = number
+        while last + 1 < len(ranges) and ranges[last].is_before(ranges[last + 1]):
+            last += 1
         metadata = metadata_format.decode(each.ledger_id, each.metadata)
         # A derived password is not in the partition.
         reader = client.reader_of(client.ledgers.keys.completed(metadata), rotation=each.rotation)
         # All entries of the partition were confirmed when it was planned.
-        reader.note_confirmed(each.last_entry)
+        end = ranges[last].base_entry + ranges[last].last_entry
+        reader.note_confirmed(end)
         reader.read_ahead_bytes = READ_AHEAD_BYTES
-        seen = each.first_entry
+        seen = each.base_entry + each.first_entry
         try:
-            async with reader, aclosing(reader.entries(each.first_entry, each.last_entry)) as lists:
+            async with reader, aclosing(reader.entries(seen, end)) as lists:
                 async for entries in lists:
-                    seen = entries[-1].entry_id + 1
-                    yield number, entries
+                    while entries:
+                        behind = each.base_entry + each.last_entry + 1
+                        count = max(0, behind - entries[0].entry_id)
+                        if count == 0:
+                            number += 1
+                            each = ranges[number]
+                            continue
+                        some, entries = entries[:count], entries[count:]
+                        seen = some[-1].entry_id + 1
+                        yield number, each.base_entry, some
         except (NoSuchLedger, NoSuchEntry) as error:
+            left = replace(each, first_entry=seen - each.base_entry)
+            if left.first_entry > each.last_entry:
+                number += 1  # the next one of the same ledger
+                continue
+            moved = await merged_since(
+                client, each.stream, each.segment, each.ledger_id, each.made_on
+            )
+            if moved is not None:
+                ranges[number] = replace(
+                    left, ledger_id=moved.ledger_id, base_entry=moved.base_entry,
+                    metadata=_stored(await client.ledger_metadata(moved.ledger_id)),
+                )  # fmt: skip
+                continue
             if partition.is_loss_error:
-                await _raise_cause(client, each, seen, error)
+                await _raise_cause(client, each, left.first_entry, error)
                 raise
             if await _may_have_moved(client, each, reader.metadata):
                 raise
             _log.warning(
                 "stream=%s: entries %d..%d of segment %d were deleted and are not read: %s",
-                each.stream, seen, each.last_entry, each.segment, error,
+                each.stream, left.first_entry, each.last_entry, each.segment, error,
             )  # fmt: skip
+        number += 1
 
 
 async def _may_have_moved(client: LedgerClient, each: EntryRange, known: LedgerMetadata) -> bool:

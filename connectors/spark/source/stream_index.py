@@ -14,10 +14,11 @@ from typing import TypeVar
 
 from connectors.spark.core.entry_index import IndexedEntry, SearchKey, SegmentOffset, SparseIndex
 from connectors.spark.core.offsets import StreamOffset
+from connectors.spark.source.merged_segments import made_on_of, merged_since
 from ledger.client import LedgerClient
 from ledger.core.entry import Entry
 from ledger.core.metadata import LedgerMetadata
-from ledger.errors import LedgerError
+from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger
 from ledger.reading.reader import LedgerReader
 from stream.core.entry.format import read_header
 from stream.core.metadata.segments import Run, Segment, Span
@@ -309,9 +310,19 @@ class StreamIndex:
         known = index.at(entry_id)
         if known is not None:
             return known
-        reader = await self.reader(segment)
-        reader.note_confirmed(entry_id)
-        (entry,) = await reader.read(entry_id, entry_id)
+        try:
+            return await self._read_entry(segment, entry_id)
+        except (NoSuchLedger, NoSuchEntry):
+            place = segment.number, segment.ledger_id, made_on_of(segment)
+            moved = await merged_since(self.client, self.name, *place)
+            if moved is None:
+                raise
+        return await self._read_entry(moved, entry_id)
+
+    async def _read_entry(self, segment: Segment, entry_id: int) -> IndexedEntry:
+        reader, at = await self.reader(segment), segment.base_entry + entry_id
+        reader.note_confirmed(at)
+        (entry,) = await reader.read(at, at)
         return self.note_entry(segment, entry)
 
     def note_entry(self, segment: Segment, entry: Entry) -> IndexedEntry:
@@ -325,8 +336,9 @@ class StreamIndex:
         if header.is_sequence_in_segment and segment.first_time_ms >= 0:
             appended_ms = segment.first_time_ms  # a sink committed the whole segment then
         indexed = IndexedEntry(
-            entry.entry_id, first, header.count, entry.length - size, size, appended_ms
-        )
+            entry.entry_id - segment.base_entry, first, header.count,
+            entry.length - size - segment.base_bytes, size, appended_ms,
+        )  # fmt: skip
         self._of(segment).add(indexed)
         return indexed
 
@@ -350,7 +362,7 @@ class StreamIndex:
     async def reader(self, segment: Segment) -> LedgerReader:
         """Returns a reader of the segment's ledger; it stays open until others replace it."""
         reader = self._readers.pop(segment.number, None)
-        if reader is None:
+        if reader is None or reader.ledger_id != segment.ledger_id:  # merged meanwhile
             reader = self.client.reader_of(await self.ledger_metadata(segment))
         self._readers[segment.number] = reader  # the most recently used one is the last
         if len(self._readers) > _READERS_MAX:
@@ -364,10 +376,11 @@ class StreamIndex:
         Raises NoSuchLedger.
         """
         known = self._ledgers.get(segment.number)
-        if known is not None:
+        if known is not None and known.ledger_id == segment.ledger_id:
             return known
         reader = self._readers.get(segment.number)
-        if reader is not None and (reader.is_closed or segment.is_open):
+        is_known = reader is not None and reader.ledger_id == segment.ledger_id
+        if reader is not None and is_known and (reader.is_closed or segment.is_open):
             metadata = reader.metadata
         else:
             metadata = await self.client.ledger_metadata(segment.ledger_id)

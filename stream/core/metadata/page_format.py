@@ -11,11 +11,11 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
 from operator import attrgetter
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from ledger.errors import MetadataCorrupt
 from stream.core.metadata.documents import deflated, load_document, whole_number
-from stream.core.metadata.pages import Pages
+from stream.core.metadata.pages import NewPage, Pages, Replaced
 from stream.core.metadata.segments import Run, Segment, SegmentState, Span, summed
 from stream.core.metadata.streams import StreamMetadata
 
@@ -27,7 +27,9 @@ LEVELS_MAX: Final = 32
 _DIGEST_CHARS: Final = 16
 
 # Segments are rows, not objects: field names would be most of the bytes.
-SEGMENT_COLUMNS: Final = [field.name for field in fields(Segment)]
+_MERGED_COLUMNS: Final = ["made_on", "base_entry", "base_bytes"]  # only in pages
+_ALL_COLUMNS: Final = [field.name for field in fields(Segment)]
+SEGMENT_COLUMNS: Final = [name for name in _ALL_COLUMNS if name not in _MERGED_COLUMNS]
 _DEFAULTS: Final = {
     field.name: field.default.value if isinstance(field.default, SegmentState) else field.default
     for field in fields(Segment)
@@ -38,16 +40,11 @@ _STATE: Final = SEGMENT_COLUMNS.index("state")
 _STATES: Final = {state.value: state for state in SegmentState}
 _PAGE_COLUMNS: Final = [name for name in SEGMENT_COLUMNS if name not in ("state", "dropped_ms")]
 _PAGE_COLUMNS_OF: Final = attrgetter(*_PAGE_COLUMNS)
+_MERGED_PAGE_COLUMNS: Final = [*_PAGE_COLUMNS, *_MERGED_COLUMNS]
+_MERGED_PAGE_COLUMNS_OF: Final = attrgetter(*_MERGED_PAGE_COLUMNS)
 RUN_COLUMNS: Final = [field.name for field in fields(Run) if field.name != "dropped_ms"]
 _RUN_COLUMNS_OF: Final = attrgetter(*RUN_COLUMNS)
 _NUMBER_END: Final = 1 << 63
-
-
-class NewPage(NamedTuple):
-    """A page that must be stored before a document names it."""
-
-    run: Run
-    data: bytes
 
 
 def paged(
@@ -62,8 +59,8 @@ def paged(
     Equal streams make equal pages.
     """
     if len(stream.segments) < 2 * segments_per_page:
-        return stream, ()
-    segments, pages, made = stream.segments, stream.pages, list[NewPage]()
+        return stream, stream.pages.made
+    segments, pages, made = stream.segments, stream.pages, list(stream.pages.made)
     pages = replace(pages, folder=pages.folder or folder)
     while len(segments) >= 2 * segments_per_page:
         some, segments = segments[:segments_per_page], segments[segments_per_page:]
@@ -90,9 +87,44 @@ def _marks(segments: Sequence[Segment]) -> Iterator[tuple[int, int]]:
         yield last.number, last.dropped_ms
 
 
+def rewritten(pages: Pages, moved: Mapping[int, Segment], now_ms: int) -> Pages:
+    """Returns the pages with these segments, by number, in place of those with the same number, and
+    no others between them. Raises PagesNeeded.
+
+    What changes is made as pages beside the earlier ones, up to the document; those are `replaced`.
+    """
+    first, last = min(moved), max(moved)
+    made: list[NewPage] = []
+    old: list[Replaced] = []
+
+    def rewrite(level: int, run: Run) -> Run:
+        if run.last_number < first or run.number > last:
+            return run
+        spans = tuple(
+            rewrite(level - 1, span) if isinstance(span, Run) else moved.get(span.number, span)
+            for span in pages.stored(run)
+        )
+        made.append(_page(level, spans))
+        return made[-1].run
+
+    levels: list[tuple[Run, ...]] = []
+    for level, found in enumerate(pages.levels):
+        levels.append(tuple(rewrite(level, run) for run in found))
+        old += [
+            Replaced(now_ms, max(first, run.number), min(last, run.last_number), run)
+            for run, fresh in zip(found, levels[-1], strict=True)
+            if fresh is not run
+        ]
+    return replace(
+        pages, levels=tuple(levels), replaced=(*pages.replaced, *old), made=(*pages.made, *made)
+    )
+
+
 def _page(level: int, spans: tuple[Span, ...]) -> NewPage:
-    columns = RUN_COLUMNS if level else _PAGE_COLUMNS
-    rows = [_run_row(s) if isinstance(s, Run) else list(_PAGE_COLUMNS_OF(s)) for s in spans]
+    is_merged = any(isinstance(span, Segment) and span.is_merged for span in spans)
+    row_of = _MERGED_PAGE_COLUMNS_OF if is_merged else _PAGE_COLUMNS_OF
+    columns = RUN_COLUMNS if level else _MERGED_PAGE_COLUMNS if is_merged else _PAGE_COLUMNS
+    rows = [_run_row(span) if isinstance(span, Run) else list(row_of(span)) for span in spans]
     document = {
         "kind": "stream page", "version": 1, "level": level, "columns": columns, "rows": rows,
     }  # fmt: skip
@@ -135,12 +167,13 @@ def pages_document(pages: Pages) -> dict[str, Any]:
         "marks": [list(mark) for mark in pages.marks],
         "columns": RUN_COLUMNS,
         "levels": [[_run_row(run) for run in level] for level in pages.levels],
+        "replaced": [[*one[:3], *_run_row(one.run)] for one in pages.replaced],
     }
 
 
 def read_pages(document: Mapping[str, Any]) -> Pages:
     """Returns the pages that a stream's document names. Raises ValueError, TypeError, KeyError."""
-    if document.keys() != {"folder", "first", "marks", "columns", "levels"}:
+    if document.keys() != {"folder", "first", "marks", "columns", "levels", "replaced"}:
         raise ValueError(f"pages have the fields {sorted(document)}")
     namespace, slash, name = document["folder"].partition("/")
     if not (namespace and slash and name) or "/" in name or {namespace, name} & {".", ".."}:
@@ -152,6 +185,10 @@ def read_pages(document: Mapping[str, Any]) -> Pages:
         levels=tuple(tuple(runs(document["columns"], rows)) for rows in document["levels"]),
         first=whole_number(document["first"]),
         marks=tuple((whole_number(a), whole_number(b)) for a, b in document["marks"]),
+        replaced=tuple(
+            Replaced(*map(whole_number, row[:3]), *runs(document["columns"], [row[3:]]))
+            for row in document["replaced"]
+        ),
     )
 
 
@@ -161,7 +198,7 @@ def segments(columns: list[str], rows: list[list[Any]], state: str = "") -> Iter
     `state` is that of rows without one. Raises ValueError, TypeError, KeyError.
     """
     width = len(columns)
-    if unknown := [column for column in columns if column not in SEGMENT_COLUMNS]:
+    if unknown := [column for column in columns if column not in _ALL_COLUMNS]:
         raise ValueError(f"segments have unknown columns {unknown}")
     defaults = _DEFAULTS | ({"state": state} if state else {})
     for row in rows:
@@ -170,7 +207,7 @@ def segments(columns: list[str], rows: list[list[Any]], state: str = "") -> Iter
         if columns != SEGMENT_COLUMNS:
             # Columns that an earlier release did not write take their defaults.
             named = defaults | dict(zip(columns, row, strict=True))
-            row = [named[name] for name in SEGMENT_COLUMNS]
+            row = [named[name] for name in _ALL_COLUMNS]
         state_of, row[_STATE] = row[_STATE], 0
         for value in row:
             if type(value) is not int or not -1 <= value < _NUMBER_END:

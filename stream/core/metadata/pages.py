@@ -9,11 +9,11 @@ nor one that was purged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from stream.core.metadata.segments import Run, Segment, Span
 
@@ -57,6 +57,28 @@ def page_name(run: Run) -> str:
     return f"{run.number >> _BUCKET_BITS}/{run.number}-{run.digest}"
 
 
+class NewPage(NamedTuple):
+    """A page that must be stored before a document names it."""
+
+    run: Run
+    data: bytes
+
+
+class Replaced(NamedTuple):
+    """Segments `first` to `last` of a page, or below it, as they were until `replaced_ms`, when
+    they were merged: the ledgers that they were on, and the pages that list them there, are kept
+    for readers that know no other. What else is below the page may be in use still."""
+
+    replaced_ms: int
+    first: int
+    last: int
+    run: Run
+
+    def has(self, span: Span) -> bool:
+        """Whether a segment is one of them, or a page has one."""
+        return span.last_number >= self.first and span.number <= self.last
+
+
 @dataclass(frozen=True, slots=True)
 class Pages:
     """The older segments of one stream.
@@ -65,17 +87,20 @@ class Pages:
     name; it is empty if there never were any. `levels` are the newest pages of each level, level 0
     first: those of a higher level are older. Segments with a number below `first` were purged,
     though a page may have them still. `marks` are pairs (number, time): segments up to this number
-    that no earlier mark covers were truncated at this time. `loaded` are pages that were read, by
-    digest; `lost` are those that are missing, which count as empty; `dead` are the names
-    of pages that the next change removes.
+    that no earlier mark covers were truncated at this time. `replaced` is what was merged lately,
+    as it was before. `loaded` are pages that were read, by digest; `lost` are those that are
+    missing, which count as empty; `made` are pages that must be stored before the stream is; `dead`
+    are the names of pages that the next change removes.
     """
 
     folder: str = ""
     levels: tuple[tuple[Run, ...], ...] = ()
     first: int = 0
     marks: tuple[tuple[int, int], ...] = ()
+    replaced: tuple[Replaced, ...] = ()
     loaded: Mapping[str, tuple[Span, ...]] = field(default_factory=dict, compare=False, repr=False)
     lost: AbstractSet[str] = field(default=frozenset(), compare=False, repr=False)
+    made: tuple[NewPage, ...] = field(default=(), compare=False, repr=False)
     dead: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __bool__(self) -> bool:
@@ -88,15 +113,20 @@ class Pages:
 
     def below(self, run: Run) -> tuple[Span, ...]:
         """Returns what a page has, without what was purged. Raises PagesNeeded."""
+        spans = self.stored(run)
+        if run.number < self.first:
+            spans = tuple(span for span in spans if span.last_number >= self.first)
+        if self.marks and run.number <= self.marks[-1][0]:
+            spans = tuple(map(self._marked, spans))
+        return spans
+
+    def stored(self, run: Run) -> tuple[Span, ...]:
+        """Returns what a page has, as it is stored. Raises PagesNeeded."""
         if run.digest in self.lost:
             return ()
         spans = self.loaded.get(run.digest)
         if spans is None:
             raise PagesNeeded((self.folder, run))
-        if run.number < self.first:
-            spans = tuple(span for span in spans if span.last_number >= self.first)
-        if self.marks and run.number <= self.marks[-1][0]:
-            spans = tuple(map(self._marked, spans))
         return spans
 
     def _marked(self, span: Span) -> Span:
@@ -149,7 +179,58 @@ class Pages:
             else:
                 yield from self._where(self.below(span)[::step], holds, step)
 
+    def stored_since(
+        self, number: int, goes_on: Callable[[Span], bool]
+    ) -> Generator[Segment, None, None]:
+        """Yields the segments from this number on as they are stored, also purged ones, as long as
+        it `goes_on`, which must hold for a run whose first segments are wanted. Raises
+        PagesNeeded."""
+        stack: list[Span] = list(self.roots[::-1])
+        while stack:
+            span = stack.pop()
+            if span.last_number < number:
+                continue
+            if not goes_on(span):
+                return
+            if isinstance(span, Segment):
+                yield span
+            else:
+                stack += self.stored(span)[::-1]
+
+    def was_replaced(self, ledger_id: int) -> bool:
+        """Whether segments that were merged lately were on this ledger. Raises PagesNeeded."""
+        for one in self.replaced:
+            stack: list[Span] = [one.run]
+            while stack:
+                span = stack.pop()
+                if not one.has(span):
+                    continue
+                if isinstance(span, Run):
+                    if span.ledger_min <= ledger_id <= span.ledger_max:
+                        stack += self.stored(span)
+                elif span.ledger_id == ledger_id:
+                    return True
+        return False
+
     # Changes
+
+    def without_replaced(self) -> tuple[list[Segment], Pages]:
+        """Takes out what was merged first: nobody needs it as it was before. Returns these
+        segments as they were: no other segment is on their ledgers. Raises PagesNeeded."""
+        one, *others = self.replaced
+        taken: list[Segment] = []
+        dead: list[str] = []
+        stack: list[Span] = [one.run]
+        while stack:
+            span = stack.pop()
+            if not one.has(span):
+                continue
+            if isinstance(span, Segment):
+                taken.append(span)
+            elif span.digest not in self.lost:
+                dead.append(page_name(span))
+                stack += self.stored(span)[::-1]
+        return taken, replace(self, replaced=tuple(others), dead=(*self.dead, *dead))
 
     def marked(self, number: int, now_ms: int) -> Pages:
         """Returns the pages after segments up to `number` were truncated; earlier marks stay.

@@ -39,10 +39,15 @@ class SegmentEnd:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A segment of a stream: one ledger. Sizes, times and `last_entry` are known once it is sealed.
+    """A segment of a stream, in one ledger. Sizes, times and `last_entry` are known once it is
+    sealed.
 
     The range of event times is -1 where it is not known: no record has one, or recovery sealed the
     segment. `dropped_ms` is when its last record was truncated: it stays in the trash from then on.
+
+    `made_on` is the ledger that it was written to if it was merged with its neighbours since, -1
+    otherwise. Then they share `ledger_id`: its entry n is entry `base_entry` + n there, behind
+    `base_bytes` of payload. Positions, sequences and times are what they were.
     """
 
     number: int
@@ -59,10 +64,35 @@ class Segment:
     event_min_ms: int = -1
     event_max_ms: int = -1
     dropped_ms: int = -1
+    made_on: int = -1
+    base_entry: int = 0
+    base_bytes: int = 0
 
     @property
     def is_open(self) -> bool:
         return self.state is SegmentState.OPEN
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether it shares a ledger with its neighbours."""
+        return self.made_on >= 0
+
+    @property
+    def ledgers(self) -> int:
+        """How many ledgers begin in it: of merged segments the first one counts."""
+        return int(self.base_entry == 0)
+
+    @property
+    def ledger_first(self) -> int:
+        return self.ledger_id
+
+    @property
+    def ledger_last(self) -> int:
+        return self.ledger_id
+
+    def is_on(self, ledger_id: int) -> bool:
+        """Whether this ledger has its entries, or had them before the segment was merged."""
+        return ledger_id in (self.ledger_id, self.made_on)
 
     @property
     def count(self) -> int:
@@ -121,8 +151,9 @@ class Run:
 
     `last_entry` is that of the last segment; `newest_ms`, `last_time_ms` and `event_max_ms` are the
     highest of all, the last one -1 if it is not known of each; ledgers have ids from `ledger_min`
-    to `ledger_max`. `dropped_ms`, when the first segment was truncated (-1: not all of them were),
-    is not stored: the list of drop marks has it.
+    to `ledger_max`, also those that merged segments were made on. `ledgers` begin in it; the first
+    segment is on `ledger_first`, the last on `ledger_last`. `dropped_ms`, when the first segment
+    was truncated (-1: not all of them were), is not stored: the list of drop marks has it.
     """
 
     digest: str
@@ -140,6 +171,9 @@ class Run:
     event_max_ms: int
     ledger_min: int
     ledger_max: int
+    ledger_first: int
+    ledger_last: int
+    ledgers: int
     dropped_ms: int = -1
 
     @property
@@ -151,6 +185,11 @@ class Run:
         """The position behind the last record."""
         return Position(self.last_number, self.last_entry + 1, 0)
 
+    @property
+    def is_one_ledger(self) -> bool:
+        """Whether all its segments are on one ledger. Those of a ledger are neighbours."""
+        return self.ledger_first == self.ledger_last
+
 
 Span = Segment | Run
 
@@ -159,6 +198,7 @@ def summed(digest: str, spans: tuple[Span, ...]) -> Run:
     """Returns what the page of these neighbours is in short."""
     first, last = spans[0], spans[-1]
     events = [span.event_max_ms for span in spans]
+    ledgers = [_ledger_range(span) for span in spans]
     return Run(
         digest,
         first.number,
@@ -173,6 +213,17 @@ def summed(digest: str, spans: tuple[Span, ...]) -> Run:
         max(span.newest_ms for span in spans),
         max(span.last_time_ms for span in spans),
         -1 if min(events) < 0 else max(events),
-        min(span.ledger_id if isinstance(span, Segment) else span.ledger_min for span in spans),
-        max(span.ledger_id if isinstance(span, Segment) else span.ledger_max for span in spans),
+        min(ids[0] for ids in ledgers),
+        max(ids[-1] for ids in ledgers),
+        first.ledger_first,
+        last.ledger_last,
+        sum(span.ledgers for span in spans),
     )
+
+
+def _ledger_range(span: Span) -> tuple[int, ...]:
+    if isinstance(span, Run):
+        return span.ledger_min, span.ledger_max
+    if span.made_on < 0:
+        return (span.ledger_id,)
+    return min(span.ledger_id, span.made_on), max(span.ledger_id, span.made_on)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from ledger.errors import InvalidArgument, MetadataConflict, MetadataCorrupt
 from stream.core.metadata.pages import NO_PAGES, Pages
@@ -252,6 +253,19 @@ class StreamMetadata:
             stack += self.pages.below(span)[::-1]
         return None
 
+    def together_at(self, position: Position, count: int) -> tuple[Segment, ...]:
+        """Returns the segment of `segment_at` and those behind it on the same ledger, up to `count`
+        in all; none at the end. Raises PagesNeeded."""
+        first = self.segment_at(position)
+        if first is None or not first.is_merged:
+            return () if first is None else (first,)
+        number, ledger_id = first.number, first.ledger_id
+
+        def is_there(span: Span) -> bool:
+            return span.number <= number or span.ledger_first == ledger_id
+
+        return tuple(islice(self.pages.stored_since(number, is_there), count))
+
     def check_position(
         self, position: Position, *, restores: int = 0, is_given: bool = False
     ) -> None:
@@ -294,18 +308,24 @@ class StreamMetadata:
     @property
     def has_ledgers(self) -> bool:
         """Whether the stream names any ledger."""
-        return bool(self.ledgers() or self.pages)
+        return bool(self.ledgers() or self.pages or self.pages.replaced)
 
     def names(self, ledger_id: int) -> bool:
-        """Whether the stream names this ledger, in use or garbage. Raises PagesNeeded."""
-        return ledger_id in self.ledgers() or self.segment_on(ledger_id) is not None
+        """Whether the stream names this ledger, in use or garbage, or a segment was made on it.
+        Raises PagesNeeded."""
+        return (
+            ledger_id in self.ledgers()
+            or self.segment_on(ledger_id) is not None
+            or self.pages.was_replaced(ledger_id)
+        )
 
     def segment_on(self, ledger_id: int) -> Segment | None:
-        """Returns the segment that is this ledger. Raises PagesNeeded."""
+        """Returns the segment that was made on this ledger; for a ledger of merged segments, the
+        last of them. Raises PagesNeeded."""
 
         def has(span: Span) -> bool:
             if isinstance(span, Segment):
-                return span.ledger_id == ledger_id
+                return span.is_on(ledger_id)
             return span.ledger_min <= ledger_id <= span.ledger_max
 
         return self.last_where(has)
@@ -507,7 +527,8 @@ def _continues(end: int, begin: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """A stream as it is now. Records first_sequence..next_sequence-1 can be read."""
+    """A stream as it is now. Records first_sequence..next_sequence-1 can be read; they are in
+    `segments` on `ledgers`: merged segments share one."""
 
     name: str
     epoch: int
@@ -519,6 +540,7 @@ class StreamInfo:
     end_position: Position
     first_sequence: int
     next_sequence: int
+    ledgers: int
 
     @property
     def records(self) -> int:

@@ -15,15 +15,17 @@ async def read_ranges(client: LedgerClient, ranges: Iterable[SegmentRange]) -> l
     for each in ranges:
         segment = each.segment
         reader = client.reader_of(await client.ledger_metadata(segment.ledger_id))
-        reader.note_confirmed(each.last_entry)
-        for entry in await reader.read(each.first_entry, each.last_entry):
+        base = segment.base_entry
+        reader.note_confirmed(base + each.last_entry)
+        for entry in await reader.read(base + each.first_entry, base + each.last_entry):
+            entry_id = entry.entry_id - base
             batch = decode(
                 entry.payload,
                 segment=segment.number,
-                entry=entry.entry_id,
+                entry=entry_id,
                 base_sequence=segment.first_sequence,
             )
-            first = each.first_slot if entry.entry_id == each.first_entry else 0
-            behind = each.end_slot if entry.entry_id == each.last_entry else None
+            first = each.first_slot if entry_id == each.first_entry else 0
+            behind = each.end_slot if entry_id == each.last_entry else None
             found += list(batch.records())[first:behind]
     return found

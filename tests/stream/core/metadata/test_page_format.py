@@ -12,9 +12,10 @@ from ledger.errors import MetadataCorrupt
 from stream.core.metadata.format import decode_stream, encode_stream
 from stream.core.metadata.page_format import decode_page, paged
 from stream.core.metadata.pages import page_name
-from stream.core.metadata.segments import Run
+from stream.core.metadata.segments import Run, Segment
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import Position
+from stream.core.segment_merging import MergePlan, merged
 
 COLUMNS = (
     b'["number","ledger_id","first_sequence","created_ms","state","last_entry","records",'
@@ -40,9 +41,11 @@ WITHOUT_PAGES = (
 WITH_PAGES = (
     BEGIN + b'"pages":{"columns":["digest","number","last_number","count","first_sequence",'
     b'"next_sequence","last_entry","records","nbytes","created_ms","newest_ms","last_time_ms",'
-    b'"event_max_ms","ledger_min","ledger_max"],"first":0,"folder":"n/s~17","levels":['
-    b'[["d52702dca1907fbb",1,2,2,0,6,1,6,60,1000,2005,2005,9,10,20],'
-    b'["1157d89bea25c7dc",3,4,2,6,12,1,6,60,3000,4005,4005,9,30,40]]],"marks":[[1,7000]]},'
+    b'"event_max_ms","ledger_min","ledger_max","ledger_first","ledger_last","ledgers"],"first":0,'
+    b'"folder":"n/s~17","levels":['
+    b'[["d52702dca1907fbb",1,2,2,0,6,1,6,60,1000,2005,2005,9,10,20,10,20,2],'
+    b'["1157d89bea25c7dc",3,4,2,6,12,1,6,60,3000,4005,4005,9,30,40,30,40,2]]],'
+    b'"marks":[[1,7000]],"replaced":[]},'
     b'"prepared":null,"producers":{},"producers_made":0,"segment_columns":' + COLUMNS
     + b',"segments":[' + NEWEST + b',"truncated_to":"1:2:0","version":2}'
 )  # fmt: skip
@@ -53,7 +56,14 @@ PAGE = bytes.fromhex(
     "778ff7fc87a6c042a0e02178e01ef75f2c4495d5031ef1d462536229d82e37b90fe6516575cd71ef4c219ad1435d"
     "bcdec1a45cb6"
 )
-RUN = Run("d52702dca1907fbb", 1, 2, 2, 0, 6, 1, 6, 60, 1000, 2005, 2005, 9, 10, 20)
+MERGED_PAGE = (
+    b'{"columns":["number","ledger_id","first_sequence","created_ms","last_entry","records",'
+    b'"nbytes","first_time_ms","last_time_ms","sealed_ms","event_min_ms","event_max_ms",'
+    b'"made_on","base_entry","base_bytes"],"kind":"stream page","level":0,"rows":['
+    b"[3,70,6,3000,1,3,30,3000,3005,3006,7,9,30,4,60],"
+    b'[4,70,9,4000,1,3,30,4000,4005,4006,7,9,40,6,90]],"version":1}'
+)
+RUN = Run("d52702dca1907fbb", 1, 2, 2, 0, 6, 1, 6, 60, 1000, 2005, 2005, 9, 10, 20, 10, 20, 2)
 
 
 def test_the_bytes_of_streams_without_pages_are_those_of_earlier_releases() -> None:
@@ -74,6 +84,24 @@ def test_a_document_with_pages_and_a_page_have_these_bytes() -> None:
     assert decode_page(RUN, PAGE) == (dropped, plain.segments[1])
     loaded = replace(stream.pages, loaded={RUN.digest: decode_page(RUN, PAGE)})
     assert replace(stream, pages=loaded).dropped() == plain.dropped()
+
+
+def test_a_page_with_merged_segments_has_three_columns_more() -> None:
+    stream, pages = paged(decode_stream("s", WITHOUT_PAGES), "n/s~17", 2, 2)
+    loaded = {page.run.digest: decode_page(page.run, page.data) for page in pages}
+    known = replace(stream, pages=replace(stream.pages, loaded=loaded))
+    segments = tuple(known.pages.stored_since(1, lambda span: span.number <= 4))
+    after = merged(known, MergePlan(segments, 4), 70, 9000)
+    assert zlib.decompress(after.pages.made[1].data) == MERGED_PAGE
+    run = after.pages.levels[0][1]
+    assert (run.ledger_first, run.ledger_last, run.ledgers, run.is_one_ledger) == (70, 70, 0, True)
+    found = decode_page(run, zlib.compress(MERGED_PAGE, 1))
+    assert [one.base_entry for one in found if isinstance(one, Segment)] == [4, 6]
+    document = json.loads(zlib.decompress(encode_stream(paged(after, "", 64, 16)[0])))
+    assert document["pages"]["replaced"] == [
+        [9000, 1, 2, *json.loads(WITH_PAGES)["pages"]["levels"][0][0]],
+        [9000, 3, 4, *json.loads(WITH_PAGES)["pages"]["levels"][0][1]],
+    ]
 
 
 def test_an_earlier_release_refuses_pages_by_name() -> None:
