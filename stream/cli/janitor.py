@@ -8,17 +8,26 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
 
 import trio
 from cyclopts import Parameter
 
 from ledger.cli.output import ClusterOption, OutputOption, SecondsOrZero
 from stream.retention.janitor import SINK_ORPHAN_AGE_MS
+from stream.retention.segment_merging import MERGE_BYTES_PER_S, REPLACED_MS
 
 if TYPE_CHECKING:
     from ledger.client import LedgerClient
     from stream.retention.janitor import Janitor, SweepReport
+
+
+class _Settings(TypedDict, total=False):
+    sink_orphan_age_ms: int
+    trust_clock: bool
+    merge_bytes_per_s: float
+    replaced_ms: int
+
 
 _CLUSTER = ClusterOption()
 _OUTPUT = OutputOption()
@@ -29,6 +38,8 @@ async def janitor(
     *,
     interval_s: SecondsOrZero = 60.0,
     sink_orphan_hours: SecondsOrZero = SINK_ORPHAN_AGE_MS / 3_600_000,
+    merge_mib_s: SecondsOrZero = MERGE_BYTES_PER_S / (1 << 20),
+    replaced_hours: SecondsOrZero = REPLACED_MS / 3_600_000,
     once: bool = False,
     trust_clock: Annotated[bool, Parameter(negative="")] = False,
     child: Annotated[bool, Parameter(show=False, negative="")] = False,
@@ -47,6 +58,12 @@ async def janitor(
     sink_orphan_hours
         Age at which a ledger is deleted that a task of a sink (Spark) wrote and no commit took,
         while its batch is not committed. A batch must not take longer.
+    merge_mib_s
+        MiB per second that are copied to merge small segments of a stream into few ledgers; 0:
+        none are merged.
+    replaced_hours
+        How long the ledgers are kept that merged segments were on. Longer than the age of the
+        oldest backup of the metadata that may have to be put back.
     once
         Sweep once, print the result, and exit.
     trust_clock
@@ -58,10 +75,15 @@ async def janitor(
     from ledger.runtime.logs import open_log
 
     reopen_log = open_log(os.environ, level="warning")
-    age_ms = int(sink_orphan_hours * 3_600_000)
+    settings = _Settings(
+        sink_orphan_age_ms=int(sink_orphan_hours * 3_600_000),
+        trust_clock=trust_clock,
+        merge_bytes_per_s=merge_mib_s * (1 << 20),
+        replaced_ms=int(replaced_hours * 3_600_000),
+    )
     async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         if once:
-            reports = await sweep(client, sink_orphan_age_ms=age_ms, trust_clock=trust_clock)
+            reports = await sweep(client, **settings)
             rows = [{"namespace": name, **asdict(report)} for name, report in reports.items()]
             output.show_list(rows, title="sweep", none="no namespaces")
             return int(any(report.failures for report in reports.values()))
@@ -71,7 +93,7 @@ async def janitor(
             if child:
                 nursery.start_soon(_end_with_starter, nursery.cancel_scope)
             announce("ready janitor")
-            await _sweep_for_ever(client, interval_s, age_ms, trust_clock)
+            await _sweep_for_ever(client, interval_s, settings)
     return None
 
 
@@ -92,17 +114,13 @@ async def _end_with_starter(scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-async def _sweep_for_ever(
-    client: LedgerClient, interval_s: float, sink_orphan_age_ms: int, trust_clock: bool
-) -> None:
+async def _sweep_for_ever(client: LedgerClient, interval_s: float, settings: _Settings) -> None:
     from ledger.errors import LedgerError
 
     janitors: dict[str, Janitor] = {}
     while True:
         try:
-            await sweep(
-                client, janitors, sink_orphan_age_ms=sink_orphan_age_ms, trust_clock=trust_clock
-            )
+            await sweep(client, janitors, **settings)
         except LedgerError as error:
             _log.warning("sweep failed cause=%s", error)
         await trio.sleep(interval_s)
@@ -111,11 +129,9 @@ async def _sweep_for_ever(
 async def sweep(
     client: LedgerClient,
     janitors: dict[str, Janitor] | None = None,
-    *,
-    sink_orphan_age_ms: int = SINK_ORPHAN_AGE_MS,
-    trust_clock: bool = False,
+    **settings: Unpack[_Settings],
 ) -> dict[str, SweepReport]:
-    """Sweeps every namespace once.
+    """Sweeps every namespace once. The settings are those of `Janitor`.
 
     `janitors` are those of the sweep before, by namespace: each knows which ledgers are none of
     its business. It is kept up to date. A namespace that cannot be read is a failure of its own
@@ -132,10 +148,7 @@ async def sweep(
         del known[gone]
     reports = {}
     for name in names:
-        fresh = Janitor(
-            client, name, sink_orphan_age_ms=sink_orphan_age_ms, trust_clock=trust_clock
-        )
-        janitor = known.setdefault(name, fresh)
+        janitor = known.setdefault(name, Janitor(client, name, **settings))
         try:
             reports[name] = await janitor.sweep()
         except NoSuchNamespace:

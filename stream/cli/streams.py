@@ -47,6 +47,7 @@ def _facts(name: StreamName, info: StreamInfo) -> dict[str, Any]:
         "records": info.records,
         "sealed_bytes": info.sealed_bytes,
         "segments": info.segments,
+        "ledgers": info.ledgers,
         "created": time_of(info.created_ms),
         "first_position": str(info.first_position),
         "end_position": str(info.end_position),
@@ -63,6 +64,7 @@ def _partitioned_facts(name: StreamName, info: PartitionedInfo) -> dict[str, Any
         "sealed_bytes": info.sealed_bytes,
         "segments": info.segments,
         "created": time_of(info.created_ms),
+        "ledgers": sum(partition.ledgers for partition in info.partitions),
         "partitions": len(info.partitions),
     }
 
@@ -88,6 +90,7 @@ def _segment_facts(stream: StreamMetadata, segment: Segment) -> dict[str, Any]:
         "created": time_of(segment.created_ms),
         "first_sequence": segment.first_sequence,
         "entries": None if is_open else segment.last_entry + 1,
+        "base_entry": segment.base_entry,
     }
 
 
@@ -99,6 +102,8 @@ def _state(stream: StreamMetadata, span: Span) -> str:
 
 def _segments_by_state(stream: StreamMetadata) -> list[dict[str, Any]]:
     """Returns a row for each state: how many segments have it, and what is in them."""
+    from stream.reading.seek import ledgers_of
+
     by_state: dict[str, list[Span]] = {}
     for span in (*stream.dropped(), *stream.live()):
         by_state.setdefault(_state(stream, span), []).append(span)
@@ -106,6 +111,7 @@ def _segments_by_state(stream: StreamMetadata) -> list[dict[str, Any]]:
         {
             "segments": state,
             "number": sum(segment.count for segment in found),
+            "ledgers": ledgers_of(found),
             "records": sum(segment.records for segment in found),
             "bytes": sum(segment.nbytes for segment in found),
             "first": found[0].number,
@@ -279,6 +285,7 @@ async def show(
     from stream.cli.retention import warn
     from stream.errors import IsPartitioned
     from stream.retention.policies import plans_of
+    from stream.retention.segment_merging import plan_merge
 
     name = parse_stream(stream)
     async with connect(cluster, name) as namespace:
@@ -301,16 +308,20 @@ async def show(
             output.show(facts, title=f"stream {name}")
             output.show_list(parts, title="partitions", none="no partitions yet")
             return
-        warn(await plans_of(namespace.client, await namespace.policy(), [name.stream]))
+        policy = await namespace.policy()
+        warn(await plans_of(namespace.client, policy, [name.stream]))
         asked = page if segments else None
         metadata, shown = await _read_shown(namespace, name, page=asked, is_json=output.json)
+        merging = (await plan_merge(namespace.client, policy, metadata)).reason
     if output.json:
         rows = [_segment_facts(metadata, segment) for segment in shown.segments]
-        print_json(facts | {"segments": rows, "segments_before": shown.skipped})
+        print_json(facts | {"segments": rows, "segments_before": shown.skipped, "merging": merging})
         return
     if not segments:
         output.show(facts, title=f"stream {name}")
     _show_segments(name, metadata, shown, output, page=page if segments else None)
+    if metadata.pages and not segments:
+        remark(f"a janitor's next sweep: {merging}")
 
 
 class _Shown(NamedTuple):

@@ -1,4 +1,4 @@
-"""Retention: drops old segments, keeps them in the trash, and deletes ledgers.
+"""Retention: drops old segments, keeps them in the trash, merges small ones, and deletes ledgers.
 
 Must never delete a ledger that a reader, a restore or a commit can still need.
 
@@ -11,6 +11,7 @@ Must never delete a ledger that a reader, a restore or a commit can still need.
 - partitioned_trash.py: restores partitioned streams
 - policies.py: settings of namespaces, and what a change would drop
 - reclaim.py: applies retention to a stream, truncates and deletes streams
+- segment_merging.py: small segments, merged in the background
 - trash.py: deleted streams, restored or purged
 - trash_listing.py: what can be restored, and until when
 """

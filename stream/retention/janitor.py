@@ -33,6 +33,12 @@ from stream.retention.orphans import delete_orphaned_partition, orphaned_partiti
 from stream.retention.paged_ledgers import PagedLedgers
 from stream.retention.partition_sizes import PartitionSizes
 from stream.retention.reclaim import StreamVersion, apply_retention
+from stream.retention.segment_merging import (
+    MERGE_BYTES_PER_S,
+    REPLACED_MS,
+    SegmentMerger,
+    drop_replaced,
+)
 from stream.retention.trash import TOMBSTONE_MS, Trash, delete
 from stream.store.groups import forget_groups
 from stream.store.sinks import find_sink
@@ -63,6 +69,7 @@ class SweepReport:
     streams_purged: int = 0
     ledgers_deleted: int = 0
     orphans_deleted: int = 0
+    segments_merged: int = 0
     failures: int = 0
 
 
@@ -99,6 +106,9 @@ class Janitor:
         sink_orphan_age_ms: the same for a ledger that a sink's task made, while its batch is not
             committed; the batch fails if it takes longer.
         trust_clock: sweep although the clock of this machine is in doubt (ClockInDoubt).
+        merge_bytes_per_s: payload of small segments that is copied per second, to merge them; 0:
+            nothing is merged.
+        replaced_ms: how long the ledgers of merged segments are kept.
     """
 
     def __init__(
@@ -109,6 +119,8 @@ class Janitor:
         orphan_age_ms: int = ORPHAN_AGE_MS,
         sink_orphan_age_ms: int = SINK_ORPHAN_AGE_MS,
         trust_clock: bool = False,
+        merge_bytes_per_s: float = MERGE_BYTES_PER_S,
+        replaced_ms: int = REPLACED_MS,
     ) -> None:
         self._client = client
         self._store = StreamStore(client.store)
@@ -117,6 +129,8 @@ class Janitor:
         self._orphan_age_ms = orphan_age_ms
         self._sink_orphan_age_ms = sink_orphan_age_ms
         self._is_clock_trusted = trust_clock
+        self._merger = SegmentMerger(client, namespace, merge_bytes_per_s)
+        self._replaced_ms = replaced_ms
         self._warned: set[str] = set()
         """Warnings about stored times, each of which is logged once."""
         self._foreign: set[int] = set()
@@ -166,6 +180,9 @@ class Janitor:
             _log.info("namespace=%s: orphans are left to a later sweep", self._namespace)
         else:
             await self._delete_orphans(sweep)
+        merged, failures = await self._merger.merge(policy, sweep.paged)
+        sweep.count("segments_merged", merged)
+        sweep.count("failures", failures)
         return SweepReport(**sweep.counts)
 
     def _rotated(self, found: list[T]) -> list[T]:
@@ -187,16 +204,19 @@ class Janitor:
         seen = StreamVersion(sweep.policy, sweep.policy_version, stream, version)
         applied = await apply_retention(self._client, self._namespace, seen, sweep.sizes)
         self._warn(name, applied.plan.warnings)
-        self._note_named(sweep, applied.stream)
+        kept, deleted = await drop_replaced(
+            self._client, self._namespace, applied.stream, self._replaced_ms
+        )
+        self._note_named(sweep, kept)
         sweep.count("streams")
         sweep.count("streams_truncated", bool(applied.plan.dropped))
         sweep.count("segments_dropped", sum(plan.count for plan in applied.plan.dropped))
         sweep.count("segments_purged", sum(plan.count for plan in applied.plan.purged))
-        sweep.count("ledgers_deleted", applied.ledgers_deleted)
+        sweep.count("ledgers_deleted", applied.ledgers_deleted + deleted)
 
     def _note_named(self, sweep: _Sweep, stream: StreamMetadata) -> None:
         sweep.named.update(stream.ledgers())
-        if stream.pages:
+        if stream.pages or stream.pages.replaced:
             sweep.paged.append(stream)
 
     def _warn(self, name: str, warnings: Sequence[str]) -> None:

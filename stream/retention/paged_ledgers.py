@@ -12,14 +12,15 @@ from typing import NamedTuple
 
 from stream.core.metadata.segments import Run, Segment
 from stream.core.metadata.streams import StreamMetadata
+from stream.core.position import NUMBER_MAX
 from stream.store.pages import PageLost, PageStore
 
 _log = logging.getLogger(__name__)
 
 
 class _Page(NamedTuple):
-    """What a page names: other pages, by their digests, or ledgers. What leaves it is garbage of
-    its stream until it is deleted."""
+    """What a page names: other pages, by their digests, or ledgers, also of segments that were
+    purged: those are garbage of their stream until they are deleted."""
 
     last_number: int
     pages: tuple[str, ...]
@@ -41,12 +42,12 @@ class PagedLedgers:
         found = {ledger for page in self._known.values() for ledger in page.ledgers}
         unknown = sorted(set(wanted) - found)
         for stream in streams:
-            stack = list(stream.pages.roots)
+            stack = _trees(stream)
             while stack:
-                run = stack.pop()
+                run, since, until = stack.pop()
                 first = bisect_left(unknown, run.ledger_min)
                 last = bisect_right(unknown, run.ledger_max)
-                if first == last or run.last_number < stream.pages.first:
+                if first == last or run.last_number < since or run.number > until:
                     continue
                 try:
                     spans = await self._store.read(stream.pages.folder, run)
@@ -56,12 +57,8 @@ class PagedLedgers:
                     found.update(unknown[first:last])
                     continue
                 below = [span for span in spans if isinstance(span, Run)]
-                ledgers = tuple(
-                    span.ledger_id
-                    for span in spans
-                    if isinstance(span, Segment) and span.number >= stream.pages.first
-                )
-                stack += below
+                ledgers = tuple(span.ledger_id for span in spans if isinstance(span, Segment))
+                stack += [(each, since, until) for each in below]
                 found.update(ledgers)
                 self._known[run.digest] = _Page(
                     run.last_number, tuple(each.digest for each in below), ledgers
@@ -73,10 +70,19 @@ class PagedLedgers:
         were put back to an older state."""
         named: dict[str, _Page] = {}
         for stream in streams:
-            stack = [run.digest for run in stream.pages.roots]
+            stack = [(run.digest, since) for run, since, _ in _trees(stream)]
             while stack:
-                page = self._known.get(digest := stack.pop())
-                if page is not None and page.last_number >= stream.pages.first:
+                digest, since = stack.pop()
+                page = self._known.get(digest)
+                if page is not None and page.last_number >= since:
                     named[digest] = page
-                    stack += page.pages
+                    stack += [(below, since) for below in page.pages]
         self._known = named
+
+
+def _trees(stream: StreamMetadata) -> list[tuple[Run, int, int]]:
+    """Returns the pages that the document names, each with the first and the last segment that it
+    names them for: of those that were merged lately, as they were, also if they were purged."""
+    pages = stream.pages
+    found = [(run, pages.first, NUMBER_MAX) for run in pages.roots]
+    return found + [(one.run, one.first, one.last) for one in pages.replaced]

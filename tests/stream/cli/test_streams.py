@@ -54,9 +54,9 @@ def test_few_segments_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_many_segments_are_summed_up(capsys: pytest.CaptureFixture[str]) -> None:
     rows, remarks = shown(capsys, 1077, None)
-    assert [row[:6] for row in rows] == [
-        ["sealed", "1077", "10770", "1.05 MiB", "1", "1077"],
-        ["open", "1", "0", "0 B", "1078", "1078"],
+    assert [row[:7] for row in rows] == [
+        ["sealed", "1077", "1077", "10770", "1.05 MiB", "1", "1077"],
+        ["open", "1", "1", "0", "0 B", "1078", "1078"],
     ]
     assert remarks == (
         "`ledgerstream stream show demo/clicks --segments` lists all 1078 segments\n"
