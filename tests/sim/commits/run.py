@@ -22,13 +22,14 @@ from bookie.testing.process import SimProcess, leaves_of
 from bookie.testing.scheduler import Simulation, run_simulated
 from connectors.spark.sink.task_results import SmallResult
 from ledger.client import LedgerClient
-from ledger.errors import LedgerError
+from ledger.errors import InvalidArgument, LedgerError
 from stream.core.entry.records import Record
-from stream.core.position import EARLIEST, Position
-from stream.errors import CommitOutOfOrder, NotInTrash, StreamExists
+from stream.core.position import EARLIEST, FromSequence, Position, Truncated
+from stream.errors import CommitOutOfOrder, NotInTrash, RecordFormatError, StreamExists
 from stream.namespace import Namespace
 from stream.reading.seek import first_available
 from stream.retention.janitor import Janitor
+from stream.retention.segment_merging import drop_replaced, merge_segments, plan_merge
 from stream.sinks.sinks import (
     BatchCommit,
     SinkLedger,
@@ -43,7 +44,7 @@ from tests.sim.commits.model import Attempt
 from tests.sim.commits.results import commit, small_result
 from tests.sim.commits.writers import Body, Writers
 from tests.sim.model import Violation
-from tests.sim.page_limits import page_limits
+from tests.sim.page_limits import page_limits, small_merges
 from tests.sim.workload import client_options
 from tests.stream.sinks.sink_ledgers import write_ledger
 
@@ -58,11 +59,12 @@ _RETRY_S = 0.3
 class Commits(Writers):
     """One world."""
 
-    def __init__(self, cluster: SimCluster, commits: int) -> None:
+    def __init__(self, cluster: SimCluster, commits: int, *, is_merging: bool = False) -> None:
         self.cluster = cluster
         self.chance = chance = cluster.simulation.chance("commits")
         super().__init__(is_purging=chance.random() < 0.25, pause_s=chance.choice((0.01, 0.1, 0.5)))
         self.commits_left = commits
+        self.is_merging = is_merging
         self.streams = ["m/a", "n/b", "n/c"][: chance.randint(1, 3)]
         self._processes: dict[str, SimProcess] = {}
         self._bodies: dict[str, Body] = {}
@@ -76,6 +78,9 @@ class Commits(Writers):
                 self._bodies[f"writer-{stream}-{rival}".replace("/", "-")] = self.writer(stream)
             self._bodies[f"reader-{stream}".replace("/", "-")] = self._reader(stream)
         self._bodies["operator"] = self._operate
+        for number in range(2 if self.is_merging else 0):
+            self._bodies[f"merger{number}"] = self._merge
+            self._bodies[f"looker{number}"] = self._look
         for name in self._bodies:
             self._start(name)
         async with trio.open_nursery() as nursery:
@@ -247,8 +252,9 @@ class Commits(Writers):
         if what == "sweep":
             age_ms = chance.choice((0, 500, 5000))
             await Janitor(
-                client, namespace, orphan_age_ms=age_ms, sink_orphan_age_ms=age_ms
-            ).sweep()
+                client, namespace, orphan_age_ms=age_ms, sink_orphan_age_ms=age_ms,
+                merge_bytes_per_s=1e9 if self.is_merging else 0, replaced_ms=age_ms,
+            ).sweep()  # fmt: skip
         elif what == "truncate":
             metadata = await space.stream_metadata(short)
             if metadata.segments:
@@ -271,6 +277,59 @@ class Commits(Writers):
             await space.delete_stream(short)
             await trio.sleep(chance.expovariate(2))
             await space.undelete_stream(short)
+
+    # Merging
+
+    async def _merge(self, client: LedgerClient, chance: random.Random) -> None:
+        namespace, short = chance.choice(self.streams).split("/")
+        streams = StreamStore(client.store)
+        policy, _ = await streams.read_namespace(namespace)
+        stream = await streams.read_living_stream(namespace, short)
+        plan = (await plan_merge(client, policy, stream)).plan
+        if plan is not None:
+            try:
+                stream = await merge_segments(client, policy, stream, plan, bytes_per_s=1e9)
+            except (InvalidArgument, RecordFormatError) as error:
+                raise Violation(f"{short}: what is there cannot be merged: {error}") from error
+            self.model.count("segments merged", len(plan.segments))
+            self.model.count("segments merged again", sum(s.is_merged for s in plan.segments))
+        kept_ms = chance.choice((0, 0, 1000, 10_000))
+        _, count = await drop_replaced(client, namespace, stream, kept_ms)
+        self.model.count("replaced ledgers deleted", count)
+
+    async def _look(self, client: LedgerClient, chance: random.Random) -> None:
+        """What was read once is there again, if it was not truncated."""
+        if not self.model.seen:
+            return
+        stream, position = chance.choice(list(self.model.seen))
+        namespace, short = stream.split("/")
+        space = Namespace(client, namespace)
+        try:
+            async with space.reader(short, start=position) as reader:
+                found = await reader.next_batch_before(position.after)
+        except Truncated:
+            return
+        if found is None or found.first_position != position:
+            begin = (await space.info(short)).first_position
+            if begin <= position:
+                raise Violation(f"{stream} {position} was read, and {found} is there")
+        else:
+            self.model.read(stream, found.records()[0])
+            await self._look_around(space, short, stream, found.records()[0])
+
+    async def _look_around(self, space: Namespace, short: str, stream: str, record: Record) -> None:
+        """Finds the same record by its sequence, and what is before it."""
+        try:
+            async with space.reader(short, start=FromSequence(record.sequence)) as reader:
+                if reader.position != record.position:
+                    raise Violation(f"{stream}: {record} is at {reader.position} by its sequence")
+        except Truncated:
+            return
+        async with space.backward_batches(short, before=record.position) as batches:
+            async for batch in batches:
+                for before in batch.records():
+                    self.model.read(stream, before)
+                break
 
     # Faults
 
@@ -335,8 +394,9 @@ class Commits(Writers):
             self.model.check(found, first_of, not self.is_purging)
             for namespace in _NAMESPACES:
                 await Janitor(
-                    client, namespace, orphan_age_ms=-10_000, sink_orphan_age_ms=-10_000
-                ).sweep()
+                    client, namespace, orphan_age_ms=-10_000, sink_orphan_age_ms=-10_000,
+                    merge_bytes_per_s=0, replaced_ms=-10_000,
+                ).sweep()  # fmt: skip
             named: set[int] = set()
             for stream in self.streams:
                 namespace, short = stream.split("/")
@@ -362,13 +422,16 @@ async def _read_all(namespace: Namespace, stream: str) -> list[Record]:
 
 
 @page_limits()
-def run_world(seed: int, commits: int) -> dict[str, int]:
-    """Runs one cluster with this many commits. Raises `Violation` or any other error."""
+@small_merges()
+def run_world(seed: int, commits: int, *, is_merging: bool | None = None) -> dict[str, int]:
+    """Runs one cluster with this many commits; every second seed merges segments, if nothing else
+    is said. Raises `Violation` or any other error."""
 
     async def main(simulation: Simulation) -> dict[str, int]:
         chance = simulation.chance("world")
         async with SimCluster(simulation, bookies=chance.choice((3, 4))) as cluster:
-            world = Commits(cluster, commits)
+            merges = bool(seed % 2) if is_merging is None else is_merging
+            world = Commits(cluster, commits, is_merging=merges)
             async with cluster.client("preparer") as client:
                 for name in _NAMESPACES:
                     await Namespace(client, name).ensure(

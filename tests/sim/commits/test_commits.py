@@ -18,7 +18,7 @@ COMMITS = 15
 
 @pytest.mark.parametrize("seed", [0, 3, 5])
 def test_each_batch_is_there_once_and_whole_and_writers_lose_nothing(seed: int) -> None:
-    counts = run_world(seed, COMMITS)
+    counts = run_world(seed, COMMITS, is_merging=False)
     assert counts["committed"] > 0
     assert counts["kills"] > 0
     assert counts["small results"] > 0
@@ -62,7 +62,7 @@ def test_a_planted_bug_is_found(
     plant(monkeypatch)
     for number in range(20):
         try:
-            run_world((seed + number) % 20, COMMITS)
+            run_world((seed + number) % 20, COMMITS, is_merging=False)
         except Exception:  # noqa: BLE001 - whatever it is, it is what was found
             return
     pytest.fail("no seed notices it")

@@ -27,6 +27,7 @@ from stream.core.takeover import EndLedger, MakeLedger, Takeover
 from stream.errors import NoSuchStream, StreamBusy
 from stream.namespace import Namespace, delete_namespace
 from stream.retention.policies import NamespaceSettings
+from stream.retention.segment_merging import plan_merge, publish_merge
 from stream.store.cursors import CursorStore
 from stream.store.streams import StreamStore
 from stream.takeover import STREAM_TAG, StreamLedgers
@@ -160,6 +161,7 @@ class Actors:
         return [
             *sinks, *writers, ("operator", self._operate), ("ruler", self._rule),
             ("mover", self._move_cursors), ("reader0", self._read), ("reader1", self._read),
+            ("merger0", self._merge), ("merger1", self._merge),
         ]  # fmt: skip
 
     def _pick(self, chance: random.Random) -> str:
@@ -289,6 +291,25 @@ class Actors:
         await namespace.set_policy(allow_drop=chance.random() < 0.9, **settings)
         self._model.count("policies set")
 
+    # Merging
+
+    async def _merge(self, client: MetadataClient, chance: random.Random) -> None:
+        """Merges segments, which have no entries here."""
+        stream = self._pick(chance)
+        policy, _ = await StreamStore(client.store).read_namespace(self._name)
+        present = await StreamStore(client.store).read_living_stream(self._name, stream)
+        plan = (await plan_merge(client, policy, present)).plan
+        if plan is None:
+            return
+        metadata = client.ledger(self._name, stream, LedgerState.CLOSED)
+        await client.ledgers.create(metadata)
+        if chance.random() < 0.05:
+            self._model.count("ledgers left as orphans")
+            return
+        await trio.sleep(chance.expovariate(5))
+        await publish_merge(client, self._name, stream, plan, metadata.ledger_id)
+        self._model.count("segments merged", len(plan.segments))
+
     # Cursors and readers
 
     async def _move_cursors(self, client: MetadataClient, chance: random.Random) -> None:
@@ -332,7 +353,8 @@ class Actors:
             self._model.count("readers found the stream deleted")
             return
         ledger_id = segment.ledger_id
-        if await store.pages.resolve(now, lambda known: known.segment_on(ledger_id)):
+        there = await store.pages.resolve(now, lambda known: known.segment_on(ledger_id))
+        if there is not None and there.ledger_id == ledger_id:
             error = Violation(f"{self._name}/{stream} names a ledger that is gone: {segment}")
             self._model.fail(error)
             raise error

@@ -7,7 +7,7 @@ that could be read or brought back; and what is due goes within a bound.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from ledger.core.metadata_format import decode
 from ledger.metastore.base import Change, Check
@@ -19,7 +19,7 @@ from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.core.position import BEGINNING, Position
 from stream.store.streams import ROOT, parse_trash_name
 from tests.sim.model import Violation
-from tests.sim.page_limits import as_one_list
+from tests.sim.page_limits import as_one_list, replaced_ledgers
 
 LATE_MS = 10_000
 """A change may happen so long after it was decided (see MetadataOptions)."""
@@ -131,7 +131,9 @@ class RetentionModel:
 
         stream = decode_stream(name, data)
         self.count("documents with pages", bool(stream.pages))
-        return as_one_list(stream, read)
+        flat = as_one_list(stream, read)
+        # What was replaced may go: nothing but a reader that knows no better needs it.
+        return replace(flat, garbage=(*flat.garbage, *replaced_ledgers(stream, read)))
 
     def _streams_changed(self, touched: dict[str, StreamMetadata | None], now_ms: int) -> None:
         before = {path: self.streams.get(path) for path in touched}

@@ -25,11 +25,12 @@ from bookie.testing.scheduler import Simulation, run_simulated
 from ledger.errors import LedgerError
 from stream.namespace import Namespace, create_namespace
 from stream.retention.janitor import Janitor
-from tests.sim.page_limits import page_limits
+from tests.sim.page_limits import page_limits, small_merges
 from tests.sim.retention.actors import Actors, MetadataClient
 from tests.sim.retention.model import RetentionModel
 
 ORPHAN_AGE_MS = 30_000
+REPLACED_MS = 2000
 BOUND_MS = 60_000
 """What is due must be gone after so long, janitors crashing all the while."""
 AUDIT_S = 3.0
@@ -65,6 +66,7 @@ class Options:
 
 
 @page_limits(8, 2)
+@small_merges()
 def run_retention(options: Options) -> Outcome:
     """Raises Violation, or whatever else went wrong."""
 
@@ -150,7 +152,10 @@ class World:
         chance = random.Random(f"{self.options.seed}/{node}")
         while True:
             client = self.client(node)
-            janitor = Janitor(client, namespace, orphan_age_ms=ORPHAN_AGE_MS)
+            janitor = Janitor(
+                client, namespace, orphan_age_ms=ORPHAN_AGE_MS, merge_bytes_per_s=0,
+                replaced_ms=REPLACED_MS,
+            )  # fmt: skip
             with trio.CancelScope() as scope:
                 client.crash_later(scope, calls=int(chance.expovariate(1 / 1500)) + 1)
                 while True:

@@ -5,7 +5,7 @@ Bugs that are planted must be found: an oracle that cannot fail proves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,9 +15,12 @@ import pytest
 from ledger.client import LedgerClient
 from ledger.metastore.base import ANY_VERSION, Check
 from stream.core import retention
+from stream.core import trash as core_trash
 from stream.core.metadata.namespaces import NamespaceMetadata
-from stream.core.metadata.streams import StreamMetadata
+from stream.core.metadata.pages import Pages
+from stream.core.metadata.streams import Segment, StreamMetadata
 from stream.core.retention import RetentionPlan
+from stream.core.segment_merging import MergePlan
 from stream.retention import janitor, reclaim, trash
 from stream.retention.ledger_deletion import delete_ledgers
 from stream.retention.partition_sizes import PartitionSizes
@@ -25,6 +28,7 @@ from stream.store.pages import PageStore
 from stream.store.streams import StreamStore, namespace_path
 from tests.effort import scaled
 from tests.sim.model import Violation
+from tests.sim.retention import actors
 from tests.sim.retention import run as sim
 from tests.sim.retention.run import Options, run_retention
 from tests.stream.retention import test_races
@@ -46,7 +50,7 @@ def test_what_is_kept_stays_and_what_is_due_goes(expiries: int) -> None:
     for what in (
         "janitor crashes", "takeovers", "rolls", "orphans deleted", "segments untruncated",
         "segments truncated by hand", "deleted streams purged", "undelete", "policies set",
-        "audits", "segments read",
+        "audits", "segments read", "segments merged",
     ):  # fmt: skip
         assert counts.get(what, 0) > 0, f"nothing happened: {what} in {counts}"
 
@@ -112,9 +116,44 @@ def _ledgers_go_before_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(janitor, "apply_retention", hasty)
 
 
+def _a_ledger_goes_with_its_first_segment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def careless(
+        before: StreamMetadata, going: Sequence[Segment], after: StreamMetadata
+    ) -> StreamMetadata:
+        ledgers = dict.fromkeys(segment.ledger_id for segment in going)
+        return replace(after, garbage=(*before.garbage, *ledgers))
+
+    monkeypatch.setattr(core_trash, "_without", careless)
+
+
+def _replaced_ledgers_go_before_the_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    publish = actors.publish_merge
+
+    async def hasty(
+        client: LedgerClient, namespace: str, name: str, plan: MergePlan, ledger_id: int
+    ) -> StreamMetadata:
+        await delete_ledgers(client, {segment.ledger_id for segment in plan.segments})
+        return await publish(client, namespace, name, plan, ledger_id)
+
+    monkeypatch.setattr(actors, "publish_merge", hasty)
+
+
+def _replaced_ledgers_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = Pages.without_replaced
+
+    def careless(self: Pages) -> tuple[list[Segment], Pages]:
+        segments, pages = take(self)
+        return segments[1:], pages
+
+    monkeypatch.setattr(Pages, "without_replaced", careless)
+
+
 @pytest.mark.parametrize(
     ("plant", "seed"),
     [
+        (_a_ledger_goes_with_its_first_segment, 0),
+        (_replaced_ledgers_go_before_the_change, 0),
+        (_replaced_ledgers_are_forgotten, 0),
         (_trash_is_ignored, 0),
         (_nothing_is_purged, 4),
         (_cursors_are_ignored, 5),

@@ -37,7 +37,7 @@ from stream.retention.segment_merging import (
     publish_merge,
 )
 from stream.sinks.sinks import SinkLedger, commit_batch
-from tests.sim.small_pages import small_merges, small_pages
+from tests.sim.page_limits import page_limits, small_merges
 from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sinks.sink_ledgers import write_ledger
 from tests.stream.whole_streams import read_all
@@ -47,7 +47,7 @@ SEGMENTS = 16
 
 @pytest.fixture(autouse=True)
 def _small() -> Iterator[None]:
-    with small_pages(), small_merges():
+    with page_limits(), small_merges():
         yield
 
 
