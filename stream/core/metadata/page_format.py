@@ -185,11 +185,14 @@ def read_pages(document: Mapping[str, Any]) -> Pages:
         levels=tuple(tuple(runs(document["columns"], rows)) for rows in document["levels"]),
         first=whole_number(document["first"]),
         marks=tuple((whole_number(a), whole_number(b)) for a, b in document["marks"]),
-        replaced=tuple(
-            Replaced(*map(whole_number, row[:3]), *runs(document["columns"], [row[3:]]))
-            for row in document["replaced"]
-        ),
+        replaced=tuple(_replaced(document["columns"], row) for row in document["replaced"]),
     )
+
+
+def _replaced(columns: list[str], row: list[Any]) -> Replaced:
+    replaced_ms, first, last = map(whole_number, row[:3])
+    (run,) = runs(columns, [row[3:]])
+    return Replaced(replaced_ms, first, last, run)
 
 
 def segments(columns: list[str], rows: list[list[Any]], state: str = "") -> Iterator[Segment]:
