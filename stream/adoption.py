@@ -6,8 +6,9 @@ which stream they belonged to: an operator recognizes them by times, sequences a
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from ledger.client import LedgerClient
 from ledger.errors import InvalidArgument, RecoveryIncomplete
@@ -17,12 +18,16 @@ from stream.core.position import Position
 from stream.writing.writer import StreamWriter
 
 _ENTRIES_AT_ONCE = 256
+_SAMPLES = 16
+"""Entries that are looked at behind the first one: in a ledger of merged segments their sequences
+begin again."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostRecords:
     """What a lost ledger contains. `first_sequence` is None if the ledger was no part of a stream
-    yet, like those of a sink's batch."""
+    yet, like those of a sink's batch. `records` is -1 if the ledger has those of several segments,
+    which were merged: the stream may have them also on the ledgers that they were on before."""
 
     ledger: LostLedger
     records: int
@@ -32,25 +37,42 @@ class LostRecords:
 
 
 async def describe_lost(client: LedgerClient, lost: LostLedger) -> LostRecords:
-    """Reads the first and the last entry. `records` is exact for ledgers of streams, -1 for others.
+    """Reads the first entry, the last one, and some between them.
 
     Raises RecordFormatError if they are not entries of streams, DigestMismatch, and what reading
     raises.
     """
     reader = await open_lost_ledger(client, lost)
-    first, last = [
-        _batch(entry, (await reader.read(entry, entry))[0].payload)
-        for entry in (0, lost.entries - 1)
+    last_entry = lost.entries - 1
+    looked = sorted({last_entry * n // _SAMPLES for n in range(_SAMPLES + 1)})
+    some = [
+        (entry, _batch(entry, (await reader.read(entry, entry))[0].payload)) for entry in looked
     ]
+    first, last = some[0][1], some[-1][1]
     is_of_stream = not first.header.is_sequence_in_segment
     begin, end = first.header.first_sequence, last.header.first_sequence + len(last)
     return LostRecords(
         lost,
-        end - begin,
+        end - begin if _is_one_segment(some) else -1,
         begin if is_of_stream else None,
         (first.append_time_ms, last.append_time_ms),
         next(iter(first.records())).value,
     )
+
+
+def _is_one_segment(some: Sequence[tuple[int, RecordBatch]]) -> bool:
+    """Whether the sequences of these entries can be those of one segment, in which they never begin
+    again: each entry has a record at least."""
+    for (entry, batch), (next_entry, following) in pairwise(some):
+        if batch.header.is_sequence_in_segment != following.header.is_sequence_in_segment:
+            return False
+        between = following.header.first_sequence - batch.header.first_sequence - len(batch)
+        if between < next_entry - entry - 1:
+            return False
+        if between and next_entry == entry + 1:
+            return False
+    first = some[0][1].header
+    return not first.is_sequence_in_segment or first.first_sequence == 0
 
 
 async def adopt_ledger(
