@@ -105,6 +105,7 @@ if TYPE_CHECKING:
     from stream.reading.reader import OnTruncated, StreamReader
     from stream.retention.janitor import Janitor, SweepReport
     from stream.retention.policies import NamespaceSettings
+    from stream.retention.segment_merger import MergeReport
     from stream.retention.trash import TrashEntry
     from stream.verify import SegmentReport, StreamReport, VerifyProgress
     from stream.writing.batch import Ticket
@@ -152,6 +153,7 @@ __all__ = [
     "Janitor",
     "LedgerReport",
     "MemberExists",
+    "MergeReport",
     "MergedBatch",
     "MergedReader",
     "MergedRecord",
@@ -252,6 +254,7 @@ _HOMES = {
     ),
     "stream.consuming.groups": "GroupInfo GroupPartition",
     "stream.retention.janitor": "Janitor SweepReport",
+    "stream.retention.segment_merger": "MergeReport",
     "stream.reading.lag": "CursorLag",
     "stream.reading.merged_feeds": "OrderBy",
     "stream.reading.merged_reader": "MergedBatch MergedReader MergedRecord",

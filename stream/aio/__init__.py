@@ -107,6 +107,7 @@ if TYPE_CHECKING:
     from stream.reading.reader import OnTruncated as OnTruncated
     from stream.retention.janitor import SweepReport as SweepReport
     from stream.retention.policies import NamespaceSettings as NamespaceSettings
+    from stream.retention.segment_merger import MergeReport as MergeReport
     from stream.retention.trash import TrashEntry as TrashEntry
     from stream.verify import SegmentReport as SegmentReport
     from stream.verify import StreamReport as StreamReport
@@ -150,6 +151,7 @@ __all__ = [
     "LedgerClient",
     "LedgerReport",
     "MemberExists",
+    "MergeReport",
     "MergedBatch",
     "MergedReader",
     "MergedRecord",
@@ -255,6 +257,7 @@ _HOME = {
     "LedgerClient": "stream.aio.client",
     "LedgerReport": "ledger.core.copies",
     "MemberExists": "stream.errors",
+    "MergeReport": "stream.retention.segment_merger",
     "MergedBatch": "stream.reading.merged_reader",
     "MergedReader": "stream.aio.merged_reader",
     "MergedRecord": "stream.reading.merged_reader",

@@ -108,6 +108,7 @@ if TYPE_CHECKING:
     from stream.reading.reader import OnTruncated as OnTruncated
     from stream.retention.janitor import SweepReport as SweepReport
     from stream.retention.policies import NamespaceSettings as NamespaceSettings
+    from stream.retention.segment_merger import MergeReport as MergeReport
     from stream.retention.trash import TrashEntry as TrashEntry
     from stream.verify import SegmentReport as SegmentReport
     from stream.verify import StreamReport as StreamReport
@@ -151,6 +152,7 @@ __all__ = [
     "LedgerClient",
     "LedgerReport",
     "MemberExists",
+    "MergeReport",
     "MergedBatch",
     "MergedReader",
     "MergedRecord",
@@ -257,6 +259,7 @@ _HOME = {
     "LedgerClient": "stream.blocking.client",
     "LedgerReport": "ledger.core.copies",
     "MemberExists": "stream.errors",
+    "MergeReport": "stream.retention.segment_merger",
     "MergedBatch": "stream.reading.merged_reader",
     "MergedReader": "stream.blocking.merged_reader",
     "MergedRecord": "stream.reading.merged_reader",

@@ -9,6 +9,8 @@ from stream.blocking.bridge import Bridge
 from stream.blocking.client import LedgerClient
 from stream.retention.janitor import ORPHAN_AGE_MS, SINK_ORPHAN_AGE_MS, SweepReport
 from stream.retention.janitor import Janitor as TrioJanitor
+from stream.retention.segment_merger import MergeReport
+from stream.retention.segment_merging import MERGE_BYTES_PER_S, REPLACED_MS
 
 
 class Janitor:
@@ -21,6 +23,9 @@ class Janitor:
         sink_orphan_age_ms: the same for a ledger that a sink's task made, while its batch is not
             committed; the batch fails if it takes longer.
         trust_clock: sweep although the clock of this machine is in doubt (ClockInDoubt).
+        merge_bytes_per_s: payload of small segments that is copied per second, to merge them; 0:
+            nothing is merged.
+        replaced_ms: how long the ledgers of merged segments are kept.
     """
 
     _bridge: Bridge
@@ -34,6 +39,8 @@ class Janitor:
         orphan_age_ms: int = ORPHAN_AGE_MS,
         sink_orphan_age_ms: int = SINK_ORPHAN_AGE_MS,
         trust_clock: bool = False,
+        merge_bytes_per_s: float = MERGE_BYTES_PER_S,
+        replaced_ms: int = REPLACED_MS,
     ) -> None:
         self._bridge = client._bridge
         self._inner = TrioJanitor(
@@ -42,6 +49,8 @@ class Janitor:
             orphan_age_ms=orphan_age_ms,
             sink_orphan_age_ms=sink_orphan_age_ms,
             trust_clock=trust_clock,
+            merge_bytes_per_s=merge_bytes_per_s,
+            replaced_ms=replaced_ms,
         )
 
     @classmethod
@@ -51,8 +60,19 @@ class Janitor:
         return made
 
     def run(self, interval_s: float) -> None:
-        """Sweeps forever, `interval_s` apart; failures are logged and tried again."""
+        """Sweeps forever, `interval_s` apart, and merges segments beside that; failures are logged
+        and tried again."""
         self._bridge.call(lambda: self._inner.run(interval_s))
+
+    def merge(self, limit_s: float | None = None) -> MergeReport:
+        """Merges small segments of the streams that sweeps found since the last call: a few times
+        in each, at `merge_bytes_per_s`. May run beside `sweep`.
+
+        Does nothing if there is nothing to merge, or another client does it. `limit_s`: no merge
+        begins that takes longer, about. A stream of which a merge failed counts as a failure, and
+        is tried again later. Raises MetadataUnavailable.
+        """
+        return self._bridge.call(lambda: self._inner.merge(limit_s))
 
     def sweep(self) -> SweepReport:
         """Checks every stream, the trash and every orphan once.

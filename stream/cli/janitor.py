@@ -17,6 +17,9 @@ from ledger.cli.output import ClusterOption, OutputOption, SecondsOrZero
 from stream.retention.janitor import SINK_ORPHAN_AGE_MS
 from stream.retention.segment_merging import MERGE_BYTES_PER_S, REPLACED_MS
 
+MERGE_ONCE_S = 30.0
+"""With `--once`, how long merges take together, about."""
+
 if TYPE_CHECKING:
     from ledger.client import LedgerClient
     from stream.retention.janitor import Janitor, SweepReport
@@ -60,7 +63,7 @@ async def janitor(
         while its batch is not committed. A batch must not take longer.
     merge_mib_s
         MiB per second that are copied to merge small segments of a stream into few ledgers; 0:
-        none are merged.
+        none are merged. With `--once` for half a minute, after all else.
     replaced_hours
         How long the ledgers are kept that merged segments were on. Longer than the age of the
         oldest backup of the metadata that may have to be put back.
@@ -83,10 +86,9 @@ async def janitor(
     )
     async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
         if once:
-            reports = await sweep(client, **settings)
-            rows = [{"namespace": name, **asdict(report)} for name, report in reports.items()]
+            rows = await _sweep_once(client, settings)
             output.show_list(rows, title="sweep", none="no namespaces")
-            return int(any(report.failures for report in reports.values()))
+            return int(any(row["failures"] for row in rows))
         async with trio.open_nursery() as nursery:
             if child or not sys.stderr.isatty():
                 await nursery.start(_reopen_on_hangup, reopen_log)
@@ -116,14 +118,38 @@ async def _end_with_starter(scope: trio.CancelScope) -> None:
 
 async def _sweep_for_ever(client: LedgerClient, interval_s: float, settings: _Settings) -> None:
     from ledger.errors import LedgerError
+    from stream.retention.segment_merger import merge_for_ever
 
     janitors: dict[str, Janitor] = {}
-    while True:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(merge_for_ever, janitors, interval_s)
+        while True:
+            try:
+                await sweep(client, janitors, **settings)
+            except LedgerError as error:
+                _log.warning("sweep failed cause=%s", error)
+            await trio.sleep(interval_s)
+
+
+async def _sweep_once(client: LedgerClient, settings: _Settings) -> list[dict[str, object]]:
+    """Sweeps, and then merges small segments; returns what became of both, by namespace."""
+    from ledger.errors import LedgerError
+    from stream.retention.segment_merger import MergeReport
+
+    janitors: dict[str, Janitor] = {}
+    reports = await sweep(client, janitors, **settings)
+    until_s = trio.current_time() + MERGE_ONCE_S
+    rows: list[dict[str, object]] = []
+    for name, report in reports.items():
         try:
-            await sweep(client, janitors, **settings)
+            merged = await janitors[name].merge(max(0.0, until_s - trio.current_time()))
         except LedgerError as error:
-            _log.warning("sweep failed cause=%s", error)
-        await trio.sleep(interval_s)
+            _log.warning("namespace=%s: not merged: %s", name, error)
+            merged = MergeReport(failures=1)
+        failures = report.failures + merged.failures
+        counts = {"segments_merged": merged.segments, "failures": failures}
+        rows.append({"namespace": name, **asdict(report), **counts})
+    return rows
 
 
 async def sweep(

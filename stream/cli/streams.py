@@ -280,7 +280,7 @@ async def show(
     page
         The page of segments to list, counted from 1.
     """
-    from stream.cli.arguments import StreamName, parse_stream
+    from stream.cli.arguments import parse_stream
     from stream.cli.connecting import connect
     from stream.cli.retention import warn
     from stream.errors import IsPartitioned
@@ -292,21 +292,7 @@ async def show(
         try:
             facts = _facts(name, await namespace.info(name.stream))
         except IsPartitioned:
-            info = await namespace.partitioned_info(name.stream)
-            facts = _partitioned_facts(name, info)
-            parts = [_facts(StreamName(name.namespace, p.name), p) for p in info.partitions]
-            warn(
-                await plans_of(
-                    namespace.client,
-                    await namespace.policy(),
-                    [part["stream"].partition("/")[2] for part in parts],
-                )
-            )
-            if output.json:
-                print_json(facts | {"by_partition": parts})
-                return
-            output.show(facts, title=f"stream {name}")
-            output.show_list(parts, title="partitions", none="no partitions yet")
+            await _show_partitioned(namespace, name, output)
             return
         policy = await namespace.policy()
         warn(await plans_of(namespace.client, policy, [name.stream]))
@@ -321,7 +307,24 @@ async def show(
         output.show(facts, title=f"stream {name}")
     _show_segments(name, metadata, shown, output, page=page if segments else None)
     if metadata.pages and not segments:
-        remark(f"a janitor's next sweep: {merging}")
+        remark(f"merging of small segments: {merging}")
+
+
+async def _show_partitioned(namespace: Namespace, name: StreamName, output: OutputOption) -> None:
+    from stream.cli.arguments import StreamName
+    from stream.cli.retention import warn
+    from stream.retention.policies import plans_of
+
+    info = await namespace.partitioned_info(name.stream)
+    facts = _partitioned_facts(name, info)
+    parts = [_facts(StreamName(name.namespace, p.name), p) for p in info.partitions]
+    names = [part["stream"].partition("/")[2] for part in parts]
+    warn(await plans_of(namespace.client, await namespace.policy(), names))
+    if output.json:
+        print_json(facts | {"by_partition": parts})
+        return
+    output.show(facts, title=f"stream {name}")
+    output.show_list(parts, title="partitions", none="no partitions yet")
 
 
 class _Shown(NamedTuple):

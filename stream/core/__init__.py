@@ -3,6 +3,7 @@
 Must never read a clock, a random number or a file: shells pass them in.
 
 - backoff.py: pauses after conflicts on metadata
+- merge_check.py: what is copied into a merged ledger
 - merge.py: several streams in one order of time
 - names.py: names of namespaces, streams and partitions
 - position.py: positions of records, and where readers start

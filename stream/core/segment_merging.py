@@ -9,13 +9,12 @@ never change a position, a sequence or a time. A page that is needed is asked fo
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 from typing import Final
 
-from ledger.errors import InvalidArgument, MetadataConflict
+from ledger.errors import MetadataConflict
 from ledger.units import duration_text, size_text
-from stream.core.entry.compression import Buffer
-from stream.core.entry.format import read_header
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.page_format import rewritten
 from stream.core.metadata.segments import Run, Segment, Span
@@ -28,16 +27,82 @@ LEDGERS_MAX: Final = 1000
 """Ledgers that one merge replaces: the next change of the stream makes them garbage."""
 SEGMENTS_MAX: Final = 8192
 """Segments on one ledger: a merge writes the pages that list them again."""
+SPAN_MS: Final = 7 * 86_400_000
+"""Time from the oldest to the newest record of one ledger: it is deleted with its last segment."""
 SMALL_SHARE: Final = 8
-"""A ledger is small if it has less than this part of `roll_bytes`, and of SEGMENTS_MAX."""
+"""A ledger is small if it has less than this part of each of its limits."""
+RETENTION_SHARE: Final = 8
+"""A merged ledger has at most this part of the bytes and of the time that retention keeps."""
 AGE_MS: Final = 300_000
 """How old the newest record must be: what is fresh is being read, and committed again."""
-LOOKED_MAX: Final = 4096
+LOOKED_MAX: Final = 2048
 """Ledgers that one look at a stream looks at, about, before it goes on next time."""
 REPLACED_MAX: Final = 64
 """Merges whose replaced ledgers a stream still keeps; another one waits."""
 _SOON_SHARE: Final = 8
 """What retention drops within this part of its time or bytes is not merged."""
+
+
+@dataclass(frozen=True, slots=True)
+class MergeScope:
+    """Where a janitor looks: from segment `since` on, not at ledgers that it must `avoid`; it can
+    copy `nbytes_max` at a time."""
+
+    since: int = 0
+    nbytes_max: int | None = None
+    avoid: AbstractSet[int] = frozenset()
+
+
+WHOLE_STREAM: Final = MergeScope()
+
+
+@dataclass(frozen=True, slots=True)
+class MergeLimits:
+    """What one merged ledger may have: bytes, segments, and time from its oldest to its newest
+    record."""
+
+    nbytes: int
+    segments: int
+    span_ms: int
+
+    @property
+    def small_bytes(self) -> int:
+        """A ledger with fewer bytes is small."""
+        return max(1, self.nbytes // SMALL_SHARE)
+
+    def share(self, ledger: _Ledger) -> float:
+        """Returns how much of the limits a ledger takes."""
+        return max(
+            ledger.nbytes / self.nbytes,
+            ledger.count / self.segments,
+            (ledger.newest_ms - ledger.oldest_ms) / self.span_ms,
+        )
+
+    def is_small(self, ledger: _Ledger) -> bool:
+        return self.share(ledger) * SMALL_SHARE < 1
+
+    def has_few_small(self, run: Run) -> bool:
+        """Whether at least seven of eight ledgers of this run are not small, by its sums: none has
+        more than the limits."""
+        ledgers = run.ledgers + 1  # one may begin before it
+        full, part = self.nbytes - self.small_bytes, self.segments // SMALL_SHARE
+        large = max(
+            (run.nbytes - ledgers * self.small_bytes) / max(1, full),
+            (run.count - ledgers * part) / (self.segments - part),
+        )
+        return SMALL_SHARE * (ledgers - large) <= ledgers
+
+
+def limits_of(policy: NamespaceMetadata, nbytes_max: int | None = None) -> MergeLimits:
+    """Returns what a merged ledger may have under this policy, if `nbytes_max` can be copied."""
+    nbytes, span_ms = policy.roll_bytes, SPAN_MS
+    if nbytes_max is not None:
+        nbytes = min(nbytes, nbytes_max)
+    if policy.retention_bytes is not None:
+        nbytes = min(nbytes, policy.retention_bytes // RETENTION_SHARE)
+    if policy.retention_ms is not None:
+        span_ms = min(span_ms, policy.retention_ms // RETENTION_SHARE)
+    return MergeLimits(max(1, nbytes), SEGMENTS_MAX, max(1, span_ms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +132,13 @@ class MergePlan:
 @dataclass(frozen=True, slots=True)
 class MergeOutlook:
     """What is merged next, if anything, and the reason as text, with numbers. Nothing will be
-    merged before segment `since` if nothing but time passes and the policy stays."""
+    merged before segment `since` if nothing but time passes and the policy stays; with
+    `is_settled` nothing at all before the pages of the stream change."""
 
     plan: MergePlan | None
     reason: str
     since: int = 0
+    is_settled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +151,7 @@ class _Ledger:
     last: int
     count: int
     nbytes: int
+    oldest_ms: int
     newest_ms: int
     behind: int
     is_whole: bool
@@ -91,54 +159,66 @@ class _Ledger:
     def with_next(self, span: Span, behind: int) -> _Ledger:
         return replace(
             self, last=span.last_number, count=self.count + span.count,
-            nbytes=self.nbytes + span.nbytes, newest_ms=max(self.newest_ms, span.newest_ms),
-            behind=behind,
+            nbytes=self.nbytes + span.nbytes, oldest_ms=min(self.oldest_ms, span.created_ms),
+            newest_ms=max(self.newest_ms, span.newest_ms), behind=behind,
         )  # fmt: skip
 
 
 def explain_merging(
-    stream: StreamMetadata, policy: NamespaceMetadata, now_ms: int, since: int = 0
+    stream: StreamMetadata,
+    policy: NamespaceMetadata,
+    now_ms: int,
+    scope: MergeScope = WHOLE_STREAM,
 ) -> MergeOutlook:
     """Returns what of the stream is merged now, and why not more.
 
     Merged are LEDGERS_MIN to LEDGERS_MAX small neighbours that together fit into a ledger, none of
     which is larger than the others together: so a byte is copied a logarithmic number of times. The
     oldest come first. Sealed live segments only, whose records are AGE_MS old and which retention
-    does not drop soon. `since` is that of an earlier outlook. Raises PagesNeeded.
+    does not drop soon. `scope.since` is that of an earlier outlook. Raises PagesNeeded.
     """
     if not stream.pages:
-        return MergeOutlook(None, "its segments are few: the newest are not merged")
+        return MergeOutlook(
+            None, "its segments are few: the newest are not merged", is_settled=True
+        )
     if len(stream.pages.replaced) >= REPLACED_MAX:
         return MergeOutlook(
-            None, f"the ledgers of {len(stream.pages.replaced)} merges wait to be deleted first"
+            None,
+            f"the ledgers of {len(stream.pages.replaced)} merges wait to be deleted first",
+            scope.since,
         )
-    search = _Search(stream, policy, now_ms, since)
+    search = _Search(stream, policy, now_ms, scope)
     chosen = search.run()
     if chosen is None:
-        return MergeOutlook(None, search.why_not(), search.since)
+        return MergeOutlook(None, search.why_not(), search.since, search.is_settled)
     plan = MergePlan(_segments_at(stream, chosen[0].first, chosen[-1].last), len(chosen))
     return MergeOutlook(
         plan,
         f"segments {plan.first} to {plan.last} on {plan.ledgers} ledgers, "
         f"{size_text(plan.nbytes)} together, become one",
-        since,
+        scope.since,
     )
 
 
 class _Search:
-    """A search for neighbours that can be merged, from segment `since` on."""
+    """A search for neighbours that can be merged."""
 
     def __init__(
-        self, stream: StreamMetadata, policy: NamespaceMetadata, now_ms: int, since: int
+        self, stream: StreamMetadata, policy: NamespaceMetadata, now_ms: int, scope: MergeScope
     ) -> None:
-        self.since = since
+        self.since = scope.since
+        self.is_settled = False
         self._stream = stream
         self._policy = policy
+        self._limits = limits_of(policy, scope.nbytes_max)
+        self._avoid = scope.avoid
         self._now_ms = now_ms
         self._left = sum(span.nbytes for span in stream.spans())
         """Bytes of what was not looked at yet."""
         self._small = self._young = self._soon = 0
         self._first_young = 0
+        """The first segment of those that were young, with the neighbours before them: they may be
+        merged together later."""
 
     def run(self) -> Sequence[_Ledger] | None:
         """Returns neighbours that can be merged; None if there are none, or none were found before
@@ -150,14 +230,17 @@ class _Search:
                 neighbours.append(ledger)
                 if len(neighbours) < LEDGERS_MAX + LEDGERS_MIN:
                     continue
-            if (chosen := _choose(neighbours, self._policy)) is not None:
+            if (chosen := _choose(neighbours, self._limits)) is not None:
                 return chosen
             if neighbours:
+                if self._first_young:
+                    self._first_young = min(self._first_young, neighbours[0].first)
                 begun, neighbours = neighbours[-1].last + 1, []
             if looked >= LOOKED_MAX:
-                self.since = begun
+                self.since = min(begun, self._first_young or begun)
                 return None
-        if (chosen := _choose(neighbours, self._policy)) is None:
+        if (chosen := _choose(neighbours, self._limits)) is None:
+            self.is_settled = not self._first_young
             self.since = min(
                 neighbours[0].first if neighbours else self._stream.segments[0].number,
                 self._first_young or self._stream.next_segment,
@@ -165,15 +248,19 @@ class _Search:
         return chosen
 
     def why_not(self) -> str:
-        limit = size_text(self._policy.roll_bytes // SMALL_SHARE)
+        limits = self._limits
+        small, most = size_text(limits.small_bytes), size_text(limits.nbytes)
         if not self._small:
-            return f"no ledger of older segments is below {limit} (roll_bytes / {SMALL_SHARE})"
-        words = f"{self._small} ledgers are below {limit}"
+            return f"few or none of the older ledgers are below {small} (1/{SMALL_SHARE} of {most})"
+        words = f"{self._small} ledgers are below {small}"
         if self._young:
             words += f", {self._young} of them with records younger than {duration_text(AGE_MS)}"
         if self._soon:
             words += f", {self._soon} of them near the end of their retention"
-        return f"{words}: fewer than {LEDGERS_MIN} neighbours of similar size can be merged"
+        return (
+            f"{words}: fewer than {LEDGERS_MIN} neighbours of similar size can be merged to "
+            f"{most} of {duration_text(limits.span_ms)}"
+        )
 
     def _ledgers(self) -> Iterator[_Ledger | None]:
         """Yields the ledgers that can be merged, oldest first, and None in place of others."""
@@ -198,19 +285,20 @@ class _Search:
                 is_readable = Position(span.number, 0, 0) >= self._stream.truncated_to
                 one = _Ledger(
                     span.ledger_first, span.number, span.last_number, span.count, span.nbytes,
-                    span.newest_ms, self._left, is_whole=span.ledgers == 1 and is_readable,
+                    span.created_ms, span.newest_ms, self._left,
+                    is_whole=span.ledgers == 1 and is_readable,
                 )  # fmt: skip
         if one is not None:
             yield self._judged(one)
 
     def _is_looked_into(self, run: Run) -> bool:
-        """Whether a ledger in this run may be one that can be merged: if they are small on average,
-        and neither all young nor all near their end."""
+        """Whether a ledger in this run may be one that can be merged: if not nearly all are large,
+        all young, or all near their end."""
         if run.last_number < self.since:
             return False
         if Position(run.number, 0, 0) < self._stream.truncated_to:
             return self._stream.is_live(run)
-        if run.is_one_ledger or _are_large(run.nbytes, run.count, run.ledgers, self._policy):
+        if run.is_one_ledger or self._limits.has_few_small(run):
             return False
         is_young = self._now_ms - run.created_ms < AGE_MS
         is_soon = self._is_dropped_soon(run.newest_ms, self._left - run.nbytes)
@@ -220,7 +308,9 @@ class _Search:
         return True
 
     def _judged(self, ledger: _Ledger) -> _Ledger | None:
-        if not ledger.is_whole or _are_large(ledger.nbytes, ledger.count, 1, self._policy):
+        if not ledger.is_whole or ledger.ledger_id in self._avoid:
+            return None
+        if not self._limits.is_small(ledger):
             return None
         is_young = self._now_ms - ledger.newest_ms < AGE_MS
         is_soon = self._is_dropped_soon(ledger.newest_ms, ledger.behind)
@@ -244,79 +334,44 @@ class _Search:
         )
 
 
-def _choose(ledgers: Sequence[_Ledger], policy: NamespaceMetadata) -> Sequence[_Ledger] | None:
+def _choose(ledgers: Sequence[_Ledger], limits: MergeLimits) -> Sequence[_Ledger] | None:
     """Returns the first neighbours that are to be merged."""
+    shares = [limits.share(ledger) for ledger in ledgers]
     for begin in range(len(ledgers) - LEDGERS_MIN + 1):
-        nbytes = count = 0
-        end = begin
-        for ledger in ledgers[begin : begin + LEDGERS_MAX]:
-            nbytes, count = nbytes + ledger.nbytes, count + ledger.count
-            if nbytes > policy.roll_bytes or count > SEGMENTS_MAX:
-                break
-            end += 1
-        window = ledgers[begin:end]
-        shares = [
-            max(ledger.nbytes / policy.roll_bytes, ledger.count / SEGMENTS_MAX) for ledger in window
-        ]
-        if len(window) >= LEDGERS_MIN and 2 * max(shares) <= sum(shares):
-            return window
+        end = _end_of_window(ledgers, begin, limits)
+        while end - begin >= LEDGERS_MIN:
+            window = shares[begin:end]
+            if 2 * max(window) <= sum(window):
+                return ledgers[begin:end]
+            end = begin + window.index(max(window))
     return None
 
 
-def _are_large(nbytes: int, segments: int, ledgers: int, policy: NamespaceMetadata) -> bool:
-    return (
-        nbytes * SMALL_SHARE >= ledgers * policy.roll_bytes
-        or segments * SMALL_SHARE > ledgers * SEGMENTS_MAX
-    )
+def _end_of_window(ledgers: Sequence[_Ledger], begin: int, limits: MergeLimits) -> int:
+    """Returns the end of the most neighbours that fit into one ledger."""
+    nbytes = count = 0
+    oldest_ms, newest_ms = ledgers[begin].oldest_ms, ledgers[begin].newest_ms
+    last = min(len(ledgers), begin + LEDGERS_MAX)
+    for end in range(begin, last):
+        ledger = ledgers[end]
+        nbytes, count = nbytes + ledger.nbytes, count + ledger.count
+        oldest_ms, newest_ms = min(oldest_ms, ledger.oldest_ms), max(newest_ms, ledger.newest_ms)
+        if nbytes > limits.nbytes or count > limits.segments:
+            return end
+        if newest_ms - oldest_ms > limits.span_ms:
+            return end
+    return last
 
 
 def _segments_at(stream: StreamMetadata, first: int, last: int) -> tuple[Segment, ...]:
     return tuple(stream.pages.stored_since(first, lambda span: span.number <= last))
 
 
-class MergeCheck:
-    """Checks, entry by entry, that what is copied is what the segments of a plan are."""
-
-    def __init__(self, plan: MergePlan) -> None:
-        self._left = iter(plan.segments)
-        self._segment: Segment | None = None
-        self._entries = self._records = self._nbytes = 0
-
-    def add(self, payload: Buffer) -> None:
-        """Takes the next entry. Raises InvalidArgument if it is not that of the segment;
-        RecordFormatError."""
-        header = read_header(payload)
-        if self._segment is None:
-            self._segment = next(self._left, None)
-        segment = self._segment
-        if segment is None:
-            raise InvalidArgument("there are more entries than the segments have")
-        if segment.sequence_of(header) != segment.first_sequence + self._records:
-            raise InvalidArgument(
-                f"segment {segment.number}: entry {self._entries} begins at sequence "
-                f"{segment.sequence_of(header)}, {self._records} records are before it and the "
-                f"segment begins at sequence {segment.first_sequence}"
-            )
-        self._entries += 1
-        self._records += header.count
-        self._nbytes += len(payload)
-        if self._entries > segment.last_entry:
-            found, wanted = (self._records, self._nbytes), (segment.records, segment.nbytes)
-            if found != wanted:
-                raise InvalidArgument(
-                    f"segment {segment.number} has {found[0]} records and {found[1]} bytes, "
-                    f"{wanted[0]} and {wanted[1]} by its stream"
-                )
-            self._segment, self._entries, self._records, self._nbytes = None, 0, 0, 0
-
-    def end(self) -> None:
-        """Checks that nothing is missing. Raises InvalidArgument."""
-        segment = self._segment or next(self._left, None)
-        if segment is not None:
-            raise InvalidArgument(
-                f"segment {segment.number} has {self._entries} entries, {segment.last_entry + 1} "
-                "by its stream"
-            )
+def is_current(stream: StreamMetadata, plan: MergePlan) -> bool:
+    """Whether the segments of the plan are in the stream still, on the same ledgers. Raises
+    PagesNeeded."""
+    is_there = plan.first >= stream.pages.first and not stream.is_deleted
+    return is_there and _segments_at(stream, plan.first, plan.last) == plan.segments
 
 
 def merged(stream: StreamMetadata, plan: MergePlan, ledger_id: int, now_ms: int) -> StreamMetadata:
@@ -325,8 +380,7 @@ def merged(stream: StreamMetadata, plan: MergePlan, ledger_id: int, now_ms: int)
 
     Raises MetadataConflict if one of them was purged or merged meanwhile; PagesNeeded.
     """
-    is_same = plan.first >= stream.pages.first and not stream.is_deleted
-    if not is_same or _segments_at(stream, plan.first, plan.last) != plan.segments:
+    if not is_current(stream, plan):
         raise MetadataConflict(
             f"stream {stream.name!r}: segments {plan.first} to {plan.last} were purged, or merged "
             "by another client"

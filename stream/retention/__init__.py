@@ -11,7 +11,8 @@ Must never delete a ledger that a reader, a restore or a commit can still need.
 - partitioned_trash.py: restores partitioned streams
 - policies.py: settings of namespaces, and what a change would drop
 - reclaim.py: applies retention to a stream, truncates and deletes streams
-- segment_merging.py: small segments, merged in the background
+- segment_merger.py: when segments of a namespace are merged, in the background
+- segment_merging.py: small segments, copied to one ledger
 - trash.py: deleted streams, restored or purged
 - trash_listing.py: what can be restored, and until when
 """

@@ -33,10 +33,11 @@ from stream.retention.orphans import delete_orphaned_partition, orphaned_partiti
 from stream.retention.paged_ledgers import PagedLedgers
 from stream.retention.partition_sizes import PartitionSizes
 from stream.retention.reclaim import StreamVersion, apply_retention
+from stream.retention.segment_merger import MergeReport, SegmentMerger, merge_for_ever
 from stream.retention.segment_merging import (
+    COPY_S,
     MERGE_BYTES_PER_S,
     REPLACED_MS,
-    SegmentMerger,
     drop_replaced,
 )
 from stream.retention.trash import TOMBSTONE_MS, Trash, delete
@@ -69,7 +70,6 @@ class SweepReport:
     streams_purged: int = 0
     ledgers_deleted: int = 0
     orphans_deleted: int = 0
-    segments_merged: int = 0
     failures: int = 0
 
 
@@ -129,7 +129,8 @@ class Janitor:
         self._orphan_age_ms = orphan_age_ms
         self._sink_orphan_age_ms = sink_orphan_age_ms
         self._is_clock_trusted = trust_clock
-        self._merger = SegmentMerger(client, namespace, merge_bytes_per_s)
+        copy_s = min(COPY_S, max(1.0, orphan_age_ms / 6000))
+        self._merger = SegmentMerger(client, namespace, merge_bytes_per_s, copy_s)
         self._replaced_ms = replaced_ms
         self._warned: set[str] = set()
         """Warnings about stored times, each of which is logged once."""
@@ -138,14 +139,27 @@ class Janitor:
         self._paged = PagedLedgers(self._store.pages)
 
     async def run(self, interval_s: float) -> None:
-        """Sweeps forever, `interval_s` apart; failures are logged and tried again."""
-        while True:
-            try:
-                report = await self.sweep()
-                _log.info("namespace=%s: %s", self._namespace, report)
-            except LedgerError as error:
-                _log.warning("namespace=%s: sweep failed: %s", self._namespace, error)
-            await trio.sleep(interval_s)
+        """Sweeps forever, `interval_s` apart, and merges segments beside that; failures are logged
+        and tried again."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(merge_for_ever, {self._namespace: self}, interval_s)
+            while True:
+                try:
+                    report = await self.sweep()
+                    _log.info("namespace=%s: %s", self._namespace, report)
+                except LedgerError as error:
+                    _log.warning("namespace=%s: sweep failed: %s", self._namespace, error)
+                await trio.sleep(interval_s)
+
+    async def merge(self, limit_s: float | None = None) -> MergeReport:
+        """Merges small segments of the streams that sweeps found since the last call: a few times
+        in each, at `merge_bytes_per_s`. May run beside `sweep`.
+
+        Does nothing if there is nothing to merge, or another client does it. `limit_s`: no merge
+        begins that takes longer, about. A stream of which a merge failed counts as a failure, and
+        is tried again later. Raises MetadataUnavailable.
+        """
+        return await self._merger.merge(limit_s)
 
     async def sweep(self) -> SweepReport:
         """Checks every stream, the trash and every orphan once.
@@ -180,9 +194,7 @@ class Janitor:
             _log.info("namespace=%s: orphans are left to a later sweep", self._namespace)
         else:
             await self._delete_orphans(sweep)
-        merged, failures = await self._merger.merge(policy, sweep.paged)
-        sweep.count("segments_merged", merged)
-        sweep.count("failures", failures)
+        self._merger.note(policy, sweep.paged)
         return SweepReport(**sweep.counts)
 
     def _rotated(self, found: list[T]) -> list[T]:
@@ -363,7 +375,7 @@ class Janitor:
         except NoSuchStream:
             await self._store.delete_orphan_of_none(path, only_if=only_if)
             return 1
-        if await self._store.pages.resolve(stream, lambda known: known.names(ledger_id)):
+        if await self._store.pages.resolve(stream, lambda known: known.needs(ledger_id)):
             return 0
         await self._store.delete_orphan(self._namespace, name, version, path, only_if=only_if)
         return 1

@@ -10,7 +10,7 @@ that goes with the last segment of the stream. Core: core/metadata/pages.py.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TypeVar
@@ -24,8 +24,8 @@ from ledger.errors import (
     NoSuchNode,
 )
 from ledger.metastore.base import Change, Check, Create, Delete, MetadataStore
-from stream.core.metadata.page_format import NewPage, decode_page, paged
-from stream.core.metadata.pages import PagesNeeded, page_name
+from stream.core.metadata.page_format import decode_page, paged
+from stream.core.metadata.pages import NewPage, PagesNeeded, page_name
 from stream.core.metadata.segments import Run, Segment, Span
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.names import check_name
@@ -216,8 +216,7 @@ class PageStore:
             folder = new_folder(namespace, stream)
         stored, made = paged(stream, folder, segments_per_page, runs_per_page)
         path = pages_path(stored.pages.folder) if stored.pages.folder else ""
-        for begin in range(0, len(made), _CREATED_AT_ONCE):
-            await self._create(path, made[begin : begin + _CREATED_AT_ONCE], is_same)
+        await self.create(path, made, is_same, set())
         dead: list[Change] = [Delete(f"{path}/{name}") for name in stored.pages.dead]
         pages = replace(stored.pages, made=(), dead=(), lost=frozenset(), loaded={})
         return replace(stored, pages=pages), dead
@@ -226,6 +225,25 @@ class PageStore:
         """Has these pages read again, one of which is missing."""
         for change in dead:
             _kept.setdefault(self._store, {}).pop(change.path.rpartition("-")[2], None)
+
+    async def create(
+        self, path: str, made: Sequence[NewPage], is_same: Check, known: set[str]
+    ) -> None:
+        """Writes these pages below `path`, except those of which the names are `known`, to which
+        it adds them. Raises as `prepare`."""
+        left = [page for page in made if page_name(page.run) not in known]
+        for begin in range(0, len(left), _CREATED_AT_ONCE):
+            some = left[begin : begin + _CREATED_AT_ONCE]
+            await self._create(path, some, is_same)
+            known.update(page_name(page.run) for page in some)
+
+    async def remove(self, path: str, names: Iterable[str]) -> None:
+        """Removes pages below `path` that no document names, nor ever will."""
+        for name in names:
+            try:
+                await self._store.delete(f"{path}/{name}")
+            except NoSuchNode:
+                pass
 
     async def _create(self, path: str, made: Sequence[NewPage], is_same: Check) -> None:
         creates = [Create(f"{path}/{page_name(page.run)}", page.data) for page in made]

@@ -33,7 +33,8 @@ GROUPS = {
     "RecordDelivery GroupInfo GroupPartition",
     "Partitioned streams": "PartitionedWriter PartitionTicket PartitionPosition "
     "PartitionedWriterStatistics PartitionedStream PartitionedInfo partition_of",
-    "Retention and trash": "RetentionPlan SegmentPlan Verdict TrashEntry Janitor SweepReport",
+    "Retention and trash": "RetentionPlan SegmentPlan Verdict TrashEntry Janitor SweepReport "
+    "MergeReport",
     "Copies": "StreamReport SegmentReport LedgerReport CopyFault CopyState CopyVerdict "
     "VerifyProgress Canary CanaryOptions CanaryRound",
     "Entries": "encode decode Compression",

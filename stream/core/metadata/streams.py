@@ -311,13 +311,20 @@ class StreamMetadata:
         return bool(self.ledgers() or self.pages or self.pages.replaced)
 
     def names(self, ledger_id: int) -> bool:
-        """Whether the stream names this ledger, in use or garbage, or a segment was made on it.
-        Raises PagesNeeded."""
-        return (
-            ledger_id in self.ledgers()
-            or self.segment_on(ledger_id) is not None
-            or self.pages.was_replaced(ledger_id)
-        )
+        """Whether the stream needs this ledger, or a segment was made on it, which may have been
+        merged since. Raises PagesNeeded."""
+        return self.needs(ledger_id) or self.segment_on(ledger_id) is not None
+
+    def needs(self, ledger_id: int) -> bool:
+        """Whether the ledger is in use, kept for readers, or garbage. Raises PagesNeeded."""
+
+        def is_on(span: Span) -> bool:
+            if isinstance(span, Segment):
+                return span.ledger_id == ledger_id
+            return span.ledger_min <= ledger_id <= span.ledger_max
+
+        is_listed = ledger_id in self.ledgers() or self.pages.was_replaced(ledger_id)
+        return is_listed or self.last_where(is_on) is not None
 
     def segment_on(self, ledger_id: int) -> Segment | None:
         """Returns the segment that was made on this ledger; for a ledger of merged segments, the

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -11,148 +10,43 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ledger.errors import InvalidArgument, MetadataConflict
+from ledger.errors import MetadataConflict
 from stream.core import segment_merging
-from stream.core.entry.encoder import encode
 from stream.core.metadata import pages as pages_module
 from stream.core.metadata.format import decode_stream, encode_stream
 from stream.core.metadata.namespaces import NamespaceMetadata
-from stream.core.metadata.pages import Pages, page_name
-from stream.core.metadata.segments import Segment, SegmentEnd
+from stream.core.metadata.page_format import decode_page
+from stream.core.metadata.segments import SegmentEnd
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import Position
 from stream.core.segment_merging import (
-    AGE_MS,
     LEDGERS_MIN,
     REPLACED_MAX,
-    MergeCheck,
+    RETENTION_SHARE,
+    SPAN_MS,
+    WHOLE_STREAM,
     MergePlan,
+    MergeScope,
     explain_merging,
     merged,
 )
 from stream.core.sinks import committed
 from stream.core.trash import drained, purged_whole, trashed, without_replaced
 from tests.effort import scaled
+from tests.stream.core.merge_world import (
+    POLICY,
+    World,
+    as_made,
+    grown_world,
+    small_limits,
+    world_of,
+)
 from tests.stream.core.metadata.test_pages import (
-    PageNodes,
     a_change,
     a_position,
-    attempt,
     check_answers,
     check_plans,
 )
-
-POLICY = NamespaceMetadata(name="n", created_ms=0)
-Place = tuple[int, int]
-"""Number of a segment, and an entry of it."""
-
-
-def every(stream: StreamMetadata) -> Iterator[Segment]:
-    for span in stream.spans():
-        for part in stream.pages.split(span, lambda _: True):
-            assert isinstance(part, Segment)
-            yield part
-
-
-def as_made(segment: Segment) -> Segment:
-    """Returns the segment as it was before it was merged."""
-    if not segment.is_merged:
-        return segment
-    return replace(segment, ledger_id=segment.made_on, made_on=-1, base_entry=0, base_bytes=0)
-
-
-class World:
-    """A stream in pages whose segments are merged, the same one in a list, and its ledgers."""
-
-    def __init__(self, segments_per_page: int = 2, runs_per_page: int = 2) -> None:
-        self.nodes = PageNodes(segments_per_page, runs_per_page)
-        self.plain = StreamMetadata(name="s", created_ms=1).taken_over()
-        self.head = self.nodes.stored(self.plain)
-        self.ledgers: dict[int, list[Place]] = {}
-        """What each ledger has; None of those that are deleted."""
-        self.made: set[int] = set()
-        self.merges = self.copied = 0
-
-    def change(self, change: object) -> None:
-        assert callable(change)
-        wanted = attempt(change, self.plain)
-        found = self.nodes.ask(self.head, partial(attempt, change))
-        if isinstance(wanted, str) or isinstance(found, str):
-            assert found == wanted
-            return
-        self.plain, self.head = wanted, self.nodes.stored(found)
-        for segment in self.plain.segments:
-            if not segment.is_open and segment.ledger_id not in self.made:
-                self.made.add(segment.ledger_id)
-                self.ledgers[segment.ledger_id] = [
-                    (segment.number, entry) for entry in range(segment.last_entry + 1)
-                ]
-
-    def merge(self, ledger_id: int, now_ms: int, policy: NamespaceMetadata = POLICY) -> bool:
-        outlook = self.nodes.ask(
-            self.head, partial(explain_merging, policy=policy, now_ms=now_ms + AGE_MS)
-        )
-        plan = outlook.plan
-        assert outlook.reason
-        if plan is None:
-            return False
-        self.ledgers[ledger_id] = [
-            self.ledgers[segment.ledger_id][segment.base_entry + entry]
-            for segment in plan.segments
-            for entry in range(segment.last_entry + 1)
-        ]
-        change = partial(merged, plan=plan, ledger_id=ledger_id, now_ms=now_ms)
-        self.head = self.nodes.stored(self.nodes.ask(self.head, change))
-        self.merges += 1
-        self.copied += plan.nbytes
-        return True
-
-    def collect(self, until_ms: int) -> None:
-        """Deletes what merges have replaced, and the garbage."""
-        change = partial(without_replaced, until_ms=until_ms)
-        self.head = self.nodes.stored(self.nodes.ask(self.head, change))
-        for ledger_id in self.head.garbage:
-            self.ledgers.pop(ledger_id, None)
-        self.head = self.nodes.stored(self.head.forgotten(self.head.garbage))
-        self.plain = self.plain.forgotten(self.plain.garbage)
-
-    def segments(self) -> list[Segment]:
-        return self.nodes.ask(self.head, lambda stream: list(every(stream)))
-
-    def check(self) -> None:
-        """Each entry is where its position says, and nothing else has changed."""
-        segments = self.segments()
-        assert [as_made(segment) for segment in segments] == list(self.plain.segments)
-        for segment in segments:
-            if segment.is_open:
-                continue
-            place = slice(segment.base_entry, segment.base_entry + segment.last_entry + 1)
-            found = self.ledgers[segment.ledger_id][place]
-            assert found == [(segment.number, entry) for entry in range(segment.last_entry + 1)]
-        same = {"segments": (), "pages": Pages(), "garbage": ()}
-        assert replace(self.head, **same) == replace(self.plain, **same)  # type: ignore[arg-type]
-
-    def check_ledgers(self) -> None:
-        """No ledger is left that nothing needs, once all that was replaced is gone."""
-        while self.head.pages.replaced:
-            self.collect(1 << 40)
-        self.collect(1 << 40)
-        needed = {segment.ledger_id for segment in self.segments()} & self.ledgers.keys()
-        assert set(self.ledgers) == needed
-        # Pages that nothing names are removed, too.
-        named, stack = set[str](), list(self.head.pages.roots)
-        while stack:
-            run = stack.pop()
-            if run.last_number < self.head.pages.first:
-                continue
-            named.add(page_name(run))
-            page = self.nodes.nodes[page_name(run)]
-            below = self.nodes.ask(
-                self.head,
-                lambda stream, run=page.run: stream.pages.stored(run),  # type: ignore[misc]
-            )
-            stack += [span for span in below if not isinstance(span, Segment)]
-        assert named == set(self.nodes.nodes)
 
 
 @pytest.fixture
@@ -160,14 +54,7 @@ def _small(monkeypatch: pytest.MonkeyPatch) -> None:
     small_limits(monkeypatch)
 
 
-def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Has few segments merged at a time, up to 64 of them on a ledger."""
-    monkeypatch.setattr(segment_merging, "LEDGERS_MIN", 2)
-    monkeypatch.setattr(segment_merging, "LEDGERS_MAX", 6)
-    monkeypatch.setattr(segment_merging, "SEGMENTS_MAX", 64)
-
-
-@settings(max_examples=scaled(ci=40, night=1000), deadline=None)
+@settings(max_examples=scaled(ci=8, night=1000), deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(2, 4), st.integers(2, 4))
 def test_a_stream_whose_segments_are_merged_is_the_same_stream(
     seed: int, segments: int, runs: int
@@ -212,24 +99,13 @@ def test_a_deleted_stream_leaves_no_ledger(seed: int) -> None:
     assert not world.nodes.nodes
 
 
-def grown_world(count: int, nbytes: int = 10, per_page: int = 64) -> World:
-    world = World(per_page, 16)
-    for begin in range(1, count + 1, 50):
-        some = range(begin, min(begin + 50, count + 1))
-        ends = [(n, SegmentEnd(0, 1, nbytes, n, n)) for n in some]
-        world.change(partial(committed, ends=ends, now_ms=begin))
-    return world
-
-
 def test_ledgers_are_bounded_by_bytes_and_each_byte_is_copied_a_few_times() -> None:
     world, policy = World(64, 16), replace(POLICY, roll_bytes=1 << 16)
-    count, nbytes = scaled(ci=3000, night=20_000), 100
-    for number in range(1, count + 1):
-        ends = [(number, SegmentEnd(0, 1, nbytes, number, number))]
-        world.change(partial(committed, ends=ends, now_ms=number))
-        if number % 64 == 0:
-            while world.merge(10**6 + world.merges, number, policy):
-                world.collect(1 << 40)
+    count, nbytes = scaled(ci=1600, night=19_200), 100
+    for last in range(64, count + 1, 64):
+        world.change(partial(committed, ends=ends_of(last, 64, nbytes), now_ms=last))
+        while world.merge(10**6 + world.merges, last, policy):
+            world.collect(1 << 40)
     in_pages = world.segments()[: -len(world.head.segments)]
     ledgers = {segment.ledger_id for segment in in_pages}
     full = len(in_pages) * nbytes / (policy.roll_bytes / segment_merging.SMALL_SHARE)
@@ -239,9 +115,98 @@ def test_ledgers_are_bounded_by_bytes_and_each_byte_is_copied_a_few_times() -> N
     world.check()
 
 
+def ends_of(last: int, count: int, nbytes: int) -> list[tuple[int, SegmentEnd]]:
+    """Returns the last of `count` new segments, and those before it."""
+    numbers = range(last - count + 1, last + 1)
+    return [(number, SegmentEnd(0, 1, nbytes, number, number)) for number in numbers]
+
+
+def test_ledgers_are_bounded_where_each_look_goes_on_from_the_last_one() -> None:
+    """As a janitor looks: again and again, while the newest segments are too young."""
+    world, policy = World(8, 4), replace(POLICY, roll_bytes=1 << 16)
+    count, since, settled = scaled(ci=1040, night=8000), 0, 0
+    for last in range(16, count + 1, 16):
+        now_ms = 1000 * last
+        world.change(partial(committed, ends=ends_of(last, 16, 10), now_ms=now_ms))
+        while True:
+            found = world.look(policy, now_ms, MergeScope(since))
+            assert found.since >= since or found.plan is None
+            since, settled = found.since, settled + found.is_settled
+            if found.plan is None:
+                break
+            world.carry_out(found.plan, 10**6 + world.merges, now_ms)
+            world.collect(1 << 40)
+    old = [one for one in world.segments() if one.number < count - 400]
+    full = len(old) * 10 / (policy.roll_bytes / segment_merging.SMALL_SHARE)
+    assert len({segment.ledger_id for segment in old}) <= full + 3 * LEDGERS_MIN
+    assert world.copied <= 5 * 10 * count
+    assert not settled, "there are always young ones"
+    while (plan := world.look(policy, 1 << 40).plan) is not None:
+        world.carry_out(plan, 10**6 + world.merges, 1)
+    assert world.look(policy, 1 << 40).is_settled
+    world.check()
+
+
+def test_small_ledgers_beside_full_ones_are_merged() -> None:
+    full = POLICY.roll_bytes
+    world = world_of(([full] * 8 + [10] * 56) * 3)
+    found = world.look(POLICY, 10**9)
+    assert found.plan is not None
+    assert (found.plan.first, found.plan.last) == (9, 64)
+    few = world_of([10] * 20 + [full // 20] + [10] * 107)
+    found = few.look(POLICY, 10**9)
+    assert found.plan is not None
+    assert (found.plan.first, found.plan.last) == (1, 20), "the large one is no reason to wait"
+
+
+def test_nothing_is_read_of_a_stream_with_large_ledgers_alone() -> None:
+    world = grown_world(2500, nbytes=POLICY.roll_bytes)
+    reads = world.nodes.reads
+    found = world.look(POLICY, 10**9)
+    assert (found.plan, found.is_settled) == (None, True)
+    assert world.nodes.reads == reads
+
+
+@pytest.mark.parametrize(
+    ("change", "scope", "nbytes", "span_ms"),
+    [
+        ({}, WHOLE_STREAM, POLICY.roll_bytes, SPAN_MS),
+        ({"retention_bytes": 36_000}, WHOLE_STREAM, 36_000 // RETENTION_SHARE, SPAN_MS),
+        ({"retention_ms": 48 * 86_400_000}, WHOLE_STREAM, POLICY.roll_bytes, 6 * 86_400_000),
+        ({}, MergeScope(nbytes_max=3000), 3000, SPAN_MS),
+        ({"roll_bytes": 1 << 16}, WHOLE_STREAM, 1 << 16, SPAN_MS),
+    ],
+)
+def test_what_a_merged_ledger_keeps_on_disk_when_most_of_it_was_purged_is_bounded(
+    change: dict[str, int], scope: MergeScope, nbytes: int, span_ms: int
+) -> None:
+    step_ms = 3 * 3_600_000
+    world = world_of([100] * 300, step_ms=step_ms)
+    policy, now_ms = replace(POLICY, **change), 303 * step_ms  # type: ignore[arg-type]
+    found = world.look(policy, now_ms, scope).plan
+    assert found is not None
+    while (plan := world.look(policy, now_ms, scope).plan) is not None:
+        assert plan.nbytes <= nbytes
+        assert plan.segments[-1].newest_ms - plan.segments[0].created_ms <= span_ms
+        world.carry_out(plan, 10**6 + world.merges, now_ms)
+        world.collect(1 << 40)
+    ledgers = {one.ledger_id for one in world.segments() if one.number <= 192}
+    share = max(19_200 / nbytes, 192 * step_ms / span_ms)
+    assert len(ledgers) <= segment_merging.SMALL_SHARE * share + 2 * LEDGERS_MIN
+
+
+def test_a_ledger_that_cannot_be_copied_is_left_out() -> None:
+    world = grown_world(128)
+    scope = MergeScope(avoid=frozenset({20}))
+    plans = []
+    while (plan := world.look(POLICY, 10**9, scope).plan) is not None:
+        plans.append((plan.first, plan.last))
+        world.carry_out(plan, 10**6 + world.merges, 10**9)
+    assert plans == [(1, 19), (21, 64)]
+
+
 def outlook(world: World, policy: NamespaceMetadata = POLICY, now_ms: int = 10**9) -> str:
-    question = partial(explain_merging, policy=policy, now_ms=now_ms)
-    return world.nodes.ask(world.head, question).reason
+    return world.look(policy, now_ms).reason
 
 
 def test_what_is_merged_and_why_not_is_said_with_numbers() -> None:
@@ -253,10 +218,12 @@ def test_what_is_merged_and_why_not_is_said_with_numbers() -> None:
     assert "64 of them near the end of their retention" in outlook(world, old)
     surplus = replace(POLICY, retention_bytes=700)
     assert "near the end" in outlook(world, surplus)
-    assert "below 32" in outlook(grown_world(128, nbytes=POLICY.roll_bytes // 8))
-    assert "no ledger of older segments is below" in outlook(
+    assert "few or none of the older ledgers are below 32" in outlook(
         grown_world(128, nbytes=POLICY.roll_bytes // 8)
     )
+    large = [POLICY.roll_bytes // 8]
+    world = world_of(large * 30 + [10] * 5 + large * 93, per_page=32)
+    assert "5 ledgers are below" in outlook(world)
 
 
 def test_a_merge_waits_while_the_ledgers_of_too_many_are_kept() -> None:
@@ -289,62 +256,48 @@ def test_a_plan_is_refused_if_its_segments_were_merged_or_purged_meanwhile() -> 
         world.nodes.ask(replace(world.head, pages=replace(world.head.pages, first=2)), again)
 
 
-def test_the_document_keeps_what_was_replaced() -> None:
+def test_what_was_replaced_goes_also_if_a_page_of_it_is_lost() -> None:
     world = grown_world(300)
-    assert world.merge(1000, 5)
+    assert world.merge(5000, 10**6)
+    for last in range(320, 701, 20):
+        world.change(partial(committed, ends=ends_of(last, 20, 10), now_ms=last))
+    assert world.merge(6000, 10**6)
+    assert len(world.head.pages.replaced) > 4, "over several pages"
+    lost = world.head.pages.replaced[1].run
+    page = world.nodes.nodes.pop(pages_module.page_name(lost))
+    listed = {span.ledger_first for span in decode_page(lost, page.data)}
+
+    def without(stream: StreamMetadata) -> StreamMetadata:
+        pages = replace(stream.pages, lost=frozenset({lost.digest}))
+        return without_replaced(replace(stream, pages=pages), 1 << 40)
+
+    while world.head.pages.replaced:
+        world.head = world.nodes.stored(world.nodes.ask(world.head, without))
+        for ledger_id in world.head.garbage:
+            world.ledgers.pop(ledger_id, None)
+        world.head = world.nodes.stored(world.head.forgotten(world.head.garbage))
+    world.check()
+    assert set(world.ledgers) - {one.ledger_id for one in world.segments()} == listed, "orphans"
+    for ledger_id in listed:
+        assert not world.nodes.ask(world.head, partial(StreamMetadata.needs, ledger_id=ledger_id))
+
+
+def test_the_document_keeps_what_was_replaced() -> None:
+    world, now_ms = grown_world(300), 10**6
+    assert world.merge(1000, now_ms)
     again = decode_stream("s", encode_stream(world.head))
     assert again == world.head
     assert again.pages.replaced
-    assert {(one.replaced_ms, one.first) for one in again.pages.replaced} >= {(5, 1)}
+    assert {(one.replaced_ms, one.first) for one in again.pages.replaced} >= {(now_ms, 1)}
     assert world.nodes.ask(again, lambda s: s.names(7)), "it was made on this ledger"
     assert world.nodes.ask(again, lambda s: s.segment_on(7)).number == 7  # type: ignore[union-attr]
     together = world.nodes.ask(again, lambda s: s.together_at(Position(3, 0, 0), 100))
     assert [segment.number for segment in together] == list(range(3, 103))
-
-
-# What is copied
-
-
-def plan_of(*sizes: tuple[int, ...]) -> tuple[MergePlan, list[bytes]]:
-    """Returns a plan of segments, one for each tuple with the records of its entries."""
-    segments, payloads, sequence = list[Segment](), list[bytes](), 0
-    for number, counts in enumerate(sizes, 1):
-        entries, at = list[bytes](), 0
-        for count in counts:
-            is_committed = number % 2 == 0
-            first = at if is_committed else sequence + at
-            entries.append(
-                encode([b"x"] * count, first_sequence=first, append_time_ms=1,
-                       is_sequence_in_segment=is_committed)
-            )  # fmt: skip
-            at += count
-        end = SegmentEnd(len(counts) - 1, at, sum(map(len, entries)), 1, 1)
-        segments.append(Segment(number, number, sequence, 1).sealed(end, 1))
-        payloads += entries
-        sequence += at
-    return MergePlan(tuple(segments), len(segments)), payloads
-
-
-def copied(plan: MergePlan, payloads: list[bytes]) -> None:
-    check = MergeCheck(plan)
-    for payload in payloads:
-        check.add(payload)
-    check.end()
-
-
-def test_a_copy_is_checked_entry_by_entry() -> None:
-    plan, payloads = plan_of((3, 2), (1,), (4, 4, 4), (2, 2))
-    copied(plan, payloads)
-    assert (plan.entries, plan.nbytes) == (len(payloads), sum(map(len, payloads)))
-    for wrong, error in (
-        (payloads[1:], "begins at sequence 3"),
-        (payloads[:-1], "segment 4 has 1 entries, 2 by its stream"),
-        ([*payloads, payloads[-1]], "more entries"),
-        ([payloads[0], payloads[0], *payloads[2:]], "begins at sequence 0, 3 records"),
-        ([*payloads[:2], payloads[6], *payloads[3:]], "segment 2 has 2 records"),
-    ):
-        with pytest.raises(InvalidArgument, match=error):
-            copied(plan, wrong)
+    assert world.nodes.ask(again, lambda s: s.needs(7)), "it is kept for readers"
+    while world.head.pages.replaced:
+        world.collect(1 << 40)
+    assert world.nodes.ask(world.head, lambda s: s.names(7)), "a batch is known by it"
+    assert not world.nodes.ask(world.head, lambda s: s.needs(7))
 
 
 def test_a_long_search_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,9 +310,8 @@ def test_a_long_search_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch)
     since, looks = 0, 0
     plan: MergePlan | None = None
     while plan is None:
-        look = partial(explain_merging, policy=policy, now_ms=10**9, since=since)
         reads = world.nodes.reads
-        found = world.nodes.ask(world.head, look)
+        found = world.look(policy, 10**9, MergeScope(since))
         assert world.nodes.reads - reads < 30
         assert found.plan is not None or found.since > since
         plan, since, looks = found.plan, found.since, looks + 1

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
@@ -11,102 +10,46 @@ import trio
 
 from bookie.testing import SimCluster, simulate
 from ledger.core.copies import CopyVerdict
-from ledger.errors import InvalidArgument, NoSuchLedger
+from ledger.errors import (
+    InvalidArgument,
+    LedgerError,
+    MetadataConflict,
+    NoSuchLedger,
+)
+from ledger.lost_ledgers import look_for_lost_ledger
+from ledger.metastore.base import Check
+from ledger.verify import verify_ledger
 from stream import (
     EARLIEST,
     FromEnd,
     FromEventTime,
     FromSequence,
     FromTime,
-    Namespace,
-    Record,
     Start,
 )
-from stream.core.metadata.segments import Segment
-from stream.core.metadata.streams import StreamMetadata
+from stream.adoption import describe_lost
+from stream.core.metadata.pages import NewPage, page_name
+from stream.core.metadata.segments import Run, Segment
 from stream.core.position import Position
-from stream.core.receipt import Receipt
 from stream.core.segment_merging import MergePlan
 from stream.reading.lag import CursorLag, measure_lag
 from stream.retention.janitor import Janitor
 from stream.retention.segment_merging import (
-    claim_path,
-    drop_replaced,
     merge_segments,
-    plan_merge,
     publish_merge,
 )
-from stream.sinks.sinks import SinkLedger, commit_batch
+from stream.sinks.sinks import commit_batch
+from stream.store.pages import PageStore, pages_path
 from tests.sim.page_limits import page_limits, small_merges
-from tests.stream.sim_namespace import sim_namespace
+from tests.stream.retention.long_stream import SEGMENTS, Long, a_long_stream
 from tests.stream.sinks.sink_ledgers import write_ledger
 from tests.stream.whole_streams import read_all
-
-SEGMENTS = 16
 
 
 @pytest.fixture(autouse=True)
 def _small() -> Iterator[None]:
     with page_limits(), small_merges():
         yield
-
-
-class Long:
-    """A stream "s" with many small segments, of writers and of sinks."""
-
-    def __init__(self, namespace: Namespace) -> None:
-        self.namespace = namespace
-        self.client = namespace.client
-        self.receipts: list[Receipt] = []
-        self.batches: list[SinkLedger] = []
-        self.records: list[Record] = []
-
-    async def grow(self, count: int = SEGMENTS) -> None:
-        await self.namespace.ensure_stream("s")
-        for number in range(count):
-            await trio.sleep(1)
-            if number % 4 == 1:
-                async with self.namespace.writer("s") as writer:
-                    value = b"w%d" % number
-                    await writer.append_many([value] * 3, event_times=[10 * number] * 3)
-                    self.receipts.append(await writer.append(value, receipt=True))
-                continue
-            entries = [[b"k%d/%d" % (number, e)] * 2 for e in range(1 + number % 3)]
-            times = [[10 * number] * 2 for _ in entries]
-            ledger = await write_ledger(self.client, "s", entries, event_times=times)
-            await commit_batch(self.client, [ledger])
-            self.batches.append(ledger)
-        self.records = await read_all(self.namespace, "s")
-
-    async def merge(self) -> int:
-        """Merges what there is to merge; returns how many segments were merged."""
-        count = 0
-        policy = await self.namespace.policy()
-        while (plan := await self.plan()) is not None:
-            await merge_segments(self.client, policy, await self.metadata(), plan, bytes_per_s=1e9)
-            count += len(plan.segments)
-        return count
-
-    async def plan(self) -> MergePlan | None:
-        policy = await self.namespace.policy()
-        return (await plan_merge(self.client, policy, await self.metadata())).plan
-
-    async def metadata(self) -> StreamMetadata:
-        return await self.namespace.stream_metadata("s")
-
-    async def segments(self) -> list[Segment]:
-        return await self.namespace.store.pages.listed(await self.metadata())
-
-    async def drop(self) -> int:
-        return (await drop_replaced(self.client, "n", await self.metadata(), 0))[1]
-
-
-@asynccontextmanager
-async def a_long_stream(cluster: SimCluster) -> AsyncIterator[Long]:
-    async with sim_namespace(cluster) as namespace:
-        long = Long(namespace)
-        await long.grow()
-        yield long
 
 
 async def answers(long: Long) -> dict[str, object]:
@@ -237,39 +180,6 @@ def test_truncated_in_the_middle_a_merged_ledger_stays_until_its_last_segment_go
     simulate(scenario)
 
 
-def test_a_janitor_merges_and_deletes_what_was_replaced_an_hour_later() -> None:
-    async def scenario(cluster: SimCluster) -> None:
-        async with a_long_stream(cluster) as long:
-            janitor = Janitor(long.client, "n")
-            report = await janitor.sweep()
-            assert report.segments_merged > SEGMENTS // 2
-            assert report.failures == 0
-            assert (await janitor.sweep()).ledgers_deleted == 0
-            await trio.sleep(3_601)
-            report = await janitor.sweep()
-            assert report.ledgers_deleted > SEGMENTS // 2
-            assert report.orphans_deleted == 0
-            info = await long.namespace.info("s")
-            assert len(await long.client.list_ledgers()) == info.ledgers
-            assert await read_all(long.namespace, "s") == long.records
-            off = Janitor(long.client, "n", merge_bytes_per_s=0)
-            await long.grow()
-            assert (await off.sweep()).segments_merged == 0
-
-    simulate(scenario)
-
-
-def test_one_client_at_a_time_merges_in_a_namespace() -> None:
-    async def scenario(cluster: SimCluster) -> None:
-        async with a_long_stream(cluster) as long, cluster.client("other") as other:
-            await other.store.create(claim_path("n"), b"other", is_ephemeral=True)
-            assert (await Janitor(long.client, "n").sweep()).segments_merged == 0
-            await other.store.delete(claim_path("n"))
-            assert (await Janitor(long.client, "n").sweep()).segments_merged > 0
-
-    simulate(scenario)
-
-
 def test_what_is_not_as_the_stream_says_is_not_merged_and_nothing_is_left() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with a_long_stream(cluster) as long:
@@ -285,13 +195,114 @@ def test_what_is_not_as_the_stream_says_is_not_merged_and_nothing_is_left() -> N
             assert await long.client.list_ledgers() == before
             with pytest.raises(NoSuchLedger):
                 await publish_merge(long.client, "n", "s", plan, 10**9)
-            await long.client.delete_ledger(plan.segments[0].ledger_id)
-            report = await Janitor(long.client, "n").sweep()
-            assert (report.failures, report.segments_merged) == (1, 0)
-            report = await Janitor(long.client, "n", merge_bytes_per_s=0).sweep()
-            assert report.orphans_deleted == 0
 
     simulate(scenario)
+
+
+def test_no_ledger_is_named_that_lacks_a_copy() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with a_long_stream(cluster) as long:
+            plan, policy = await long.plan(), await long.namespace.policy()
+            assert plan is not None
+            assert policy.ack_quorum < policy.write_quorum == len(cluster.bookies)
+            before = await long.client.list_ledgers()
+            await cluster.kill_bookie(cluster.bookies[0])
+            with pytest.raises(LedgerError):
+                await merge_segments(long.client, policy, await long.metadata(), plan)
+            assert not any(one.is_merged for one in await long.segments())
+            await cluster.start_bookie(cluster.bookies[0])
+            await trio.sleep(30)
+            assert set(await long.client.list_ledgers()) == set(before)
+            assert await long.merge() > 0
+            merged = next(one for one in await long.segments() if one.is_merged)
+            metadata = await long.client.ledger_metadata(merged.ledger_id)
+            assert metadata.ack_quorum == policy.ack_quorum
+            report = await verify_ledger(long.client, merged.ledger_id)
+            assert report.verdict is CopyVerdict.WHOLE
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("is_purged", [False, True])
+def test_no_page_is_left_by_a_merge_that_other_changes_overtake(
+    is_purged: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with a_long_stream(cluster) as long:
+            create, tries, is_busy = PageStore.create, 0, False
+
+            async def overtaken(
+                self: PageStore, path: str, made: Sequence[NewPage], same: Check, known: set[str]
+            ) -> None:
+                nonlocal tries, is_busy
+                await create(self, path, made, same, known)
+                if known and tries < 5 and not is_busy:
+                    tries, is_busy = tries + 1, True
+                    if is_purged and tries == 3:
+                        last = (await long.segments())[-1].number
+                        await long.namespace.truncate("s", Position(last, 0, 0))
+                        await long.namespace.purge("s")
+                    else:
+                        await commit_batch(
+                            long.client, [await write_ledger(long.client, "s", [[b"x"]])]
+                        )
+                    is_busy = False
+
+            monkeypatch.setattr(PageStore, "create", overtaken)
+            plan, policy = await long.plan(), await long.namespace.policy()
+            assert plan is not None
+            stream = await long.metadata()
+            if is_purged:
+                with pytest.raises(MetadataConflict):
+                    await merge_segments(long.client, policy, stream, plan)
+            else:
+                await merge_segments(long.client, policy, stream, plan)
+            assert tries == (3 if is_purged else 5)
+            monkeypatch.undo()
+            assert await nodes_of_pages(long) == await named_pages(long)
+
+    simulate(scenario)
+
+
+def test_what_a_lost_ledger_of_merged_segments_has_is_not_said_wrongly() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with a_long_stream(cluster) as long:
+            first = (await long.segments())[:2]
+            await long.merge()
+            merged = (await long.segments())[0].ledger_id
+            found = dict[int, int]()
+            for ledger_id in (merged, *(one.ledger_id for one in first)):
+                await long.client.delete_ledger(ledger_id)
+                lost = await look_for_lost_ledger(long.client, ledger_id)
+                assert lost is not None
+                found[ledger_id] = (await describe_lost(long.client, lost)).records
+            assert found == {merged: -1} | {one.ledger_id: one.records for one in first}
+
+    simulate(scenario)
+
+
+async def nodes_of_pages(long: Long) -> set[str]:
+    folder, store = pages_path((await long.metadata()).pages.folder), long.client.store
+    return {
+        f"{bucket}/{name}"
+        for bucket in await store.children(folder)
+        for name in await store.children(f"{folder}/{bucket}")
+    }
+
+
+async def named_pages(long: Long) -> set[str]:
+    """Returns the pages that the document names, or one that it names, and those replaced."""
+    pages, found = (await long.metadata()).pages, set[str]()
+    stack = [(run, pages.first, 1 << 62) for run in pages.roots]
+    stack += [(one.run, one.first, one.last) for one in pages.replaced]
+    while stack:
+        run, first, last = stack.pop()
+        if run.last_number < first or run.number > last:
+            continue
+        found.add(page_name(run))
+        spans = await long.namespace.store.pages.read(pages.folder, run)
+        stack += [(span, first, last) for span in spans if isinstance(span, Run)]
+    return found
 
 
 def _longer(segment: Segment) -> Segment:

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from ledger.errors import LedgerError, MetadataConflict, MetadataCorrupt
 from stream.core.metadata.format import decode_stream, encode_stream
 from stream.core.metadata.namespaces import NamespaceMetadata
-from stream.core.metadata.page_format import NewPage, decode_page, paged
-from stream.core.metadata.pages import MARKS_MAX, Pages, PagesNeeded, page_name
+from stream.core.metadata.page_format import decode_page, paged
+from stream.core.metadata.pages import MARKS_MAX, NewPage, Pages, PagesNeeded, page_name
 from stream.core.metadata.segments import Run, Segment, SegmentEnd, Span
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import Position, Truncated
