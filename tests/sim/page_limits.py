@@ -33,9 +33,9 @@ def page_limits(segments: int = 2, runs: int = 2) -> Iterator[None]:
 @contextmanager
 def small_merges() -> Iterator[None]:
     """Has a few fresh segments merged at a time, as a context or as a decorator."""
-    names = ("LEDGERS_MIN", "LEDGERS_MAX", "SEGMENTS_MAX", "AGE_MS")
+    names = ("LEDGERS_MIN", "LEDGERS_MAX", "SEGMENTS_MAX", "AGE_MS", "RETENTION_SHARE")
     before = [getattr(segment_merging, name) for name in names]
-    for name, value in zip(names, (2, 5, 40, 0), strict=True):
+    for name, value in zip(names, (2, 5, 48, 0, 1), strict=True):
         setattr(segment_merging, name, value)
     try:
         yield
@@ -44,9 +44,10 @@ def small_merges() -> Iterator[None]:
             setattr(segment_merging, name, value)
 
 
-def replaced_ledgers(stream: StreamMetadata, read: Callable[[str], bytes]) -> tuple[int, ...]:
-    """Returns the ledgers of which all segments were merged lately; `read` as for `as_one_list`."""
-    found: list[int] = []
+def replaced_ledgers(stream: StreamMetadata, read: Callable[[str], bytes]) -> dict[int, int]:
+    """Returns the ledgers of which all segments were merged lately, and when; `read` as for
+    `as_one_list`."""
+    found: dict[int, int] = {}
     pages = stream.pages
     while pages.replaced:
         try:
@@ -58,9 +59,9 @@ def replaced_ledgers(stream: StreamMetadata, read: Callable[[str], bytes]) -> tu
                 loaded[run.digest] = _decoded(run, data)
             pages = replace(pages, loaded=loaded)
         else:
-            found += [segment.ledger_id for segment in segments]
+            found |= {one.ledger_id: pages.replaced[0].replaced_ms for one in segments}
             pages = left
-    return tuple(found)
+    return found
 
 
 def as_one_list(stream: StreamMetadata, read: Callable[[str], bytes]) -> StreamMetadata:

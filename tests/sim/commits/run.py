@@ -22,14 +22,13 @@ from bookie.testing.process import SimProcess, leaves_of
 from bookie.testing.scheduler import Simulation, run_simulated
 from connectors.spark.sink.task_results import SmallResult
 from ledger.client import LedgerClient
-from ledger.errors import InvalidArgument, LedgerError
+from ledger.errors import LedgerError
 from stream.core.entry.records import Record
-from stream.core.position import EARLIEST, FromSequence, Position, Truncated
-from stream.errors import CommitOutOfOrder, NotInTrash, RecordFormatError, StreamExists
+from stream.core.position import EARLIEST, Position
+from stream.errors import CommitOutOfOrder, NotInTrash, StreamExists
 from stream.namespace import Namespace
 from stream.reading.seek import first_available
 from stream.retention.janitor import Janitor
-from stream.retention.segment_merging import drop_replaced, merge_segments, plan_merge
 from stream.sinks.sinks import (
     BatchCommit,
     SinkLedger,
@@ -40,9 +39,10 @@ from stream.sinks.sinks import (
 from stream.store.sinks import find_sink
 from stream.store.streams import StreamStore
 from tests.sim.command import run_worlds
+from tests.sim.commits.mergers import Mergers
 from tests.sim.commits.model import Attempt
 from tests.sim.commits.results import commit, small_result
-from tests.sim.commits.writers import Body, Writers
+from tests.sim.commits.writers import Body
 from tests.sim.model import Violation
 from tests.sim.page_limits import page_limits, small_merges
 from tests.sim.workload import client_options
@@ -56,7 +56,7 @@ _FAULT_S = 2.0
 _RETRY_S = 0.3
 
 
-class Commits(Writers):
+class Commits(Mergers):
     """One world."""
 
     def __init__(self, cluster: SimCluster, commits: int, *, is_merging: bool = False) -> None:
@@ -76,11 +76,11 @@ class Commits(Writers):
         for stream in self.streams:
             for rival in range(self.chance.choice((0, 1, 1, 2))):
                 self._bodies[f"writer-{stream}-{rival}".replace("/", "-")] = self.writer(stream)
-            self._bodies[f"reader-{stream}".replace("/", "-")] = self._reader(stream)
+            self._bodies[f"reader-{stream}".replace("/", "-")] = self.reader(stream)
         self._bodies["operator"] = self._operate
         for number in range(2 if self.is_merging else 0):
-            self._bodies[f"merger{number}"] = self._merge
-            self._bodies[f"looker{number}"] = self._look
+            self._bodies[f"merger{number}"] = self.merge
+            self._bodies[f"looker{number}"] = self.look
         for name in self._bodies:
             self._start(name)
         async with trio.open_nursery() as nursery:
@@ -226,22 +226,6 @@ class Commits(Writers):
 
     # Readers and operators
 
-    def _reader(self, stream: str) -> Body:
-        async def follow(client: LedgerClient, _chance: random.Random) -> None:
-            namespace, short = stream.split("/")
-            last: Record | None = None
-            async with Namespace(client, namespace).reader(short, start=EARLIEST) as reader:
-                while not self.is_over:
-                    with trio.move_on_after(1):
-                        batch = await reader.next_batch()
-                        for record in batch.records():
-                            self.model.read(stream, record)
-                            if last is not None and record.sequence != last.sequence + 1:
-                                raise Violation(f"{stream}: read {record} after {last}")
-                            last = record
-
-        return follow
-
     async def _operate(self, client: LedgerClient, chance: random.Random) -> None:
         await trio.sleep(chance.expovariate(1))
         stream = chance.choice(self.streams)
@@ -251,10 +235,12 @@ class Commits(Writers):
         self.model.count(f"operator: {what}")
         if what == "sweep":
             age_ms = chance.choice((0, 500, 5000))
-            await Janitor(
+            janitor = Janitor(
                 client, namespace, orphan_age_ms=age_ms, sink_orphan_age_ms=age_ms,
                 merge_bytes_per_s=1e9 if self.is_merging else 0, replaced_ms=age_ms,
-            ).sweep()  # fmt: skip
+            )  # fmt: skip
+            await janitor.sweep()
+            self.model.count("segments merged", (await janitor.merge()).segments)
         elif what == "truncate":
             metadata = await space.stream_metadata(short)
             if metadata.segments:
@@ -277,59 +263,6 @@ class Commits(Writers):
             await space.delete_stream(short)
             await trio.sleep(chance.expovariate(2))
             await space.undelete_stream(short)
-
-    # Merging
-
-    async def _merge(self, client: LedgerClient, chance: random.Random) -> None:
-        namespace, short = chance.choice(self.streams).split("/")
-        streams = StreamStore(client.store)
-        policy, _ = await streams.read_namespace(namespace)
-        stream = await streams.read_living_stream(namespace, short)
-        plan = (await plan_merge(client, policy, stream)).plan
-        if plan is not None:
-            try:
-                stream = await merge_segments(client, policy, stream, plan, bytes_per_s=1e9)
-            except (InvalidArgument, RecordFormatError) as error:
-                raise Violation(f"{short}: what is there cannot be merged: {error}") from error
-            self.model.count("segments merged", len(plan.segments))
-            self.model.count("segments merged again", sum(s.is_merged for s in plan.segments))
-        kept_ms = chance.choice((0, 0, 1000, 10_000))
-        _, count = await drop_replaced(client, namespace, stream, kept_ms)
-        self.model.count("replaced ledgers deleted", count)
-
-    async def _look(self, client: LedgerClient, chance: random.Random) -> None:
-        """What was read once is there again, if it was not truncated."""
-        if not self.model.seen:
-            return
-        stream, position = chance.choice(list(self.model.seen))
-        namespace, short = stream.split("/")
-        space = Namespace(client, namespace)
-        try:
-            async with space.reader(short, start=position) as reader:
-                found = await reader.next_batch_before(position.after)
-        except Truncated:
-            return
-        if found is None or found.first_position != position:
-            begin = (await space.info(short)).first_position
-            if begin <= position:
-                raise Violation(f"{stream} {position} was read, and {found} is there")
-        else:
-            self.model.read(stream, found.records()[0])
-            await self._look_around(space, short, stream, found.records()[0])
-
-    async def _look_around(self, space: Namespace, short: str, stream: str, record: Record) -> None:
-        """Finds the same record by its sequence, and what is before it."""
-        try:
-            async with space.reader(short, start=FromSequence(record.sequence)) as reader:
-                if reader.position != record.position:
-                    raise Violation(f"{stream}: {record} is at {reader.position} by its sequence")
-        except Truncated:
-            return
-        async with space.backward_batches(short, before=record.position) as batches:
-            async for batch in batches:
-                for before in batch.records():
-                    self.model.read(stream, before)
-                break
 
     # Faults
 

@@ -47,6 +47,7 @@ class RetentionModel:
     tree: MemoryTree
     fail: Callable[[BaseException], None]
     orphan_age_ms: int
+    replaced_ms: int
     counts: dict[str, int] = field(default_factory=dict)
     policies: dict[str, NamespaceMetadata] = field(default_factory=dict)
     streams: dict[str, StreamMetadata] = field(default_factory=dict)
@@ -60,6 +61,8 @@ class RetentionModel:
     named: dict[int, str] = field(default_factory=dict)
     """The path of the node that needs the ledger."""
     garbage_ms: dict[int, int] = field(default_factory=dict)
+    merged_ms: dict[int, int] = field(default_factory=dict)
+    """When all segments of a ledger were merged: readers may have it open."""
     due_ms: dict[str, int] = field(default_factory=dict)
     """What was due at the last audit, and at all audits since then."""
     longest_wait_ms: int = 0
@@ -132,8 +135,14 @@ class RetentionModel:
         stream = decode_stream(name, data)
         self.count("documents with pages", bool(stream.pages))
         flat = as_one_list(stream, read)
-        # What was replaced may go: nothing but a reader that knows no better needs it.
-        return replace(flat, garbage=(*flat.garbage, *replaced_ledgers(stream, read)))
+        # What was replaced may go, later: nothing but a reader that knows no better needs it.
+        replaced = replaced_ledgers(stream, read)
+        if stream.is_purged:
+            for ledger_id in replaced:
+                self.merged_ms.pop(ledger_id, None)
+        else:
+            self.merged_ms |= replaced
+        return replace(flat, garbage=(*flat.garbage, *replaced))
 
     def _streams_changed(self, touched: dict[str, StreamMetadata | None], now_ms: int) -> None:
         before = {path: self.streams.get(path) for path in touched}
@@ -284,6 +293,9 @@ class RetentionModel:
             return
         if ledger_id in self.named:
             self._violated(f"ledger {ledger_id} was deleted, {self.named[ledger_id]} needs it")
+        kept_ms = now_ms - self.merged_ms.pop(ledger_id, now_ms - self.replaced_ms)
+        if kept_ms < self.replaced_ms:
+            self._violated(f"ledger {ledger_id} was deleted {kept_ms} ms after it was merged")
         if self.garbage_ms.pop(ledger_id, None) is not None:
             self.count("ledgers deleted")
             if ledger_id in self.expired:

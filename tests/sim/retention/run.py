@@ -94,7 +94,7 @@ class World:
         self.simulation = simulation
         self.options = options
         self.metadata = SimMetadata(simulation)
-        self.model = RetentionModel(self.metadata.tree, simulation.fail, ORPHAN_AGE_MS)
+        self.model = RetentionModel(self.metadata.tree, simulation.fail, ORPHAN_AGE_MS, REPLACED_MS)
         self.chance = simulation.chance("retention")
         self.names = [f"n{number}" for number in range(options.namespaces)]
         self._ledger_ids = 0

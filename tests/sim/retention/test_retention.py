@@ -24,6 +24,7 @@ from stream.core.segment_merging import MergePlan
 from stream.retention import janitor, reclaim, trash
 from stream.retention.ledger_deletion import delete_ledgers
 from stream.retention.partition_sizes import PartitionSizes
+from stream.retention.segment_merging import drop_replaced, publish_merge
 from stream.store.pages import PageStore
 from stream.store.streams import StreamStore, namespace_path
 from tests.effort import scaled
@@ -127,15 +128,23 @@ def _a_ledger_goes_with_its_first_segment(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def _replaced_ledgers_go_before_the_change(monkeypatch: pytest.MonkeyPatch) -> None:
-    publish = actors.publish_merge
-
     async def hasty(
         client: LedgerClient, namespace: str, name: str, plan: MergePlan, ledger_id: int
     ) -> StreamMetadata:
         await delete_ledgers(client, {segment.ledger_id for segment in plan.segments})
-        return await publish(client, namespace, name, plan, ledger_id)
+        return await publish_merge(client, namespace, name, plan, ledger_id)
 
     monkeypatch.setattr(actors, "publish_merge", hasty)
+
+
+def _replaced_ledgers_go_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hasty(
+        client: LedgerClient, namespace: str, stream: StreamMetadata, replaced_ms: int
+    ) -> tuple[StreamMetadata, int]:
+        del replaced_ms
+        return await drop_replaced(client, namespace, stream, 0)
+
+    monkeypatch.setattr(janitor, "drop_replaced", hasty)
 
 
 def _replaced_ledgers_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,6 +162,7 @@ def _replaced_ledgers_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (_a_ledger_goes_with_its_first_segment, 0),
         (_replaced_ledgers_go_before_the_change, 0),
+        (_replaced_ledgers_go_at_once, 0),
         (_replaced_ledgers_are_forgotten, 0),
         (_trash_is_ignored, 0),
         (_nothing_is_purged, 4),
