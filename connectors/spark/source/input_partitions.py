@@ -13,10 +13,8 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import pyarrow as pa
-import trio
 from pyspark.sql.datasource import InputPartition
 
 from connectors.spark.client.client_cache import cached_cluster
@@ -27,12 +25,12 @@ from connectors.spark.core.planner import ReplicaBalancer, SegmentRange, Task
 from connectors.spark.error_messages import errors_without_traceback
 from connectors.spark.source.arrow_read import ArrowBuilder
 from connectors.spark.source.merged_segments import made_on_of, merged_since
+from connectors.spark.source.planning_cache import cache_of
 from ledger.client import LedgerClient
 from ledger.core import metadata_format
 from ledger.core.entry import DigestType, Entry
 from ledger.core.metadata import LedgerMetadata
-from ledger.errors import LedgerError, MetadataUnavailable, NoSuchEntry, NoSuchLedger
-from ledger.runtime.concurrency import map_bounded
+from ledger.errors import MetadataUnavailable, NoSuchEntry, NoSuchLedger
 from stream.core.entry.records import RecordBatch, decode
 from stream.core.position import Position, Truncated
 from stream.errors import NoSuchStream, RecordFormatError
@@ -43,9 +41,6 @@ READ_AHEAD_BYTES = 16 << 20
 """Bytes per task of entries that are requested or in flight."""
 BUFFERED_BYTES = 8 << 20
 """Bytes per task of entries that are buffered for Spark, not counting one more response."""
-_METADATA_KEPT_MAX = 10_000
-ADDRESS_TTL_S = 60.0
-"""How long a bookie's address is cached: a bookie may move while a query runs for days."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +71,7 @@ class EntryRange:
     """The replica that is read first, so that tasks are spread over all of them."""
     base_entry: int = 0
     made_on: int = -1
-    """The ledger on which the segment was made: it identifies the segment for ever."""
+    """The ledger on which the segment was made: it identifies the segment forever."""
 
     def is_before(self, other: EntryRange) -> bool:
         """Whether the entries of `other` follow those of this range in the same ledger."""
@@ -125,7 +120,7 @@ async def make_partitions(
     Reads the metadata of each ledger once per process, unless it is among the `known`, a bounded
     number of them at a time.
     """
-    cache = _caches.setdefault(client, _PlanningCache())
+    cache = cache_of(client)
     ids = dict.fromkeys(each.segment.ledger_id for task in tasks for each in task)
     ledgers = await cache.ledgers(client, list(ids), known or {})
     named = await cache.named_by_address(client, _bookies_of(ledgers.values()))
@@ -186,63 +181,6 @@ def _stored(metadata: LedgerMetadata) -> bytes:
     if metadata.has_own_key and metadata.digest_type is not DigestType.HMAC:
         metadata = replace(metadata, password=b"")
     return metadata_format.encode(metadata)
-
-
-class _PlanningCache:
-    """The metadata of ledgers and bookies of one client, cached in a driver's process."""
-
-    def __init__(self) -> None:
-        self._metadata: dict[int, LedgerMetadata] = {}
-        self._named_by_address: dict[str, tuple[bool, float]] = {}
-        """Whether each bookie is named by its address, and until when this is valid."""
-
-    async def ledgers(
-        self, client: LedgerClient, ledger_ids: Sequence[int], known: Mapping[int, LedgerMetadata]
-    ) -> dict[int, LedgerMetadata]:
-        """Returns the metadata of these ledgers. Raises what `ledger_metadata` raises."""
-        found = {
-            one: each
-            for one in ledger_ids
-            if (each := known.get(one) or self._metadata.get(one)) is not None
-        }
-        missing = [one for one in ledger_ids if one not in found]
-        if len(self._metadata) + len(missing) > _METADATA_KEPT_MAX:
-            self._metadata = {one: found[one] for one in self._metadata.keys() & found.keys()}
-
-        async def read(ledger_id: int) -> None:
-            metadata = found[ledger_id] = await client.ledger_metadata(ledger_id)
-            # Cached at once: if another ledger was purged, the plan is made again. Also that of an
-            # open ledger: a reader whose replicas fail reads it again.
-            if len(self._metadata) < _METADATA_KEPT_MAX:
-                self._metadata[ledger_id] = metadata
-
-        await map_bounded(missing, read)
-        return found
-
-    async def named_by_address(
-        self, client: LedgerClient, bookies: Iterable[str]
-    ) -> dict[str, None]:
-        """Returns those of these bookies whose id is their address."""
-
-        async def is_named(bookie: str) -> tuple[str, bool]:
-            return bookie, await self._is_named_by_address(client, bookie)
-
-        return {one: None for one, is_so in await map_bounded(bookies, is_named) if is_so}
-
-    async def _is_named_by_address(self, client: LedgerClient, bookie: str) -> bool:
-        now_s = trio.current_time()
-        found, until_s = self._named_by_address.get(bookie, (False, 0.0))
-        if now_s >= until_s:
-            try:
-                host, port = await client.bookies.address(bookie)
-            except LedgerError:
-                return False  # the task resolves the address by itself
-            found = bookie == f"{host}:{port}"
-            self._named_by_address[bookie] = found, now_s + ADDRESS_TTL_S
-        return found
-
-
-_caches: WeakKeyDictionary[LedgerClient, _PlanningCache] = WeakKeyDictionary()
 
 
 @errors_without_traceback

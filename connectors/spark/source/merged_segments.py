@@ -36,5 +36,5 @@ async def merged_since(
 
 
 def made_on_of(segment: Segment) -> int:
-    """Returns the ledger that the segment was written to, which identifies it for ever."""
+    """Returns the ledger that the segment was written to, which identifies it forever."""
     return segment.made_on if segment.is_merged else segment.ledger_id
