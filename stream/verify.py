@@ -281,11 +281,13 @@ class _StreamVerifier:
 
     async def _present(self, group: Sequence[Segment]) -> list[Segment]:
         """Returns those of these segments that can be read now, with the ledger that has them."""
-        present = await self._scope.stream_metadata(self._stream)
-        pages = self._scope.store.pages
-        since = await pages.resolve(present, lambda known: known.first_available.segment)
-        found = await pages.listed(present, max(since, group[0].number), len(group))
-        numbers = {segment.number for segment in group}
+        store, numbers = self._scope.store, {segment.number for segment in group}
+
+        async def present(stream: StreamMetadata) -> list[Segment]:
+            since = await store.pages.resolve(stream, lambda known: known.first_available.segment)
+            return await store.pages.listed(stream, max(since, group[0].number), len(group))
+
+        found = await store.consult(self._scope.name, self._stream, present)
         return [segment for segment in found if segment.number in numbers]
 
     def _report_progress(self, segments: int) -> None:

@@ -2,7 +2,7 @@
 
 A merge copies the entries to a ledger that nothing names, checks them, and changes the stream in
 one step. An interruption before leaves an orphan, one after it leaves nothing. The earlier ledgers
-are deleted later, so that readers which have one open go on. Must never delete one before the
+are deleted later, so that readers which have one open continue. Must never delete one before the
 change, nor name a ledger that is not complete, with all its copies. What is merged:
 core/segment_merging.py; when: segment_merger.py.
 """
@@ -67,14 +67,14 @@ of Spark were given them."""
 COPY_S = 600.0
 """A merge has no more bytes than are copied in this time."""
 _GIVE_UP = 2.0
-"""A merge is given up after so many times `copy_s`: long before its ledger counts as an orphan."""
+"""A merge is given up after `copy_s` times this: long before its ledger counts as an orphan."""
 _READ_AHEAD_BYTES = 4 << 20
 _CLEANUP_S = 1.0
 
 
 @dataclass(slots=True)
 class MergeProgress:
-    """A merge while it goes on: the ledger that is `reading` is read (-1: none), `written` are the
+    """A merge in progress: the ledger that is `reading` is read (-1: none), `written` are the
     names of pages that were written for it; `is_in_doubt`: the stream may name them."""
 
     reading: int = -1
@@ -93,7 +93,9 @@ async def plan_merge(
     now_ms = client.now_ms()
     try:
         return await PageStore(client.store).resolve(
-            stream, lambda known: explain_merging(known, policy, now_ms, scope)
+            stream,
+            lambda known: explain_merging(known, policy, now_ms, scope),
+            may_lack=stream.is_dropped,
         )
     except PageLost as error:
         return MergeOutlook(None, f"nothing is merged: {error}", scope.since)
