@@ -36,7 +36,7 @@ RETENTION_SHARE: Final = 8
 AGE_MS: Final = 300_000
 """How old the newest record must be: what is fresh is being read, and committed again."""
 LOOKED_MAX: Final = 2048
-"""Ledgers that one look at a stream looks at, about, before it goes on next time."""
+"""Ledgers that one look at a stream looks at, about; the next look continues there."""
 REPLACED_MAX: Final = 64
 """Merges whose replaced ledgers a stream still keeps; another one waits."""
 _SOON_SHARE: Final = 8

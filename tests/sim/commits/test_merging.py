@@ -237,7 +237,7 @@ def _die(world: _World) -> None:
 
 
 def _cancel(world: _World) -> None:
-    """What is asked for at this moment is still done."""
+    """The request that is sent at this moment is still carried out."""
     world.scope.cancel()
 
 

@@ -103,7 +103,7 @@ def test_a_sweep_does_not_wait_for_a_merge() -> None:
                 await trio.sleep(12)
                 segments = await long.segments()
                 assert segments[0].number == first + 1
-                assert not any(one.is_merged for one in segments), "it goes on"
+                assert not any(one.is_merged for one in segments), "it is in progress"
             await trio.sleep(1800)
             assert any(one.is_merged for one in await long.segments())
             nursery.cancel_scope.cancel()
@@ -225,7 +225,7 @@ async def swept_and_merged(janitor: Janitor) -> MergeReport:
 
 
 async def until_merging(long: Long, before: int) -> None:
-    """Returns once a merge copies: there were so many ledgers before."""
+    """Returns once a merge copies: before it, there were this many ledgers."""
     for _ in range(1000):
         if len(await long.client.list_ledgers()) > before:
             return

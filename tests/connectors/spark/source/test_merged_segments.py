@@ -1,4 +1,4 @@
-"""Queries and tasks go on when the segments that they read are merged."""
+"""Queries and tasks continue when the segments that they read are merged."""
 
 from __future__ import annotations
 
