@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
@@ -34,6 +34,9 @@ from ledger.errors import MetadataUnavailable, NoSuchEntry, NoSuchLedger
 from stream.core.entry.records import RecordBatch, decode
 from stream.core.position import Position, Truncated
 from stream.errors import NoSuchStream, RecordFormatError
+
+if TYPE_CHECKING:
+    from stream.core.metadata.segments import Segment
 
 _log = logging.getLogger(__name__)
 
@@ -312,9 +315,7 @@ async def _entries(
             if left.first_entry > each.last_entry:
                 number += 1  # the next one of the same ledger
                 continue
-            moved = await merged_since(
-                client, each.stream, each.segment, each.ledger_id, each.made_on
-            )
+            moved = await _merged_since(client, partition, each)
             if moved is not None:
                 ranges[number] = replace(
                     left, ledger_id=moved.ledger_id, base_entry=moved.base_entry,
@@ -331,6 +332,22 @@ async def _entries(
                 each.stream, left.first_entry, each.last_entry, each.segment, error,
             )  # fmt: skip
         number += 1
+
+
+async def _merged_since(
+    client: LedgerClient, partition: LedgerPartition, each: EntryRange
+) -> Segment | None:
+    """Returns the segment of a range if it was merged after it was planned.
+
+    Raises MetadataUnavailable unless a loss is an error anyway: then that is raised.
+    """
+    place = each.segment, each.ledger_id, each.made_on
+    try:
+        return await merged_since(client, each.stream, *place)
+    except MetadataUnavailable:
+        if not partition.is_loss_error:
+            raise
+        return None
 
 
 async def _may_have_moved(client: LedgerClient, each: EntryRange, known: LedgerMetadata) -> bool:

@@ -237,11 +237,12 @@ def test_a_dropped_reader_leaves_nothing_behind(cluster: StandaloneCluster) -> N
 
 
 def without_ledger(partition: LedgerPartition) -> LedgerPartition:
-    """Returns the partition with a ledger that does not exist."""
+    """Returns the partition with a ledger that does not exist, nor ever did."""
     (each,) = partition.ranges
     metadata = metadata_format.decode(each.ledger_id, each.metadata)
     nobodys = metadata_format.encode(replace(metadata, ledger_id=999_999))
-    return replace(partition, ranges=(replace(each, ledger_id=999_999, metadata=nobodys),))
+    lost = replace(each, ledger_id=999_999, made_on=999_999, metadata=nobodys)
+    return replace(partition, ranges=(lost,))
 
 
 def test_deleted_entries_are_an_error_or_skipped(
