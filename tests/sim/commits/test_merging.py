@@ -29,7 +29,7 @@ from stream.retention.janitor import Janitor
 from stream.retention.ledger_deletion import delete_ledgers
 from stream.retention.segment_merging import plan_merge
 from stream.sinks.sinks import SinkLedger, commit_batch
-from tests.effort import stride
+from tests.effort import seeds, stride
 from tests.sim.commits.run import run_world
 from tests.sim.model import Violation
 from tests.sim.page_limits import page_limits, small_merges
@@ -47,7 +47,7 @@ _PROCESSES_MAX = 20
 Fault = Callable[["_World"], None]
 
 
-@pytest.mark.parametrize("seed", [1, 4])
+@pytest.mark.parametrize("seed", seeds(ci=[1], night=20))
 def test_merging_changes_nothing_that_is_read_or_committed(seed: int) -> None:
     counts = run_world(seed, COMMITS, is_merging=True)
     for what in ("segments merged", "segments merged again", "replaced ledgers deleted", "kills"):
@@ -254,10 +254,10 @@ def _carry_the_next_call_out_late(world: _World) -> None:
 @pytest.mark.parametrize(
     ("fault", "distance"),
     [
-        (_die, stride(ci=23)),
-        (_cancel, stride(ci=41)),
-        (_lose_the_next_answer, stride(ci=53)),
-        (_carry_the_next_call_out_late, stride(ci=59)),
+        (_die, stride(ci=79)),
+        (_cancel, stride(ci=131)),
+        (_lose_the_next_answer, stride(ci=149)),
+        (_carry_the_next_call_out_late, stride(ci=157)),
     ],
 )
 def test_a_merger_that_fails_at_any_step_loses_nothing(fault: Fault, distance: int) -> None:
