@@ -18,6 +18,7 @@ from ledger.errors import (
 )
 from ledger.lost_ledgers import look_for_lost_ledger
 from ledger.metastore.base import Check
+from ledger.reading.replica_fetch import ReplicaFetch
 from ledger.verify import verify_ledger
 from stream import (
     EARLIEST,
@@ -33,6 +34,7 @@ from stream.core.metadata.segments import Run, Segment
 from stream.core.position import Position
 from stream.core.segment_merging import MergePlan
 from stream.reading.lag import CursorLag, measure_lag
+from stream.reading.segment_feed import SegmentFeed
 from stream.retention.janitor import Janitor
 from stream.retention.paged_ledgers import PagedLedgers
 from stream.retention.segment_merging import (
@@ -43,6 +45,7 @@ from stream.sinks.sinks import commit_batch
 from stream.store.pages import PageStore, forget_pages, pages_path
 from tests.sim.page_limits import page_limits, small_merges
 from tests.stream.retention.long_stream import SEGMENTS, Long, a_long_stream
+from tests.stream.sim_namespace import sim_namespace
 from tests.stream.sinks.sink_ledgers import write_ledger
 from tests.stream.whole_streams import read_all
 
@@ -149,6 +152,38 @@ def test_a_reader_in_the_middle_goes_on_when_its_ledger_is_gone() -> None:
                 last = [r for batch in back for r in reversed(batch.records())]
                 last += [r async for batch in backward for r in reversed(batch.records())]
                 assert last == long.records[::-1]
+
+    simulate(scenario)
+
+
+def test_a_reader_that_has_read_of_the_merge_still_leaves_the_ledger_that_it_has_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ReplicaFetch, "batch_entries", 4)
+
+    async def scenario(cluster: SimCluster) -> None:
+        async with sim_namespace(cluster) as space:
+            await space.create_stream("s")
+            long = Long(space)
+            for _ in range(3):
+                ledger = await write_ledger(space.client, "s", [[b"x"]] * 12)
+                await commit_batch(space.client, [ledger])
+            await long.grow()
+            feed = SegmentFeed(space.client, space.store, "n", "s")
+            feed.read_ahead_bytes, feed.position = 1, Position(1, 0, 0)
+            end = Position((await long.segments())[-1].number + 1, 0, 0)
+            first = await feed.next_batch(end)
+            assert first is not None
+            found = [*first.records()]
+            await long.merge()
+            await long.drop()
+            assert (await long.segments())[0].is_merged
+            await trio.sleep(60)
+            await feed.refresh()
+            while (batch := await feed.next_batch(end)) is not None:
+                found += batch.records()
+            await feed.aclose()
+            assert found == long.records
 
     simulate(scenario)
 
@@ -309,6 +344,8 @@ def test_a_lost_page_that_was_truncated_or_replaced_stops_nothing() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with a_long_stream(cluster) as long:
             run = (await long.metadata()).pages.roots[0]
+            await long.namespace.truncate("s", Position(run.number + 1, 0, 0))
+            await long.namespace.purge("s")
             await lose(long, run)
             assert await long.plan() is None
             await long.namespace.truncate("s", Position(run.last_number + 1, 0, 0))
