@@ -24,6 +24,7 @@ from ledger.errors import (
     NodeExists,
     NoSuchNode,
     OperationTimeout,
+    Unauthorized,
 )
 from ledger.metastore.ledgers import client_path
 from stream.core.metadata.namespaces import NamespaceMetadata
@@ -233,8 +234,9 @@ class SegmentMerger:
     async def _failed(
         self, name: str, plan: MergePlan | None, progress: MergeProgress, error: LedgerError
     ) -> int:
-        """Notes what has to be left alone after this error; returns 0 if it is none: the segments
-        were purged or merged while they were copied."""
+        """Notes what has to be left alone after this error; returns 0 if it is no failure: the
+        segments were purged or merged while they were copied, or bookies demand a role that the
+        client has not needed for anything else."""
         if plan is not None and not await self._is_current(name, plan):
             self._pause(name, f"not merged now: {error}")
             return 0
@@ -243,7 +245,7 @@ class SegmentMerger:
         elif progress.reading >= 0 and (seen := self._seen.get(name)) is not None:
             seen.avoid[progress.reading] = self._client.now_ms() + _AVOIDED_MS
         self._pause(name, f"segments are not merged: {error}", level=logging.WARNING)
-        return 1
+        return int(not isinstance(error, Unauthorized))
 
     async def _is_current(self, name: str, plan: MergePlan) -> bool:
         try:

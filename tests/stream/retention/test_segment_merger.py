@@ -9,10 +9,9 @@ import pytest
 import trio
 
 from bookie.testing import SimCluster, simulate
-from ledger.errors import (
-    OperationTimeout,
-)
+from ledger.errors import OperationTimeout, Unauthorized
 from stream.core import segment_merging as core
+from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import Position
 from stream.retention import segment_merger
 from stream.retention.janitor import Janitor
@@ -95,6 +94,27 @@ def test_a_ledger_that_cannot_be_read_does_not_keep_others_from_being_merged(
             assert (await janitor.sweep()).orphans_deleted == 0
 
     simulate(scenario)
+
+
+def test_a_janitor_that_may_not_merge_does_everything_else_as_before(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def refused(*_: object, **__: object) -> StreamMetadata:
+        raise Unauthorized("the user needs the role write")
+
+    async def scenario(cluster: SimCluster) -> None:
+        async with a_long_stream(cluster) as long:
+            monkeypatch.setattr(segment_merger, "merge_segments", refused)
+            janitor = Janitor(long.client, "n")
+            assert await swept_and_merged(janitor) == MergeReport()
+            assert await swept_and_merged(janitor) == MergeReport()
+            monkeypatch.undo()
+            await trio.sleep(601)
+            assert (await swept_and_merged(janitor)).segments > 0
+
+    simulate(scenario)
+    said = [one for one in caplog.records if "role write" in one.message]
+    assert [one.levelname for one in said] == ["WARNING"], "not with each sweep"
 
 
 def test_a_sweep_does_not_wait_for_a_merge() -> None:
