@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TypeVar
 
 import trio
@@ -214,11 +215,14 @@ class Janitor:
             return
         sweep.named.update(stream.ledgers())
         seen = StreamVersion(sweep.policy, sweep.policy_version, stream, version)
-        applied = await apply_retention(self._client, self._namespace, seen, sweep.sizes)
+        drop = partial(drop_replaced, self._client, self._namespace, replaced_ms=self._replaced_ms)
+        try:
+            applied = await apply_retention(self._client, self._namespace, seen, sweep.sizes)
+        except LedgerError:
+            await drop(stream)  # which needs no more than the ledgers that were merged
+            raise
         self._warn(name, applied.plan.warnings)
-        kept, deleted = await drop_replaced(
-            self._client, self._namespace, applied.stream, self._replaced_ms
-        )
+        kept, deleted = await drop(applied.stream)
         self._note_named(sweep, kept)
         sweep.count("streams")
         sweep.count("streams_truncated", bool(applied.plan.dropped))

@@ -139,7 +139,7 @@ def _replaced_ledgers_go_before_the_change(monkeypatch: pytest.MonkeyPatch) -> N
 
 def _replaced_ledgers_go_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     async def hasty(
-        client: LedgerClient, namespace: str, stream: StreamMetadata, replaced_ms: int
+        client: LedgerClient, namespace: str, stream: StreamMetadata, *, replaced_ms: int
     ) -> tuple[StreamMetadata, int]:
         del replaced_ms
         return await drop_replaced(client, namespace, stream, 0)

@@ -31,7 +31,7 @@ from stream import (
 from stream.adoption import describe_lost
 from stream.core.metadata.pages import NewPage, page_name
 from stream.core.metadata.segments import Run, Segment
-from stream.core.position import Position
+from stream.core.position import BEGINNING, Position
 from stream.core.segment_merging import MergePlan
 from stream.reading.lag import CursorLag, measure_lag
 from stream.reading.segment_feed import SegmentFeed
@@ -363,6 +363,25 @@ def test_a_lost_page_that_was_truncated_or_replaced_stops_nothing() -> None:
             left = {one.ledger_id for one in await long.segments()}
             assert set(await long.client.list_ledgers()) == left
             assert await read_all(long.namespace, "s") == long.records
+
+    simulate(scenario)
+
+
+def test_what_was_replaced_goes_also_while_retention_waits_for_a_lost_page() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with a_long_stream(cluster) as long:
+            await long.merge()
+            before = set(await long.client.list_ledgers())
+            second = (await long.segments())[1]
+            await lose(long, (await long.metadata()).pages.roots[0])
+            await trio.sleep(2)
+            age_ms = long.client.now_ms() - second.newest_ms
+            await long.namespace.set_policy(retention_ms=age_ms - 100)
+            janitor = Janitor(long.client, "n", merge_bytes_per_s=0, replaced_ms=1000)
+            assert (await janitor.sweep()).failures == 1
+            assert not (await long.metadata()).pages.replaced
+            assert len(before) - len(await long.client.list_ledgers()) > SEGMENTS // 2
+            assert (await long.metadata()).truncated_to == BEGINNING
 
     simulate(scenario)
 
