@@ -160,7 +160,7 @@ def _replaced_ledgers_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("plant", "seed"),
     [
-        (_a_ledger_goes_with_its_first_segment, 0),
+        (_a_ledger_goes_with_its_first_segment, 5),
         (_replaced_ledgers_go_before_the_change, 0),
         (_replaced_ledgers_go_at_once, 0),
         (_replaced_ledgers_are_forgotten, 0),
