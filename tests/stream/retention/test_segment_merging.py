@@ -31,18 +31,17 @@ from stream import (
 from stream.adoption import describe_lost
 from stream.core.metadata.pages import NewPage, page_name
 from stream.core.metadata.segments import Run, Segment
-from stream.core.position import BEGINNING, Position
+from stream.core.position import Position
 from stream.core.segment_merging import MergePlan
 from stream.reading.lag import CursorLag, measure_lag
 from stream.reading.segment_feed import SegmentFeed
 from stream.retention.janitor import Janitor
-from stream.retention.paged_ledgers import PagedLedgers
 from stream.retention.segment_merging import (
     merge_segments,
     publish_merge,
 )
 from stream.sinks.sinks import commit_batch
-from stream.store.pages import PageStore, forget_pages, pages_path
+from stream.store.pages import PageStore, pages_path
 from tests.sim.page_limits import page_limits, small_merges
 from tests.stream.retention.long_stream import SEGMENTS, Long, a_long_stream
 from tests.stream.sim_namespace import sim_namespace
@@ -315,81 +314,6 @@ def test_what_a_lost_ledger_of_merged_segments_has_is_not_said_wrongly() -> None
             assert found == {merged: -1} | {one.ledger_id: one.records for one in first}
 
     simulate(scenario)
-
-
-def test_ledgers_of_merged_segments_are_no_orphans_until_they_are_dropped() -> None:
-    async def scenario(cluster: SimCluster) -> None:
-        async with a_long_stream(cluster) as long:
-            pages = long.namespace.store.pages
-            early = PagedLedgers(pages)
-            before = set(await long.client.list_ledgers())
-            await early.named([await long.metadata()], before)
-            await long.merge()
-            last = (await long.segments())[-1].number
-            await long.namespace.truncate("s", Position(last, 0, 0))
-            await long.namespace.purge("s")
-            stream, left = await long.metadata(), set(await long.client.list_ledgers())
-            assert stream.pages.replaced
-            assert len(left & before) > SEGMENTS // 2, "those that were merged are kept"
-            for paged in (early, PagedLedgers(pages)):
-                assert left <= await paged.named([stream], left) | set(stream.ledgers())
-            await long.drop()
-            stream = await long.metadata()
-            assert not before & await early.named([stream], before) - set(stream.ledgers())
-
-    simulate(scenario)
-
-
-def test_a_lost_page_that_was_truncated_or_replaced_stops_nothing() -> None:
-    async def scenario(cluster: SimCluster) -> None:
-        async with a_long_stream(cluster) as long:
-            run = (await long.metadata()).pages.roots[0]
-            await long.namespace.truncate("s", Position(run.number + 1, 0, 0))
-            await long.namespace.purge("s")
-            await lose(long, run)
-            assert await long.plan() is None
-            await long.namespace.truncate("s", Position(run.last_number + 1, 0, 0))
-            await long.grow()
-            assert await long.merge() > 0
-            await lose(long, (await long.metadata()).pages.replaced[0].run)
-            assert await long.drop() > 0
-            assert not (await long.metadata()).pages.replaced
-            await trio.sleep(10)
-            await long.namespace.purge("s")
-            janitor = Janitor(
-                long.client, "n", orphan_age_ms=5_000, sink_orphan_age_ms=5_000, merge_bytes_per_s=0
-            )
-            assert (await janitor.sweep()).orphans_deleted > 0
-            left = {one.ledger_id for one in await long.segments()}
-            assert set(await long.client.list_ledgers()) == left
-            assert await read_all(long.namespace, "s") == long.records
-
-    simulate(scenario)
-
-
-def test_what_was_replaced_goes_also_while_retention_waits_for_a_lost_page() -> None:
-    async def scenario(cluster: SimCluster) -> None:
-        async with a_long_stream(cluster) as long:
-            await long.merge()
-            before = set(await long.client.list_ledgers())
-            second = (await long.segments())[1]
-            await lose(long, (await long.metadata()).pages.roots[0])
-            await trio.sleep(2)
-            age_ms = long.client.now_ms() - second.newest_ms
-            await long.namespace.set_policy(retention_ms=age_ms - 100)
-            janitor = Janitor(long.client, "n", merge_bytes_per_s=0, replaced_ms=1000)
-            assert (await janitor.sweep()).failures == 1
-            assert not (await long.metadata()).pages.replaced
-            assert len(before) - len(await long.client.list_ledgers()) > SEGMENTS // 2
-            assert (await long.metadata()).truncated_to == BEGINNING
-
-    simulate(scenario)
-
-
-async def lose(long: Long, run: Run) -> None:
-    folder, store = (await long.metadata()).pages.folder, long.client.store
-    await store.delete(f"{pages_path(folder)}/{page_name(run)}")
-    forget_pages(store)
 
 
 async def nodes_of_pages(long: Long) -> set[str]:
