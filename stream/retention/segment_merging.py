@@ -20,17 +20,20 @@ import trio
 
 from ledger.client import LedgerClient
 from ledger.core.metadata import LedgerMetadata
+from ledger.core.placement.policies import MINIMUM_DEFAULT, Grade, placement_of
 from ledger.errors import (
+    FinalError,
     InvalidArgument,
     LedgerError,
     MetadataConflict,
-    NoSuchLedger,
     NoSuchNode,
+    NotEnoughBookies,
     OperationTimeout,
 )
 from ledger.metastore.base import Check
 from ledger.units import duration_text, size_text
 from ledger.writing.writer import LedgerWriter
+from stream.core.backoff import conflict_pause_s
 from stream.core.merge_check import MergeCheck
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.pages import page_name
@@ -45,7 +48,6 @@ from stream.core.segment_merging import (
     merged,
 )
 from stream.core.trash import without_replaced
-from stream.errors import NoSuchStream
 from stream.retention.ledger_deletion import delete_garbage
 from stream.store.pages import PageLost, PageStore, all_may_lack, pages_path
 from stream.store.streams import (
@@ -70,16 +72,23 @@ _GIVE_UP = 2.0
 """A merge is given up after `copy_s` times this: long before its ledger counts as an orphan."""
 _READ_AHEAD_BYTES = 4 << 20
 _CLEANUP_S = 1.0
+_DIGESTS = ("DUMMY", "CRC32", "CRC32C", "HMAC")
+_PLACEMENTS = ("default", "rack", "zone", "region")
+"""The weakest first."""
 
 
 @dataclass(slots=True)
 class MergeProgress:
     """A merge in progress: the ledger that is `reading` is read (-1: none), `written` are the
-    names of pages that were written for it; `is_in_doubt`: the stream may name them."""
+    names of pages that were written for it; `is_in_doubt`: the stream may name them. `stricter` is
+    the last segment on a ledger that has more copies, say, than the policy asks for (-1: none).
+    `is_given_up`: it took too long."""
 
     reading: int = -1
     written: set[str] = field(default_factory=set)
     is_in_doubt: bool = False
+    stricter: int = -1
+    is_given_up: bool = False
 
 
 async def plan_merge(
@@ -114,21 +123,29 @@ async def merge_segments(
     """Copies the segments of the plan to one ledger, and has the stream name that; returns the
     stream as stored. If it fails, the stream is unchanged, or the outcome is unknown.
 
-    Each entry is written to all bookies of its write quorum, however few the policy demands: one
-    that is down ends the merge if none takes its place. Raises MetadataConflict if the segments
-    were purged or merged meanwhile, InvalidArgument or RecordFormatError if their entries are not
-    those that the stream says, OperationTimeout if copying takes twice `copy_s`, NoSuchStream,
-    NoSuchLedger, NotEnoughBookies, MetadataUnavailable, and what reading raises.
+    The ledger has the most copies, the strongest digest and the strictest placement of the earlier
+    ones and the policy; NotEnoughBookies if that is not to be had, also where another ledger would
+    be made all the same. Each entry is written to all bookies of its write quorum, however few must
+    confirm it: one that is down ends the merge if none takes its place. Raises MetadataConflict if
+    the segments were purged or merged meanwhile, InvalidArgument or RecordFormatError if their
+    entries are not those that the stream says, OperationTimeout if copying takes twice `copy_s`,
+    NoSuchStream, NoSuchLedger, MetadataUnavailable, and what reading raises.
     """
     progress = progress or MergeProgress()
     store = StreamStore(client.store)
     ledgers = StreamLedgers(client, store, policy.name, stream.name)
-    writer = await ledgers.make(replace(policy, ack_quorum=policy.write_quorum))
+    strict = await _strictest(client, policy, plan, progress)
     try:
+        writer = await ledgers.make(replace(strict, ack_quorum=strict.write_quorum))
+    except NotEnoughBookies as error:
+        raise _refused(plan, strict, error) from error
+    try:
+        await _check_placement(client, plan, strict, writer.metadata)
         with trio.move_on_after(_GIVE_UP * copy_s) as scope:
             await _copy(client, plan, writer, bytes_per_s, progress)
-            await _close(client, policy, plan, writer)
+            await _close(client, strict, plan, writer)
         if scope.cancelled_caught:
+            progress.is_given_up = True
             raise OperationTimeout(
                 f"{size_text(plan.nbytes)} on {plan.ledgers} ledgers were not copied in "
                 f"{duration_text(int(_GIVE_UP * copy_s * 1000))}"
@@ -140,6 +157,61 @@ async def merge_segments(
         await ledgers.discard(writer)  # unless the stream names it by now
         await _discard_pages(store, ledgers, writer.ledger_id, progress)
         raise
+
+
+async def _strictest(
+    client: LedgerClient, policy: NamespaceMetadata, plan: MergePlan, progress: MergeProgress
+) -> NamespaceMetadata:
+    """Returns the policy, as strict as each ledger of the plan: a merge takes no copy away."""
+    strict = policy
+    for ledger_id, found in groupby(plan.segments, key=lambda segment: segment.ledger_id):
+        progress.reading = ledger_id
+        metadata = await client.ledger_metadata(ledger_id)
+        if _as_strict(policy, metadata) != policy:
+            strict, progress.stricter = _as_strict(strict, metadata), [*found][-1].number
+    progress.reading = -1
+    return strict
+
+
+def _as_strict(policy: NamespaceMetadata, of: LedgerMetadata) -> NamespaceMetadata:
+    digest = policy.digest_type if of.digest_type is None else of.digest_type.name
+    placement = placement_of(of.custom)
+    both = (policy.bookie_placement, placement)
+    minima = [one.minimum for one in both if not one.is_default] or [0]
+    return replace(
+        policy,
+        ensemble_size=max(policy.ensemble_size, of.ensemble_size),
+        write_quorum=max(policy.write_quorum, of.write_quorum),
+        ack_quorum=max(policy.ack_quorum, of.ack_quorum),
+        digest_type=max(policy.digest_type, digest, key=_DIGESTS.index),
+        placement_policy=max(policy.placement_policy, placement.kind, key=_PLACEMENTS.index),
+        placement_min=max(minima, key=lambda minimum: minimum or MINIMUM_DEFAULT),
+        placement_enforce=policy.placement_enforce or placement.enforce,
+    )
+
+
+async def _check_placement(
+    client: LedgerClient, plan: MergePlan, strict: NamespaceMetadata, made: LedgerMetadata
+) -> None:
+    """Checks that no copies are nearer than they must be, even where it is not enforced: it is for
+    good. Raises NotEnoughBookies."""
+    placement = strict.bookie_placement
+    if placement.is_default:
+        return
+    topology, quorums = await client.bookies.topology(), (strict.write_quorum, strict.ack_quorum)
+    for fragment in made.fragments:
+        grade, why = placement.adherence(fragment.bookies, *quorums, topology)
+        if grade is Grade.FAIL:
+            raise _refused(plan, strict, why)
+
+
+def _refused(plan: MergePlan, strict: NamespaceMetadata, why: object) -> NotEnoughBookies:
+    return NotEnoughBookies(
+        f"segments {plan.first} to {plan.last} need a ledger with {strict.write_quorum} copies on "
+        f"{strict.ensemble_size} bookies, digest {strict.digest_type} and placement "
+        f"{strict.bookie_placement.encode().decode()}, as the policy or one of their "
+        f"{plan.ledgers} ledgers has: {why}"
+    )
 
 
 async def _copy(
@@ -191,18 +263,19 @@ async def _entries(
 
 
 async def _close(
-    client: LedgerClient, policy: NamespaceMetadata, plan: MergePlan, writer: LedgerWriter
+    client: LedgerClient, strict: NamespaceMetadata, plan: MergePlan, writer: LedgerWriter
 ) -> None:
     """Closes the ledger once all copies are there. From then on it is a ledger like others."""
     closed = await writer.close()
+    await _check_placement(client, plan, strict, closed)  # bookies may have been replaced
     found, wanted = (closed.last_entry_id, closed.length), (plan.entries - 1, plan.nbytes)
     if found != wanted:
         raise InvalidArgument(f"ledger {writer.ledger_id} ends at {found}, not {wanted}")
 
     def as_others(stored: LedgerMetadata) -> LedgerMetadata:
-        return replace(stored, ack_quorum=policy.ack_quorum)
+        return replace(stored, ack_quorum=strict.ack_quorum)
 
-    if policy.ack_quorum != closed.ack_quorum:
+    if strict.ack_quorum != closed.ack_quorum:
         await client.ledgers.update(writer.ledger_id, as_others)
 
 
@@ -220,7 +293,11 @@ async def publish_merge(
     """
     progress = progress or MergeProgress()
     store, path = StreamStore(client.store), await client.ledgers.path(ledger_id)
-    for _ in range(UPDATE_TRIES_MAX):
+    begun_s = trio.current_time()
+    for conflicts in range(UPDATE_TRIES_MAX):
+        if conflicts:  # others change the stream, too: they take turns
+            waited_s = trio.current_time() - begun_s
+            await trio.sleep(conflict_pause_s(conflicts, waited_s, client.rng))
         stream, version = await store.read_stream(namespace, name)
         if stream.is_deleted:
             raise was_deleted(namespace, name)
@@ -244,7 +321,7 @@ async def publish_merge(
         except (MetadataConflict, NoSuchNode):
             progress.is_in_doubt = False
             continue
-        except (NoSuchLedger, NoSuchStream):
+        except FinalError:  # also of a document that is full: nothing was changed
             progress.is_in_doubt = False
             raise
         await _remove_pages(store, folder, progress.written - named)

@@ -230,12 +230,18 @@ class PageStore:
         self, path: str, made: Sequence[NewPage], is_same: Check, known: set[str]
     ) -> None:
         """Writes these pages below `path`, except those of which the names are `known`, to which
-        it adds them. Raises as `prepare`."""
+        it adds them, also those of which it is not known whether they were written. Raises as
+        `prepare`."""
         left = [page for page in made if page_name(page.run) not in known]
         for begin in range(0, len(left), _CREATED_AT_ONCE):
             some = left[begin : begin + _CREATED_AT_ONCE]
-            await self._create(path, some, is_same)
-            known.update(page_name(page.run) for page in some)
+            names = {page_name(page.run) for page in some}
+            known.update(names)
+            try:
+                await self._create(path, some, is_same)
+            except (MetadataConflict, NoSuchNode):
+                known.difference_update(names)
+                raise
 
     async def remove(self, path: str, names: Iterable[str]) -> None:
         """Removes pages below `path` that no document names, nor ever will."""
