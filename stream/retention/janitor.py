@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
@@ -157,8 +158,9 @@ class Janitor:
         in each, at `merge_bytes_per_s`. May run beside `sweep`.
 
         Does nothing if there is nothing to merge, or another client does it. `limit_s`: no merge
-        begins that takes longer, about. A stream of which a merge failed counts as a failure, and
-        is tried again later. Raises MetadataUnavailable.
+        begins that takes longer, about, and none lasts more than twice that or ten seconds. A
+        stream of which a merge failed counts as a failure, and is tried again later. Raises
+        MetadataUnavailable.
         """
         return await self._merger.merge(limit_s)
 
@@ -219,7 +221,8 @@ class Janitor:
         try:
             applied = await apply_retention(self._client, self._namespace, seen, sweep.sizes)
         except LedgerError:
-            await drop(stream)  # which needs no more than the ledgers that were merged
+            with suppress(LedgerError):  # retention's error is the one to be reported
+                await drop(stream)  # which needs no more than the ledgers that were merged
             raise
         self._warn(name, applied.plan.warnings)
         kept, deleted = await drop(applied.stream)

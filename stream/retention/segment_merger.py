@@ -13,16 +13,19 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import trio
 
 from ledger.client import LedgerClient
 from ledger.errors import (
+    FinalError,
     LedgerError,
     MetadataConflict,
     MetadataUnavailable,
     NodeExists,
     NoSuchNode,
+    NotEnoughBookies,
     OperationTimeout,
     Unauthorized,
 )
@@ -42,14 +45,20 @@ MERGES_AT_ONCE = 4
 LOOKS_AT_ONCE = 16
 """The same of looks at a long stream."""
 _PAUSE_MS = 600_000
-"""How long a stream is left alone of which a merge failed."""
+"""How long a stream is left alone of which a merge failed; all, if there are too few bookies."""
 _AVOIDED_MS = 86_400_000
-"""How long a ledger is left alone that could not be copied."""
+"""How long a ledger is left alone that could not be copied; all, if this client may not merge."""
 _AVOIDED_MAX = 1000
 """Such ledgers of a stream; with more, it is left alone as a whole until one may be read again."""
 _INTERVAL_S_MIN = 1.0
 _NBYTES_MIN = 1 << 16
 _RELEASE_S = 1.0
+_COPY_S_MIN = 5.0
+"""A merge gets as much time, however little is left: opening many ledgers takes some."""
+
+_tokens: WeakKeyDictionary[LedgerClient, bytes] = WeakKeyDictionary()
+"""What each client writes into its claims. One that could not be released stays until the client's
+session ends: another merger of the same client may take it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +78,24 @@ class Merges(Protocol):
 
 
 async def merge_for_ever(mergers: Mapping[str, Merges], interval_s: float) -> None:
-    """Merges in each of these namespaces, one at a time, again after `interval_s`."""
+    """Merges in each of these namespaces, one at a time, again after `interval_s`. A bug ends the
+    merging of a namespace, and nothing else."""
+    broken = set[str]()
     while True:
         await trio.sleep(max(interval_s, _INTERVAL_S_MIN))
         for namespace, merger in list(mergers.items()):
+            if namespace in broken:
+                continue
             try:
                 report = await merger.merge()
             except LedgerError as error:
                 _log.warning("namespace=%s: merging failed: %s", namespace, error)
+            except Exception:  # noqa: BLE001 (retention must go on)
+                broken.add(namespace)
+                _log.exception(
+                    "namespace=%s: nothing more is merged until the next start: this is a bug",
+                    namespace,
+                )
             else:
                 if report.segments:
                     _log.info("namespace=%s: %s", namespace, report)
@@ -99,6 +118,8 @@ class _Seen:
     paused_until_ms: int = 0
     avoid: dict[int, int] = field(default_factory=dict)
     """Ledgers that could not be copied, and until when they are left alone."""
+    failed: int = -1
+    """The ledger that could not be read last."""
 
     def is_of(self, policy: NamespaceMetadata, stream: StreamMetadata) -> bool:
         return (self.policy, self.created_ms) == (policy, stream.created_ms)
@@ -107,7 +128,11 @@ class _Seen:
         """Looks again for ledgers that were left alone for long enough."""
         left = {one: until_ms for one, until_ms in self.avoid.items() if now_ms < until_ms}
         if len(left) < len(self.avoid):
-            self.since, self.settled, self.avoid = 0, None, left
+            self.avoid = left
+            self.look_again()
+
+    def look_again(self) -> None:
+        self.since, self.settled = 0, None
 
 
 class SegmentMerger:
@@ -126,8 +151,11 @@ class SegmentMerger:
         self._namespace = namespace
         self._bytes_per_s = bytes_per_s
         self._copy_s = copy_s
-        self._nbytes_max = self._bounded(bytes_per_s * copy_s)
-        self._token = b"%032x" % client.rng.getrandbits(128)
+        self._nbytes_max = self._nbytes_most = self._bounded(bytes_per_s * copy_s)
+        self._token = _tokens.setdefault(client, b"%032x" % client.rng.getrandbits(128))
+        self._paused_until_ms = 0
+        self._warned = set[object]()
+        """What kept the namespace, or a stream, from being merged, and was said."""
         self._seen: dict[str, _Seen] = {}
         self._due: dict[str, None] = {}
 
@@ -151,6 +179,8 @@ class SegmentMerger:
         """Merges what is due in the streams that were noted. After `limit_s` no other merge begins,
         and none begins that would end later. Raises MetadataUnavailable."""
         until_s = math.inf if limit_s is None else trio.current_time() + limit_s
+        if self._is_paused:
+            return MergeReport()
         due, self._due = list(self._due), {}
         found = [name for name in self._rotated(due) if await self._has_plan(name)]
         report = MergeReport()
@@ -158,6 +188,8 @@ class SegmentMerger:
             return report
         async with self._claim() as is_ours:
             for name in found if is_ours else ():
+                if self._is_paused:
+                    break
                 one = await self._merge_stream(name, until_s)
                 report = MergeReport(
                     report.segments + one.segments,
@@ -165,6 +197,10 @@ class SegmentMerger:
                     report.failures + one.failures,
                 )
         return report
+
+    @property
+    def _is_paused(self) -> bool:
+        return self._client.now_ms() < self._paused_until_ms
 
     def _rotated(self, names: list[str]) -> list[str]:
         """Begins at a random one: a janitor that always ends early still reaches every stream."""
@@ -216,36 +252,71 @@ class SegmentMerger:
                 policy, stream, plan = await self._look(name, nbytes_max)
                 if plan is None:
                     break
+                begun_s, copy_s = trio.current_time(), min(self._copy_s, max(left_s, _COPY_S_MIN))
                 await merge_segments(
                     self._client, policy, stream, plan, bytes_per_s=self._bytes_per_s,
-                    copy_s=self._copy_s, progress=progress,
+                    copy_s=copy_s, progress=progress,
                 )  # fmt: skip
-            except MetadataUnavailable:
+            except MetadataUnavailable as error:
+                self._pause(name, f"not merged now: {error}")
                 raise
             except (MetadataConflict, NoSuchStream, NoSuchNamespace) as error:
                 self._pause(name, f"not merged now: {error}")
                 break
             except LedgerError as error:
+                if self._is_skipped(name, plan, progress, error):
+                    continue
                 failures = await self._failed(name, plan, progress, error)
                 return MergeReport(segments, ledgers, failures)
             segments, ledgers = segments + len(plan.segments), ledgers + plan.ledgers
+            if trio.current_time() - begun_s <= copy_s:
+                self._merge_more()
         return MergeReport(segments, ledgers)
+
+    def _merge_more(self) -> None:
+        """Undoes what `_failed` did after a merge that took too long."""
+        if self._nbytes_max < self._nbytes_most:
+            self._nbytes_max = min(self._nbytes_most, 2 * self._nbytes_max)
+            for seen in self._seen.values():
+                seen.look_again()
+
+    def _is_skipped(
+        self, name: str, plan: MergePlan | None, progress: MergeProgress, error: LedgerError
+    ) -> bool:
+        """Whether the plan is refused, and what is behind it is merged first: its ledgers have more
+        copies, say, than the policy asks for, and there are no bookies for as many."""
+        seen, is_stricter = self._seen.get(name), progress.stricter >= 0
+        if not (is_stricter and isinstance(error, NotEnoughBookies) and plan and seen):
+            return False
+        seen.since = progress.stricter + 1
+        seen.avoid[plan.segments[0].ledger_id] = self._client.now_ms() + _AVOIDED_MS
+        self._log_once(name, f"stream={name}: left as it is: {error}")
+        return True
 
     async def _failed(
         self, name: str, plan: MergePlan | None, progress: MergeProgress, error: LedgerError
     ) -> int:
         """Notes what has to be left alone after this error; returns 0 if it is no failure: the
-        segments were purged or merged while they were copied, or bookies demand a role that the
-        client has not needed for anything else."""
+        segments were purged or merged while they were copied, bookies demand a role that the
+        client has not needed for anything else, or they are too few."""
         if plan is not None and not await self._is_current(name, plan):
             self._pause(name, f"not merged now: {error}")
             return 0
-        if isinstance(error, OperationTimeout):
+        now_ms = self._client.now_ms()
+        if progress.reading < 0 and isinstance(error, Unauthorized | NotEnoughBookies):
+            pause_ms = _AVOIDED_MS if isinstance(error, Unauthorized) else _PAUSE_MS
+            self._paused_until_ms = now_ms + pause_ms
+            self._log_once(type(error), f"namespace={self._namespace}: nothing is merged: {error}")
+            return 0
+        if progress.is_given_up:
             self._nbytes_max = max(_NBYTES_MIN, self._nbytes_max // 2)
         elif progress.reading >= 0 and (seen := self._seen.get(name)) is not None:
-            seen.avoid[progress.reading] = self._client.now_ms() + _AVOIDED_MS
+            # A bookie that is restarted does not make its ledgers unreadable.
+            if isinstance(error, FinalError | OperationTimeout) or seen.failed == progress.reading:
+                seen.avoid[progress.reading] = now_ms + _AVOIDED_MS
+            seen.failed = progress.reading
         self._pause(name, f"segments are not merged: {error}", level=logging.WARNING)
-        return int(not isinstance(error, Unauthorized))
+        return 1
 
     async def _is_current(self, name: str, plan: MergePlan) -> bool:
         try:
@@ -257,6 +328,10 @@ class SegmentMerger:
             raise
         except LedgerError:
             return True  # what cannot be read is no reason to think so
+
+    def _log_once(self, what: object, words: str) -> None:
+        _log.log(logging.INFO if what in self._warned else logging.WARNING, "%s", words)
+        self._warned.add(what)
 
     def _pause(self, name: str, words: str, *, level: int = logging.INFO) -> None:
         _log.log(level, "stream=%s: %s", name, words)
