@@ -105,11 +105,12 @@ def test_a_janitor_that_may_not_merge_does_everything_else_as_before(
     async def scenario(cluster: SimCluster) -> None:
         async with a_long_stream(cluster) as long:
             monkeypatch.setattr(segment_merger, "merge_segments", refused)
+            monkeypatch.setattr(segment_merger, "_AVOIDED_MS", 700_000)
             janitor = Janitor(long.client, "n")
             assert await swept_and_merged(janitor) == MergeReport()
             assert await swept_and_merged(janitor) == MergeReport()
             monkeypatch.undo()
-            await trio.sleep(601)
+            await trio.sleep(701)
             assert (await swept_and_merged(janitor)).segments > 0
 
     simulate(scenario)
@@ -216,6 +217,11 @@ def test_a_merge_that_takes_too_long_is_given_up_and_tried_with_less() -> None:
             merger.note(policy, [stream])
             assert (await merger.merge()).failures == 1
             assert merger._nbytes_max == nbytes_max // 2
+            merger._bytes_per_s = 1e9
+            await trio.sleep(601)
+            merger.note(policy, [stream])
+            assert (await merger.merge()).segments > 0
+            assert merger._nbytes_max == nbytes_max, "it was an accident"
 
     simulate(scenario)
 

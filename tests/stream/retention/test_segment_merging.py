@@ -14,6 +14,7 @@ from ledger.errors import (
     InvalidArgument,
     LedgerError,
     MetadataConflict,
+    MetadataUnavailable,
     NoSuchLedger,
 )
 from ledger.lost_ledgers import look_for_lost_ledger
@@ -31,6 +32,7 @@ from stream import (
 from stream.adoption import describe_lost
 from stream.core.metadata.pages import NewPage, page_name
 from stream.core.metadata.segments import Run, Segment
+from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import Position
 from stream.core.segment_merging import MergePlan
 from stream.reading.lag import CursorLag, measure_lag
@@ -41,6 +43,7 @@ from stream.retention.segment_merging import (
     publish_merge,
 )
 from stream.sinks.sinks import commit_batch
+from stream.store import streams
 from stream.store.pages import PageStore, pages_path
 from tests.sim.page_limits import page_limits, small_merges
 from tests.stream.retention.long_stream import SEGMENTS, Long, a_long_stream
@@ -295,6 +298,38 @@ def test_no_page_is_left_by_a_merge_that_other_changes_overtake(
             assert tries == (3 if is_purged else 5)
             monkeypatch.undo()
             assert await nodes_of_pages(long) == await named_pages(long)
+
+    simulate(scenario)
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_no_page_is_left_by_a_merge_that_the_metadata_do_not_take(
+    is_full: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The document is full, or whether a page was written is in doubt."""
+    create = PageStore._create
+
+    async def doubtful(*arguments: object) -> None:
+        await create(*arguments)  # type: ignore[arg-type]
+        raise MetadataUnavailable("the answer was lost")
+
+    def full(_: StreamMetadata) -> bytes:
+        raise InvalidArgument("the document is full")
+
+    async def scenario(cluster: SimCluster) -> None:
+        async with a_long_stream(cluster) as long:
+            plan, policy = await long.plan(), await long.namespace.policy()
+            assert plan is not None
+            stream, before = await long.metadata(), await long.client.list_ledgers()
+            if is_full:
+                monkeypatch.setattr(streams, "encode_stream", full)
+            else:
+                monkeypatch.setattr(PageStore, "_create", doubtful)
+            with pytest.raises(InvalidArgument if is_full else MetadataUnavailable):
+                await merge_segments(long.client, policy, stream, plan, bytes_per_s=1e9)
+            monkeypatch.undo()
+            assert await nodes_of_pages(long) == await named_pages(long)
+            assert await long.client.list_ledgers() == before
 
     simulate(scenario)
 
