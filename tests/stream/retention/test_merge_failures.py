@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from bookie.testing import SimCluster, simulate
 from ledger.errors import (
@@ -182,7 +183,7 @@ def test_a_claim_that_the_client_could_not_release_is_its_own() -> None:
 
 
 async def test_a_bug_in_merging_ends_nothing_else(
-    autojump_clock: trio.testing.MockClock, caplog: pytest.LogCaptureFixture
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     class Merger:
         def __init__(self, error: Exception | None = None) -> None:
