@@ -179,7 +179,7 @@ class SegmentMerger:
         """Merges what is due in the streams that were noted. After `limit_s` no other merge begins,
         and none begins that would end later. Raises MetadataUnavailable."""
         until_s = math.inf if limit_s is None else trio.current_time() + limit_s
-        if self._is_paused:
+        if self._is_paused():
             return MergeReport()
         due, self._due = list(self._due), {}
         found = [name for name in self._rotated(due) if await self._has_plan(name)]
@@ -188,7 +188,7 @@ class SegmentMerger:
             return report
         async with self._claim() as is_ours:
             for name in found if is_ours else ():
-                if self._is_paused:
+                if self._is_paused():
                     break
                 one = await self._merge_stream(name, until_s)
                 report = MergeReport(
@@ -198,7 +198,6 @@ class SegmentMerger:
                 )
         return report
 
-    @property
     def _is_paused(self) -> bool:
         return self._client.now_ms() < self._paused_until_ms
 

@@ -274,7 +274,7 @@ def test_no_page_is_left_by_a_merge_that_other_changes_overtake(
             ) -> None:
                 nonlocal tries, is_busy
                 is_overtaken = bool(made) and tries < 5 and not is_busy
-                is_before = is_overtaken and tries % 2 == 1
+                is_before = is_overtaken and tries % 2 == 0
                 if not is_before:
                     await create(self, path, made, same, known)
                 if is_overtaken:
