@@ -69,8 +69,9 @@ class Janitor:
         in each, at `merge_bytes_per_s`. May run beside `sweep`.
 
         Does nothing if there is nothing to merge, or another client does it. `limit_s`: no merge
-        begins that takes longer, about. A stream of which a merge failed counts as a failure, and
-        is tried again later. Raises MetadataUnavailable.
+        begins that takes longer, about, and none lasts more than twice that or ten seconds. A
+        stream of which a merge failed counts as a failure, and is tried again later. Raises
+        MetadataUnavailable.
         """
         return self._bridge.call(lambda: self._inner.merge(limit_s))
 
