@@ -90,7 +90,7 @@ async def merge_for_ever(mergers: Mapping[str, Merges], interval_s: float) -> No
                 report = await merger.merge()
             except LedgerError as error:
                 _log.warning("namespace=%s: merging failed: %s", namespace, error)
-            except Exception:  # noqa: BLE001 (retention must go on)
+            except Exception:  # noqa: BLE001 (retention must continue)
                 broken.add(namespace)
                 _log.exception(
                     "namespace=%s: nothing more is merged until the next start: this is a bug",

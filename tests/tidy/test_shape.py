@@ -58,7 +58,6 @@ SMALL_MODULES = {
     "ledgerstream/spark.py": "a name of its own for `import ledgerstream.spark`",
     "ledgerstream/testing.py": "a name of its own for `import ledgerstream.testing`",
     "stream/aio/cursor_base.py": "the one part of cursors that is not generated",
-    "stream/core/backoff.py": "a decision of the core, apart from the shell that asks it",
     "stream/writing/conditional.py": "keeps the writer, where everything meets, below its wall",
 }
 """Modules of less than SMALL_LINES lines that only one other imports, each with its reason."""
