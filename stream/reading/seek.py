@@ -126,9 +126,8 @@ async def stream_info(client: LedgerClient, stream: StreamMetadata) -> StreamInf
 
 def ledgers_of(spans: Sequence[Span]) -> int:
     """Returns on how many ledgers these neighbours are."""
-    first = spans[0] if spans else None
-    # Of merged segments the first one may be gone.
-    is_continued = isinstance(first, Segment) and not first.ledgers
+    # Of merged segments the first ones may be gone.
+    is_continued = bool(spans) and spans[0].base_entry > 0
     return sum(span.ledgers for span in spans) + is_continued
 
 

@@ -45,16 +45,18 @@ class PagedLedgers:
             stack = _trees(stream)
             while stack:
                 run, since, until = stack.pop()
-                first = bisect_left(unknown, run.ledger_min)
-                last = bisect_right(unknown, run.ledger_max)
-                if first == last or run.last_number < since or run.number > until:
+                asked = {
+                    *_between(unknown, run.ledger_min, run.ledger_max),
+                    *_between(unknown, run.merged_min, run.merged_max),
+                }
+                if not asked or run.last_number < since or run.number > until:
                     continue
                 try:
                     spans = await self._store.read(stream.pages.folder, run)
                 except PageLost as error:
                     # Damaged, or another janitor has purged it just now.
                     _log.warning("stream=%s: orphans are left: %s", stream.name, error)
-                    found.update(unknown[first:last])
+                    found |= asked
                     continue
                 below = [span for span in spans if isinstance(span, Run)]
                 ledgers = tuple(span.ledger_id for span in spans if isinstance(span, Segment))
@@ -78,6 +80,11 @@ class PagedLedgers:
                     named[digest] = page
                     stack += [(below, since) for below in page.pages]
         self._known = named
+
+
+def _between(ledgers: Sequence[int], least: int, most: int) -> Sequence[int]:
+    """Returns those of these ascending ids."""
+    return ledgers[bisect_left(ledgers, least) : bisect_right(ledgers, most)]
 
 
 def _trees(stream: StreamMetadata) -> list[tuple[Run, int, int]]:

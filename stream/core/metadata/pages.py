@@ -206,7 +206,7 @@ class Pages:
                 if not one.has(span):
                     continue
                 if isinstance(span, Run):
-                    if span.ledger_min <= ledger_id <= span.ledger_max:
+                    if span.is_on(ledger_id):
                         stack += self.stored(span)
                 elif span.ledger_id == ledger_id:
                     return True

@@ -150,10 +150,13 @@ class Run:
     below it, in short. `digest` is that of the page's bytes.
 
     `last_entry` is that of the last segment; `newest_ms`, `last_time_ms` and `event_max_ms` are the
-    highest of all, the last one -1 if it is not known of each; ledgers have ids from `ledger_min`
-    to `ledger_max`, also those that merged segments were made on. `ledgers` begin in it; the first
-    segment is on `ledger_first`, the last on `ledger_last`. `dropped_ms`, when the first segment
-    was truncated (-1: not all of them were), is not stored: the list of drop marks has it.
+    highest of all, the last one -1 if it is not known of each. Segments were written to ledgers
+    with ids from `ledger_min` to `ledger_max`; those that were merged since are on ledgers from
+    `merged_min` to `merged_max` (-1: none was). These ids are far apart: in one range they would
+    have the ids of half of all ledgers. `ledgers` begin in it; the first segment is on
+    `ledger_first`, from entry `base_entry` on, the last on `ledger_last`. `dropped_ms`, when the
+    first segment was truncated (-1: not all of them were), is not stored: the list of drop marks
+    has it.
     """
 
     digest: str
@@ -171,9 +174,12 @@ class Run:
     event_max_ms: int
     ledger_min: int
     ledger_max: int
+    merged_min: int
+    merged_max: int
     ledger_first: int
     ledger_last: int
     ledgers: int
+    base_entry: int
     dropped_ms: int = -1
 
     @property
@@ -190,6 +196,13 @@ class Run:
         """Whether all its segments are on one ledger. Those of a ledger are neighbours."""
         return self.ledger_first == self.ledger_last
 
+    def is_on(self, ledger_id: int) -> bool:
+        """Whether a segment may be on this ledger, or may have been before it was merged."""
+        return (
+            self.ledger_min <= ledger_id <= self.ledger_max
+            or self.merged_min <= ledger_id <= self.merged_max
+        )
+
 
 Span = Segment | Run
 
@@ -198,7 +211,7 @@ def summed(digest: str, spans: tuple[Span, ...]) -> Run:
     """Returns what the page of these neighbours is in short."""
     first, last = spans[0], spans[-1]
     events = [span.event_max_ms for span in spans]
-    ledgers = [_ledger_range(span) for span in spans]
+    mins, maxs, merged_mins, merged_maxs = zip(*map(_ledger_ranges, spans), strict=True)
     return Run(
         digest,
         first.number,
@@ -213,17 +226,22 @@ def summed(digest: str, spans: tuple[Span, ...]) -> Run:
         max(span.newest_ms for span in spans),
         max(span.last_time_ms for span in spans),
         -1 if min(events) < 0 else max(events),
-        min(ids[0] for ids in ledgers),
-        max(ids[-1] for ids in ledgers),
+        min(mins),
+        max(maxs),
+        min((ledger for ledger in merged_mins if ledger >= 0), default=-1),
+        max(merged_maxs),
         first.ledger_first,
         last.ledger_last,
         sum(span.ledgers for span in spans),
+        first.base_entry,
     )
 
 
-def _ledger_range(span: Span) -> tuple[int, ...]:
+def _ledger_ranges(span: Span) -> tuple[int, int, int, int]:
+    """Returns the least and the highest ledger that segments were written to, and of those that
+    merged ones are on."""
     if isinstance(span, Run):
-        return span.ledger_min, span.ledger_max
-    if span.made_on < 0:
-        return (span.ledger_id,)
-    return min(span.ledger_id, span.made_on), max(span.ledger_id, span.made_on)
+        return span.ledger_min, span.ledger_max, span.merged_min, span.merged_max
+    if span.is_merged:
+        return span.made_on, span.made_on, span.ledger_id, span.ledger_id
+    return span.ledger_id, span.ledger_id, -1, -1

@@ -319,9 +319,7 @@ class StreamMetadata:
         """Whether the ledger is in use, kept for readers, or garbage. Raises PagesNeeded."""
 
         def is_on(span: Span) -> bool:
-            if isinstance(span, Segment):
-                return span.ledger_id == ledger_id
-            return span.ledger_min <= ledger_id <= span.ledger_max
+            return span.is_on(ledger_id) if isinstance(span, Run) else span.ledger_id == ledger_id
 
         is_listed = ledger_id in self.ledgers() or self.pages.was_replaced(ledger_id)
         return is_listed or self.last_where(is_on) is not None
@@ -329,13 +327,7 @@ class StreamMetadata:
     def segment_on(self, ledger_id: int) -> Segment | None:
         """Returns the segment that was made on this ledger; for a ledger of merged segments, the
         last of them. Raises PagesNeeded."""
-
-        def has(span: Span) -> bool:
-            if isinstance(span, Segment):
-                return span.is_on(ledger_id)
-            return span.ledger_min <= ledger_id <= span.ledger_max
-
-        return self.last_where(has)
+        return self.last_where(lambda span: span.is_on(ledger_id))
 
     # Changes. `epoch` is the one that the caller believes it holds.
 

@@ -41,10 +41,10 @@ WITHOUT_PAGES = (
 WITH_PAGES = (
     BEGIN + b'"pages":{"columns":["digest","number","last_number","count","first_sequence",'
     b'"next_sequence","last_entry","records","nbytes","created_ms","newest_ms","last_time_ms",'
-    b'"event_max_ms","ledger_min","ledger_max","ledger_first","ledger_last","ledgers"],"first":0,'
-    b'"folder":"n/s~17","levels":['
-    b'[["d52702dca1907fbb",1,2,2,0,6,1,6,60,1000,2005,2005,9,10,20,10,20,2],'
-    b'["1157d89bea25c7dc",3,4,2,6,12,1,6,60,3000,4005,4005,9,30,40,30,40,2]]],'
+    b'"event_max_ms","ledger_min","ledger_max","merged_min","merged_max","ledger_first",'
+    b'"ledger_last","ledgers","base_entry"],"first":0,"folder":"n/s~17","levels":['
+    b'[["d52702dca1907fbb",1,2,2,0,6,1,6,60,1000,2005,2005,9,10,20,-1,-1,10,20,2,0],'
+    b'["1157d89bea25c7dc",3,4,2,6,12,1,6,60,3000,4005,4005,9,30,40,-1,-1,30,40,2,0]]],'
     b'"marks":[[1,7000]],"replaced":[]},'
     b'"prepared":null,"producers":{},"producers_made":0,"segment_columns":' + COLUMNS
     + b',"segments":[' + NEWEST + b',"truncated_to":"1:2:0","version":2}'
@@ -63,7 +63,9 @@ MERGED_PAGE = (
     b"[3,70,6,3000,1,3,30,3000,3005,3006,7,9,30,4,60],"
     b'[4,70,9,4000,1,3,30,4000,4005,4006,7,9,40,6,90]],"version":1}'
 )
-RUN = Run("d52702dca1907fbb", 1, 2, 2, 0, 6, 1, 6, 60, 1000, 2005, 2005, 9, 10, 20, 10, 20, 2)
+RUN = Run(
+    "d52702dca1907fbb", 1, 2, 2, 0, 6, 1, 6, 60, 1000, 2005, 2005, 9, 10, 20, -1, -1, 10, 20, 2, 0
+)
 
 
 def test_the_bytes_of_streams_without_pages_are_those_of_earlier_releases() -> None:
@@ -95,6 +97,8 @@ def test_a_page_with_merged_segments_has_three_columns_more() -> None:
     assert zlib.decompress(after.pages.made[1].data) == MERGED_PAGE
     run = after.pages.levels[0][1]
     assert (run.ledger_first, run.ledger_last, run.ledgers, run.is_one_ledger) == (70, 70, 0, True)
+    assert (run.ledger_min, run.ledger_max, run.merged_min, run.merged_max) == (30, 40, 70, 70)
+    assert run.base_entry == 4
     found = decode_page(run, zlib.compress(MERGED_PAGE, 1))
     assert [one.base_entry for one in found if isinstance(one, Segment)] == [4, 6]
     document = json.loads(zlib.decompress(encode_stream(paged(after, "", 64, 16)[0])))
