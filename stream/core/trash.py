@@ -22,14 +22,16 @@ PURGED_AT_ONCE: Final = 1000
 
 def purged(stream: StreamMetadata, through: int) -> StreamMetadata:
     """Returns the stream after segments up to number `through` left the trash: their ledgers are
-    garbage. Of those in pages only the first PURGED_AT_ONCE leave at once.
+    garbage, also those that they were on before a merge. Of those in pages only the first
+    PURGED_AT_ONCE leave at once.
 
-    Raises MetadataConflict if one of them is not truncated; PagesNeeded.
+    Raises MetadataConflict if one of them is not truncated; MetadataCorrupt; PagesNeeded.
     """
     oldest, pages = stream.pages.without_first(through, PURGED_AT_ONCE)
     newest = [segment for segment in stream.segments if segment.number <= through]
     if pages:
         newest = []
+    merged, pages = pages.without_purged(PURGED_AT_ONCE)
     going = [*oldest, *newest]
     for segment in going:
         if not stream.is_dropped(segment):
@@ -39,9 +41,8 @@ def purged(stream: StreamMetadata, through: int) -> StreamMetadata:
             )
     if not going and pages == stream.pages:
         return stream
-    return _without(
-        stream, going, replace(stream, segments=stream.segments[len(newest) :], pages=pages)
-    )
+    after = replace(stream, segments=stream.segments[len(newest) :], pages=pages)
+    return _with_garbage(_without(stream, going, after), merged)
 
 
 def _without(
@@ -58,13 +59,19 @@ def _without(
 
 def without_replaced(stream: StreamMetadata, until_ms: int) -> StreamMetadata:
     """Returns the stream once the ledgers of which the segments were merged up to this time are
-    garbage: those of the first merge at once, the rest follows. Raises PagesNeeded."""
+    garbage: those of the first merge at once, the rest follows. Raises MetadataCorrupt if they are
+    in use; PagesNeeded."""
     replaced = stream.pages.replaced
     if not replaced or replaced[0].replaced_ms > until_ms:
         return stream
     segments, pages = stream.pages.without_replaced()
+    return _with_garbage(replace(stream, pages=pages), segments)
+
+
+def _with_garbage(stream: StreamMetadata, segments: Sequence[Segment]) -> StreamMetadata:
+    """Returns the stream with the ledgers of these segments as garbage."""
     ledgers = dict.fromkeys((*stream.garbage, *(segment.ledger_id for segment in segments)))
-    return replace(stream, pages=pages, garbage=tuple(ledgers))
+    return replace(stream, garbage=tuple(ledgers))
 
 
 def first_recoverable(stream: StreamMetadata) -> Position:

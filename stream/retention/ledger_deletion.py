@@ -87,5 +87,6 @@ async def purge_through(
         )
         stream, count = await delete_garbage(client, store, namespace, stream)
         deleted += count
-        if stream.pages.first == before or not stream.pages:
+        has_moved = stream.pages and stream.pages.first > before
+        if not (has_moved or stream.pages.has_purged):
             return stream, deleted

@@ -370,7 +370,7 @@ class Trash:
             present, _ = await self._streams.read_stream(self._namespace, name)
             pages, ask = self._streams.pages, StreamMetadata.last_dropped
             through = await pages.resolve(present, ask, may_lack=all_may_lack)
-            if not through:
+            if not (through or present.pages.has_purged):
                 return -1
             place = self._client, self._streams, self._namespace
             _, count = await purge_through(*place, present, through)

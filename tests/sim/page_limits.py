@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from stream.core import segment_merging, trash
 from stream.core.metadata.page_format import decode_page
-from stream.core.metadata.pages import Pages, PagesNeeded, page_name
+from stream.core.metadata.pages import Pages, page_name
 from stream.core.metadata.segments import Segment, Span
 from stream.core.metadata.streams import StreamMetadata
 from stream.store.pages import pages_path
@@ -44,23 +44,24 @@ def small_merges() -> Iterator[None]:
             setattr(segment_merging, name, value)
 
 
-def replaced_ledgers(stream: StreamMetadata, read: Callable[[str], bytes]) -> dict[int, int]:
-    """Returns the ledgers of which all segments were merged lately, and when; `read` as for
-    `as_one_list`."""
-    found: dict[int, int] = {}
-    pages = stream.pages
-    while pages.replaced:
-        try:
-            segments, left = pages.without_replaced()
-        except PagesNeeded as error:
-            loaded = dict(pages.loaded)
-            for folder, run in error.needed:
-                data = read(f"{pages_path(folder)}/{page_name(run)}")
-                loaded[run.digest] = _decoded(run, data)
-            pages = replace(pages, loaded=loaded)
-        else:
-            found |= {one.ledger_id: pages.replaced[0].replaced_ms for one in segments}
-            pages = left
+def replaced_ledgers(
+    stream: StreamMetadata, read: Callable[[str], bytes]
+) -> dict[int, tuple[int, int]]:
+    """Returns the ledgers of which all segments were merged lately: when, and the last of them;
+    `read` as for `as_one_list`."""
+    found: dict[int, tuple[int, int]] = {}
+    for one in stream.pages.replaced:
+        stack: list[Span] = [one.run]
+        while stack:
+            span = stack.pop()
+            if not one.has(span):
+                continue
+            if isinstance(span, Segment):
+                _, last = found.get(span.ledger_id, (0, 0))
+                found[span.ledger_id] = one.replaced_ms, max(last, span.number)
+            else:
+                data = read(f"{pages_path(stream.pages.folder)}/{page_name(span)}")
+                stack += _decoded(span, data)
     return found
 
 

@@ -9,12 +9,14 @@ nor one that was purged.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from operator import attrgetter
 from typing import Final, NamedTuple, TypeVar
 
+from ledger.errors import MetadataCorrupt
 from stream.core.metadata.segments import Run, Segment, Span
 
 MARKS_MAX: Final = 64
@@ -216,21 +218,71 @@ class Pages:
 
     def without_replaced(self) -> tuple[list[Segment], Pages]:
         """Takes out what was merged first: nobody needs it as it was before. Returns these
-        segments as they were: no other segment is on their ledgers. Raises PagesNeeded."""
-        one, *others = self.replaced
+        segments as they were: no other segment is on their ledgers. Raises MetadataCorrupt if one
+        is; PagesNeeded."""
+        return self._without(self.replaced[0], self.replaced[0].last)
+
+    @property
+    def has_purged(self) -> bool:
+        """Whether segments are kept as they were before a merge that were purged since."""
+        return any(one.first < self.first for one in self.replaced)
+
+    def without_purged(self, count: int) -> tuple[list[Segment], Pages]:
+        """As `without_replaced`, of what was purged since: merges of about `count` segments at
+        most, or one. A ledger that others of them were on, too, is left to those."""
+        taken: list[Segment] = []
+        pages = self
+        while pages.has_purged and len(taken) < count:
+            oldest = min(pages.replaced, key=attrgetter("first"))
+            some, pages = pages._without(oldest, self.first - 1)
+            if some and pages.was_replaced(shared := some[-1].ledger_id):
+                some = [segment for segment in some if segment.ledger_id != shared]
+            taken += some
+        return taken, pages
+
+    def _without(self, one: Replaced, through: int) -> tuple[list[Segment], Pages]:
+        """Takes out segments up to number `through` of what one merge has replaced."""
+        part = one._replace(last=min(one.last, through))
         taken: list[Segment] = []
         dead: list[str] = []
-        stack: list[Span] = [one.run]
-        while stack:
-            span = stack.pop()
-            if not one.has(span):
-                continue
+        for span in self._all((one.run,), part.has):
             if isinstance(span, Segment):
                 taken.append(span)
-            elif span.digest not in self.lost:
+            elif span.digest not in self.lost and min(span.last_number, one.last) <= part.last:
                 dead.append(page_name(span))
-                stack += self.stored(span)[::-1]
-        return taken, replace(self, replaced=tuple(others), dead=(*self.dead, *dead))
+        ledgers = {segment.ledger_id for segment in taken}
+        for span in self._all(self.roots, lambda s: part.has(s) and s.last_number >= self.first):
+            if span.ledger_id in ledgers if isinstance(span, Segment) else page_name(span) in dead:
+                raise MetadataCorrupt(
+                    f"{self.folder}: what segments {part.first} to {part.last} were in before a "
+                    f"merge is to be deleted, but segments {span.number} to {span.last_number} are "
+                    "in it. Nothing is deleted. Cure: put the node of the stream back from a "
+                    "backup of the metadata"
+                )
+        left = () if part.last == one.last else (one._replace(first=through + 1),)
+        at = self.replaced.index(one)
+        replaced = (*self.replaced[:at], *left, *self.replaced[at + 1 :])
+        return taken, replace(self, replaced=replaced, dead=(*self.dead, *dead))
+
+    def _all(self, roots: Sequence[Span], is_wanted: Callable[[Span], bool]) -> list[Span]:
+        """Returns these spans and what is below them, in order, as it is stored, without what is
+        not wanted. Raises PagesNeeded with the pages of all."""
+        found: list[Span] = []
+        needed: list[tuple[str, Run]] = []
+        stack: list[Span] = list(roots[::-1])
+        while stack:
+            span = stack.pop()
+            if not is_wanted(span):
+                continue
+            found.append(span)
+            if isinstance(span, Run):
+                try:
+                    stack += self.stored(span)[::-1]
+                except PagesNeeded as error:
+                    needed += error.needed
+        if needed:
+            raise PagesNeeded(*needed)
+        return found
 
     def marked(self, number: int, now_ms: int) -> Pages:
         """Returns the pages after segments up to `number` were truncated; earlier marks stay.

@@ -61,8 +61,8 @@ class RetentionModel:
     named: dict[int, str] = field(default_factory=dict)
     """The path of the node that needs the ledger."""
     garbage_ms: dict[int, int] = field(default_factory=dict)
-    merged_ms: dict[int, int] = field(default_factory=dict)
-    """When all segments of a ledger were merged: readers may have it open."""
+    merged: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """When all segments of a ledger were merged, and the last of them: readers may have it open."""
     due_ms: dict[str, int] = field(default_factory=dict)
     """What was due at the last audit, and at all audits since then."""
     longest_wait_ms: int = 0
@@ -137,11 +137,11 @@ class RetentionModel:
         flat = as_one_list(stream, read)
         # What was replaced may go, later: nothing but a reader that knows no better needs it.
         replaced = replaced_ledgers(stream, read)
-        if stream.is_purged:
-            for ledger_id in replaced:
-                self.merged_ms.pop(ledger_id, None)
-        else:
-            self.merged_ms |= replaced
+        self.merged |= replaced
+        for ledger_id in (*replaced, *stream.garbage):
+            _, last = self.merged.get(ledger_id, (0, 0))
+            if stream.is_purged or last < stream.pages.first:
+                self.merged.pop(ledger_id, None)
         return replace(flat, garbage=(*flat.garbage, *replaced))
 
     def _streams_changed(self, touched: dict[str, StreamMetadata | None], now_ms: int) -> None:
@@ -293,7 +293,8 @@ class RetentionModel:
             return
         if ledger_id in self.named:
             self._violated(f"ledger {ledger_id} was deleted, {self.named[ledger_id]} needs it")
-        kept_ms = now_ms - self.merged_ms.pop(ledger_id, now_ms - self.replaced_ms)
+        merged_ms, _ = self.merged.pop(ledger_id, (now_ms - self.replaced_ms, 0))
+        kept_ms = now_ms - merged_ms
         if kept_ms < self.replaced_ms:
             self._violated(f"ledger {ledger_id} was deleted {kept_ms} ms after it was merged")
         if self.garbage_ms.pop(ledger_id, None) is not None:

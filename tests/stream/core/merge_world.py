@@ -58,7 +58,7 @@ class World:
         self.ledgers: dict[int, list[Place]] = {}
         """What each ledger has; None of those that are deleted."""
         self.made: set[int] = set()
-        self.merges = self.copied = 0
+        self.merges = self.copied = self.collected_ms = 0
 
     def change(self, change: object) -> None:
         assert callable(change)
@@ -102,6 +102,7 @@ class World:
 
     def collect(self, until_ms: int) -> None:
         """Deletes what merges have replaced, and the garbage."""
+        self.collected_ms = max(self.collected_ms, until_ms)
         change = partial(without_replaced, until_ms=until_ms)
         self.head = self.nodes.stored(self.nodes.ask(self.head, change))
         for ledger_id in self.head.garbage:
@@ -124,6 +125,25 @@ class World:
             assert found == [(segment.number, entry) for entry in range(segment.last_entry + 1)]
         same = {"segments": (), "pages": Pages(), "garbage": ()}
         assert replace(self.head, **same) == replace(self.plain, **same)  # type: ignore[arg-type]
+
+    def check_kept(self) -> None:
+        """Deletes the garbage. Each ledger is there while segments are on it, or were before a
+        merge, unless they were purged, and no longer."""
+        for ledger_id in self.head.garbage:
+            self.ledgers.pop(ledger_id, None)
+        needed = {segment.ledger_id for segment in self.segments() if not segment.is_open}
+        allowed = set(needed)
+        for one in self.head.pages.replaced:
+            assert one.first >= self.head.pages.first
+            was = self.nodes.ask(
+                self.head,
+                lambda stream, one=one: list(stream.pages.split(one.run, one.has)),  # type: ignore[misc]
+            )
+            there = {s.ledger_id for s in was if isinstance(s, Segment) and one.has(s)}
+            allowed |= there
+            if one.replaced_ms > self.collected_ms:
+                needed |= there
+        assert needed <= self.ledgers.keys() <= allowed
 
     def check_ledgers(self) -> None:
         """No ledger is left that nothing needs, once all that was replaced is gone."""

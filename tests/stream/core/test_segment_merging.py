@@ -69,6 +69,7 @@ def test_a_stream_whose_segments_are_merged_is_the_same_stream(
             if rng.random() < 0.3:
                 world.collect(now_ms - rng.randrange(20))
             world.check()
+            world.check_kept()
             unmerged = replace(world.plain, garbage=world.head.garbage)
             check_plans(world.nodes, world.head, unmerged, now_ms + rng.randrange(60))
             if not world.merges:

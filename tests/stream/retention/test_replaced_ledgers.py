@@ -33,8 +33,8 @@ def test_ledgers_of_merged_segments_are_no_orphans_until_they_are_dropped() -> N
             before = set(await long.client.list_ledgers())
             await early.named([await long.metadata()], before)
             await long.merge()
-            last = (await long.segments())[-1].number
-            await long.namespace.truncate("s", Position(last, 0, 0))
+            segments = await long.segments()
+            await long.namespace.truncate("s", Position(segments[3].number, 0, 0))
             await long.namespace.purge("s")
             stream, left = await long.metadata(), set(await long.client.list_ledgers())
             assert stream.pages.replaced
@@ -42,8 +42,30 @@ def test_ledgers_of_merged_segments_are_no_orphans_until_they_are_dropped() -> N
             for paged in (early, PagedLedgers(pages)):
                 assert left <= await paged.named([stream], left) | set(stream.ledgers())
             await long.drop()
+            await long.namespace.truncate("s", Position(segments[-1].number, 0, 0))
+            await long.namespace.purge("s")
             stream = await long.metadata()
             assert not before & await early.named([stream], before) - set(stream.ledgers())
+
+    simulate(scenario)
+
+
+def test_what_is_purged_is_deleted_also_as_it_was_before_a_merge() -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with a_long_stream(cluster) as long:
+            await long.merge()
+            segments = await long.segments()
+            first = segments[0].ledger_id
+            behind = next(one for one in segments if one.ledger_id != first)
+            gone = {one.made_on for one in segments if one.number < behind.number} | {first}
+            kept = {one.made_on for one in segments if one.number >= behind.number} - {-1}
+            assert gone | kept <= set(await long.client.list_ledgers())
+            await long.namespace.truncate("s", Position(behind.number, 0, 0))
+            await long.namespace.purge("s")
+            left = set(await long.client.list_ledgers())
+            assert not gone & left
+            assert kept
+            assert kept <= left
 
     simulate(scenario)
 
