@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
+from itertools import groupby
 from operator import attrgetter
 from typing import Any, Final
 
@@ -24,6 +25,8 @@ SEGMENTS_PER_PAGE: Final = 64
 RUNS_PER_PAGE: Final = 16
 """The same for pages of one level."""
 LEVELS_MAX: Final = 32
+_REPLACED_MAX: Final = 256
+"""Rows of `replaced` that are read: a merge adds some while there are fewer than 64."""
 _DIGEST_CHARS: Final = 16
 
 # Segments are rows, not objects: field names would be most of the bytes.
@@ -151,12 +154,38 @@ def decode_page(run: Run, data: bytes) -> tuple[Span, ...]:
         spans: tuple[Span, ...]
         if whole_number(level) >= LEVELS_MAX or not isinstance(rows, list) or not rows:
             raise ValueError(f"level {level}, {rows!r:.40} rows")
-        spans = tuple(runs(columns, rows) if level else segments(columns, rows, "sealed"))
+        if level:
+            spans = tuple(runs(columns, rows))
+        else:
+            spans = found = tuple(segments(columns, rows, "sealed"))
+            check_ledgers(found)
         if summed(run.digest, spans) != replace(run, dropped_ms=-1):
             raise ValueError("it has other segments than its stream says")
     except (ValueError, TypeError, KeyError) as error:
         raise MetadataCorrupt(f"{what}: {error}") from None
     return spans
+
+
+def check_ledgers(neighbours: Sequence[Segment]) -> None:
+    """Raises ValueError unless segments on one ledger are neighbours there, too, and were merged:
+    the ledger is deleted with the last one. Only the first may have others before it."""
+    seen: set[int] = set()
+    for ledger_id, group in groupby(neighbours, key=attrgetter("ledger_id")):
+        found = list(group)
+        first, last = found[0], found[-1]
+        entry, nbytes = first.base_entry, first.base_bytes
+        is_begun = first is neighbours[0] and first.is_merged and min(entry, nbytes) >= 0
+        is_legal = ledger_id not in seen and (is_begun or entry == nbytes == 0)
+        for segment in found:
+            is_legal &= (segment.base_entry, segment.base_bytes) == (entry, nbytes)
+            is_legal &= segment.is_merged or first is last
+            entry, nbytes = entry + segment.last_entry + 1, nbytes + segment.nbytes
+        if not is_legal:
+            raise ValueError(
+                f"segments {first.number} to {last.number} on ledger {ledger_id} do not follow "
+                f"each other there, or it has others"
+            )
+        seen.add(ledger_id)
 
 
 def pages_document(pages: Pages) -> dict[str, Any]:
@@ -180,6 +209,8 @@ def read_pages(document: Mapping[str, Any]) -> Pages:
         raise ValueError(f"pages are in folder {document['folder']!r}")
     if len(document["levels"]) > LEVELS_MAX:
         raise ValueError(f"pages have {len(document['levels'])} levels")
+    if len(document["replaced"]) > _REPLACED_MAX:
+        raise ValueError(f"{len(document['replaced'])} pages are replaced, limit {_REPLACED_MAX}")
     return Pages(
         folder=document["folder"],
         levels=tuple(tuple(runs(document["columns"], rows)) for rows in document["levels"]),
@@ -192,16 +223,23 @@ def read_pages(document: Mapping[str, Any]) -> Pages:
 def _replaced(columns: list[str], row: list[Any]) -> Replaced:
     replaced_ms, first, last = map(whole_number, row[:3])
     (run,) = runs(columns, [row[3:]])
+    if not run.number <= first <= last <= run.last_number:
+        raise ValueError(
+            f"segments {first} to {last} are replaced in a page of {run.number} to "
+            f"{run.last_number}"
+        )
     return Replaced(replaced_ms, first, last, run)
 
 
 def segments(columns: list[str], rows: list[list[Any]], state: str = "") -> Iterator[Segment]:
     """Decodes segments from plain columns, checked by row: a long stream has thousands.
 
-    `state` is that of rows without one. Raises ValueError, TypeError, KeyError.
+    `state` is that of rows without one: those of pages, which may be merged. Raises ValueError,
+    TypeError, KeyError.
     """
     width = len(columns)
-    if unknown := [column for column in columns if column not in _ALL_COLUMNS]:
+    known = _ALL_COLUMNS if state else SEGMENT_COLUMNS
+    if unknown := [column for column in columns if column not in known]:
         raise ValueError(f"segments have unknown columns {unknown}")
     defaults = _DEFAULTS | ({"state": state} if state else {})
     for row in rows:

@@ -89,6 +89,8 @@ class StreamMetadata:
             raise fail("epoch, next_sequence or next_segment is negative")
         if self.pages and not (self.segments or self.is_purged):
             raise fail("all its segments are in pages")
+        if self.is_purged and not self.is_deleted:
+            raise fail("it is purged, but not deleted")
         last_number, sequence = 0, None
         for segment in self.listed_spans:
             if segment.number <= last_number:

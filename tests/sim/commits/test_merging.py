@@ -16,6 +16,7 @@ from ledger.client import LedgerClient
 from ledger.errors import LedgerError, NoSuchEntry, NoSuchLedger
 from stream.core import segment_merging
 from stream.core.entry.records import Record
+from stream.core.metadata import page_format
 from stream.core.metadata.page_format import rewritten
 from stream.core.metadata.pages import Pages
 from stream.core.metadata.segments import Segment
@@ -285,6 +286,7 @@ def _a_base_is_off_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
         return rewritten(pages, wrong, now_ms)
 
     monkeypatch.setattr(segment_merging, "rewritten", careless)
+    monkeypatch.setattr(page_format, "check_ledgers", list)
 
 
 def _ledgers_are_deleted_before_the_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,6 +310,7 @@ def _positions_are_renumbered(monkeypatch: pytest.MonkeyPatch) -> None:
         return rewritten(pages, wrong, now_ms)
 
     monkeypatch.setattr(segment_merging, "rewritten", careless)
+    monkeypatch.setattr(page_format, "check_ledgers", list)
 
 
 @pytest.mark.parametrize(

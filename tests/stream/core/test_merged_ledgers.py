@@ -1,17 +1,25 @@
-"""Ledgers of merged segments: how they are found by id and counted, and when they go."""
+"""Ledgers of merged segments: how they are found by id and counted, when they go, and documents
+that are wrong about them."""
 
 from __future__ import annotations
 
+import json
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
+from ledger.errors import MetadataCorrupt
+from stream.core.metadata.format import decode_stream, encode_stream
+from stream.core.metadata.page_format import decode_page, rewritten
+from stream.core.metadata.pages import Replaced, page_name
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import Position
 from stream.core.segment_merging import MergePlan
-from stream.core.trash import purged
+from stream.core.trash import purged, without_replaced
 from stream.reading.seek import ledgers_of
 from tests.stream.core.merge_world import World, grown_world
 
@@ -107,3 +115,91 @@ def test_merges_of_purged_segments_are_taken_a_few_at_a_time() -> None:
         assert len(some) == 32
         taken += [segment.ledger_id for segment in some]
     assert taken == list(range(1, 193))
+
+
+# Documents that are wrong.
+
+
+@pytest.mark.parametrize(
+    ("number", "change"),
+    [
+        (3, {"ledger_id": 1}),
+        (3, {"ledger_id": 1, "made_on": 3}),
+        (2, {"ledger_id": 1}),
+        (2, {"ledger_id": 1, "made_on": 2}),
+        (1, {"base_entry": 1}),
+        (2, {"base_bytes": 1}),
+        (2, {"made_on": 5, "base_entry": 1}),
+        (70, {"base_entry": 4}),
+        (70, {"base_entry": 6}),
+        (70, {"base_bytes": 51}),
+        (70, {"made_on": -1}),
+        (70, {"ledger_id": 70}),
+    ],
+)
+def test_a_page_is_refused_in_which_a_ledger_has_no_neighbours(
+    number: int, change: dict[str, int]
+) -> None:
+    world = grown_world(300)
+    merge(world, 65, 128, 1000)
+    (segment,) = (one for one in world.segments() if one.number == number)
+    wrong = {number: replace(segment, **change)}  # type: ignore[arg-type]
+    pages = world.nodes.ask(world.head, lambda known: rewritten(known.pages, wrong, 1))
+    with pytest.raises(MetadataCorrupt, match="do not follow each other"):
+        decode_page(pages.made[0].run, pages.made[0].data)
+
+
+def test_what_is_in_use_is_not_removed_as_what_was_replaced() -> None:
+    world = grown_world(300)
+    root, changed = world.head.pages.roots[0], {1: replace(world.segments()[0], sealed_ms=9)}
+    pages = world.nodes.ask(world.head, lambda known: rewritten(known.pages, changed, 1))
+    other = pages.made[0]  # which is not of the stream, but lists the same ledgers
+    world.nodes.nodes[page_name(other.run)] = other
+    for run, last in ((root, 40), (root, 64), (other.run, 40), (other.run, 64)):
+        pages = replace(world.head.pages, replaced=(Replaced(1, 1, last, run),))
+        wrong = replace(world.head, pages=pages)
+        with pytest.raises(MetadataCorrupt, match="Nothing is deleted"):
+            world.nodes.ask(wrong, partial(without_replaced, until_ms=LATE_MS))
+    pages = replace(world.head.pages, replaced=(Replaced(1, 1, 40, root),))
+    wrong = replace(world.head, pages=pages, truncated_to=Position(41, 0, 0))
+    with pytest.raises(MetadataCorrupt, match="segments 1 to 64 are in it"):
+        world.nodes.ask(wrong, partial(purged, through=40))
+
+
+@pytest.mark.parametrize(
+    ("rows", "error"),
+    [
+        ([(1, 9, 8)], "segments 9 to 8 are replaced"),
+        ([(1, 0, 8)], "segments 0 to 8 are replaced in a page of 1 to 64"),
+        ([(1, 1, 65)], "segments 1 to 65 are replaced"),
+        ([(1, 1, 64)] * 257, "257 pages are replaced, limit 256"),
+    ],
+)
+def test_what_was_replaced_is_in_the_page_that_is_named(
+    rows: list[tuple[int, int, int]], error: str
+) -> None:
+    def change(document: dict[str, Any]) -> None:
+        root = document["pages"]["levels"][0][0]
+        document["pages"]["replaced"] = [[*row, *root] for row in rows]
+
+    check_refused(change, error)
+
+
+def test_only_pages_have_merged_segments() -> None:
+    def change(document: dict[str, Any]) -> None:
+        document["segment_columns"].append("base_entry")
+        for row in document["segments"]:
+            row.append(0)
+
+    check_refused(change, "unknown columns")
+
+
+def test_only_a_deleted_stream_has_no_segments_behind_its_pages() -> None:
+    check_refused(lambda document: document.update(is_purged=True, segments=[]), "not deleted")
+
+
+def check_refused(change: Callable[[dict[str, Any]], object], error: str) -> None:
+    document = json.loads(zlib.decompress(encode_stream(grown_world(300).head)))
+    change(document)
+    with pytest.raises(MetadataCorrupt, match=error):
+        decode_stream("s", json.dumps(document).encode())
