@@ -181,7 +181,7 @@ async def truncate_stream(
             except MetadataConflict:
                 continue
         stream, _ = await delete_garbage(client, store, namespace, wanted)
-        if is_purge and (stream.pages or stream.pages.has_purged):
+        if is_purge and stream.pages:
             last = await store.pages.resolve(
                 stream, StreamMetadata.last_dropped, may_lack=all_may_lack
             )

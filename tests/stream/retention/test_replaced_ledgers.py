@@ -8,9 +8,11 @@ import pytest
 import trio
 
 from bookie.testing import SimCluster, simulate
-from stream.core.metadata.pages import page_name
+from stream.core import trash
+from stream.core.metadata.pages import Pages, page_name
 from stream.core.metadata.segments import Run
 from stream.core.position import BEGINNING, Position
+from stream.core.trash import purged
 from stream.retention.janitor import Janitor
 from stream.retention.paged_ledgers import PagedLedgers
 from stream.store.pages import forget_pages, pages_path
@@ -50,7 +52,17 @@ def test_ledgers_of_merged_segments_are_no_orphans_until_they_are_dropped() -> N
     simulate(scenario)
 
 
-def test_what_is_purged_is_deleted_also_as_it_was_before_a_merge() -> None:
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_what_is_purged_is_deleted_also_as_it_was_before_a_merge(
+    is_interrupted: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def purge_in_part(long: Long) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(Pages, "without_purged", lambda pages, _: ([], pages))
+            await long.namespace.store.update_stream(
+                "n", "s", lambda known: purged(known, known.last_dropped())
+            )
+
     async def scenario(cluster: SimCluster) -> None:
         async with a_long_stream(cluster) as long:
             await long.merge()
@@ -61,6 +73,9 @@ def test_what_is_purged_is_deleted_also_as_it_was_before_a_merge() -> None:
             kept = {one.made_on for one in segments if one.number >= behind.number} - {-1}
             assert gone | kept <= set(await long.client.list_ledgers())
             await long.namespace.truncate("s", Position(behind.number, 0, 0))
+            if is_interrupted:
+                await purge_in_part(long)
+            monkeypatch.setattr(trash, "PURGED_AT_ONCE", 1)
             await long.namespace.purge("s")
             left = set(await long.client.list_ledgers())
             assert not gone & left
