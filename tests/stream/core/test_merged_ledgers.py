@@ -47,10 +47,17 @@ def left(world: World) -> set[int]:
     return set(world.ledgers)
 
 
+Question = Callable[[StreamMetadata, int], object]
+
+
+def reads_of(world: World, question: Question, ledger_id: int) -> int:
+    before = world.nodes.reads
+    world.nodes.ask(world.head, lambda stream: question(stream, ledger_id))
+    return world.nodes.reads - before
+
+
 @pytest.mark.parametrize("question", [StreamMetadata.segment_on, StreamMetadata.needs])
-def test_a_ledger_is_looked_for_in_one_page_of_each_level(
-    question: Callable[[StreamMetadata, int], object],
-) -> None:
+def test_a_ledger_is_looked_for_in_one_page_of_each_level(question: Question) -> None:
     world = grown_world(1600, per_page=16)
     while world.merge(10**6 + world.merges, 1):
         pass
@@ -58,9 +65,7 @@ def test_a_ledger_is_looked_for_in_one_page_of_each_level(
         world.collect(LATE_MS)
     levels = len(world.head.pages.levels)
     for ledger_id, most in ((10**5, 0), (10**7, 0), (800, levels), (10**6, levels)):
-        reads = world.nodes.reads
-        world.nodes.ask(world.head, partial(question, ledger_id=ledger_id))
-        assert world.nodes.reads - reads <= most
+        assert reads_of(world, question, ledger_id) <= most
 
 
 def test_a_ledger_that_begins_in_purged_segments_is_counted() -> None:
@@ -127,8 +132,8 @@ def test_merges_of_purged_segments_are_taken_a_few_at_a_time() -> None:
         (3, {"ledger_id": 1, "made_on": 3}),
         (2, {"ledger_id": 1}),
         (2, {"ledger_id": 1, "made_on": 2}),
-        (1, {"base_entry": 1}),
-        (2, {"base_bytes": 1}),
+        (121, {"base_entry": 1}),
+        (121, {"base_bytes": 1}),
         (2, {"made_on": 5, "base_entry": 1}),
         (70, {"base_entry": 4}),
         (70, {"base_entry": 6}),
@@ -141,7 +146,7 @@ def test_a_page_is_refused_in_which_a_ledger_has_no_neighbours(
     number: int, change: dict[str, int]
 ) -> None:
     world = grown_world(300)
-    merge(world, 65, 128, 1000)
+    merge(world, 65, 120, 1000)
     (segment,) = (one for one in world.segments() if one.number == number)
     wrong = {number: replace(segment, **change)}  # type: ignore[arg-type]
     pages = world.nodes.ask(world.head, lambda known: rewritten(known.pages, wrong, 1))

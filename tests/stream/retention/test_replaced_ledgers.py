@@ -63,24 +63,23 @@ def test_what_is_purged_is_deleted_also_as_it_was_before_a_merge(
                 "n", "s", lambda known: purged(known, known.last_dropped())
             )
 
+    monkeypatch.setattr(trash, "PURGED_AT_ONCE", 1)
+
     async def scenario(cluster: SimCluster) -> None:
         async with a_long_stream(cluster) as long:
             await long.merge()
             segments = await long.segments()
-            first = segments[0].ledger_id
-            behind = next(one for one in segments if one.ledger_id != first)
-            gone = {one.made_on for one in segments if one.number < behind.number} | {first}
-            kept = {one.made_on for one in segments if one.number >= behind.number} - {-1}
-            assert gone | kept <= set(await long.client.list_ledgers())
-            await long.namespace.truncate("s", Position(behind.number, 0, 0))
-            if is_interrupted:
-                await purge_in_part(long)
-            monkeypatch.setattr(trash, "PURGED_AT_ONCE", 1)
-            await long.namespace.purge("s")
-            left = set(await long.client.list_ledgers())
-            assert not gone & left
-            assert kept
-            assert kept <= left
+            merged = [one for one in segments if one.ledger_id == segments[0].ledger_id]
+            for behind in (segments[4].number, merged[-1].number + 1):
+                await long.namespace.truncate("s", Position(behind, 0, 0))
+                if is_interrupted:
+                    await purge_in_part(long)
+                await long.namespace.purge("s")
+                left = set(await long.client.list_ledgers())
+                assert left & {one.made_on for one in segments} == {
+                    one.made_on for one in merged if one.number >= behind
+                }
+                assert (merged[0].ledger_id in left) == (behind <= merged[-1].number)
 
     simulate(scenario)
 
