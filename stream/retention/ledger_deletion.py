@@ -81,12 +81,11 @@ async def purge_through(
 
     deleted = 0
     while True:
-        before = stream.pages.first
+        before = stream.pages
         stream = await store.update_stream(
             namespace, stream.name, purged_again, may_lack=all_may_lack
         )
         stream, count = await delete_garbage(client, store, namespace, stream)
         deleted += count
-        has_moved = stream.pages and stream.pages.first > before
-        if not (has_moved or stream.pages.has_purged):
+        if stream.pages == before or not (stream.pages or stream.pages.has_purged):
             return stream, deleted

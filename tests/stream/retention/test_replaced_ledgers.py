@@ -58,6 +58,7 @@ def test_what_is_purged_is_deleted_also_as_it_was_before_a_merge(
 ) -> None:
     async def purge_in_part(long: Long) -> None:
         with monkeypatch.context() as patch:
+            patch.setattr(trash, "PURGED_AT_ONCE", 100)
             patch.setattr(Pages, "without_purged", lambda pages, _: ([], pages))
             await long.namespace.store.update_stream(
                 "n", "s", lambda known: purged(known, known.last_dropped())
