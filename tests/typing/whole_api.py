@@ -47,6 +47,7 @@ from stream.aio import (
     MergedBatch,
     MergedReader,
     MergedRecord,
+    MergeReport,
     Namespace,
     NamespaceExists,
     NamespaceMetadata,
@@ -169,7 +170,6 @@ def fields(record: Record) -> bytes:
     names: list[str] = [name for name, _ in record.headers]
     event: int | None = record.event_time_ms
     use(Position.parse(str(position)), segment, names, event)
-
     return record.key or (NULL if record.is_tombstone else record.value)
 
 
@@ -368,15 +368,15 @@ async def verify(namespace: Namespace, receipt: Receipt) -> bool:
     return report.verdict is CopyVerdict.WHOLE and not missing
 
 
-async def clean(client: LedgerClient) -> SweepReport:
+async def clean(client: LedgerClient) -> tuple[SweepReport, MergeReport]:
     made: NamespaceMetadata = await create_namespace(client, "demo", ensemble_size=3)
     names: list[str] = await list_namespaces(client)
     namespace: Namespace = Namespace(client, made.name, writer_options=WriterOptions())
     janitor: Janitor = Janitor(client, namespace.name, orphan_age_ms=60_000)
-    report: SweepReport = await janitor.sweep()
+    reports = (await janitor.sweep(), await janitor.merge(limit_s=30.0))
     await janitor.run(60.0)
     await delete_namespace(client, names[0], purge=True)
-    return report
+    return reports
 
 
 async def connect(cluster: str) -> int:
