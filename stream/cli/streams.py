@@ -22,7 +22,9 @@ from ledger.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from ledger.client import LedgerClient
     from stream.cli.arguments import StreamName
+    from stream.core.metadata.namespaces import NamespaceMetadata
     from stream.core.metadata.segments import Segment, Span
     from stream.core.metadata.streams import StreamInfo, StreamMetadata
     from stream.namespace import Namespace
@@ -285,7 +287,6 @@ async def show(
     from stream.cli.retention import warn
     from stream.errors import IsPartitioned
     from stream.retention.policies import plans_of
-    from stream.retention.segment_merging import plan_merge
 
     name = parse_stream(stream)
     async with connect(cluster, name) as namespace:
@@ -298,7 +299,8 @@ async def show(
         warn(await plans_of(namespace.client, policy, [name.stream]))
         asked = page if segments else None
         metadata, shown = await _read_shown(namespace, name, page=asked, is_json=output.json)
-        merging = (await plan_merge(namespace.client, policy, metadata)).reason
+        is_said = output.json or not segments
+        merging = await _merging_of(namespace.client, policy, metadata) if is_said else ""
     if output.json:
         rows = [_segment_facts(metadata, segment) for segment in shown.segments]
         print_json(facts | {"segments": rows, "segments_before": shown.skipped, "merging": merging})
@@ -306,8 +308,20 @@ async def show(
     if not segments:
         output.show(facts, title=f"stream {name}")
     _show_segments(name, metadata, shown, output, page=page if segments else None)
-    if metadata.pages and not segments:
-        remark(f"merging of small segments: {merging}")
+    if metadata.pages and merging:
+        remark(f"merging of small segments (janitors with default settings): {merging}")
+
+
+async def _merging_of(
+    client: LedgerClient, policy: NamespaceMetadata, stream: StreamMetadata
+) -> str:
+    """Returns what a janitor with default settings merges next, or why nothing, as far as that
+    costs little to find out."""
+    from stream.core.segment_merging import LOOKED_MAX, MergeScope
+    from stream.retention.segment_merging import COPY_S, MERGE_BYTES_PER_S, plan_merge
+
+    scope = MergeScope(nbytes_max=MERGE_BYTES_PER_S * int(COPY_S), looked_max=LOOKED_MAX // 8)
+    return (await plan_merge(client, policy, stream, scope)).reason
 
 
 async def _show_partitioned(namespace: Namespace, name: StreamName, output: OutputOption) -> None:

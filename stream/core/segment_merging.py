@@ -11,12 +11,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
+from ledger.core.steady_clock import CLOCK_OFF_MS
 from ledger.errors import MetadataConflict
 from ledger.units import duration_text, size_text
+from stream.core.merge_limits import SMALL_SHARE, HeldLedger, MergeLimits
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.page_format import rewritten
+from stream.core.metadata.pages import PagesNeeded, answers
 from stream.core.metadata.segments import Run, Segment, Span
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import Position
@@ -29,8 +33,6 @@ SEGMENTS_MAX: Final = 8192
 """Segments on one ledger: a merge writes the pages that list them again."""
 SPAN_MS: Final = 7 * 86_400_000
 """Time from the oldest to the newest record of one ledger: it is deleted with its last segment."""
-SMALL_SHARE: Final = 8
-"""A ledger is small if it has less than this part of each of its limits."""
 RETENTION_SHARE: Final = 8
 """A merged ledger has at most this part of the bytes and of the time that retention keeps."""
 AGE_MS: Final = 300_000
@@ -45,52 +47,16 @@ _SOON_SHARE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class MergeScope:
-    """Where a janitor looks: from segment `since` on, not at ledgers that it must `avoid`; it can
-    copy `nbytes_max` at a time."""
+    """Where a janitor looks: from segment `since` on, at `looked_max` ledgers, about, not at those
+    that it must `avoid`; it can copy `nbytes_max` at a time."""
 
     since: int = 0
     nbytes_max: int | None = None
     avoid: AbstractSet[int] = frozenset()
+    looked_max: int | None = None
 
 
 WHOLE_STREAM: Final = MergeScope()
-
-
-@dataclass(frozen=True, slots=True)
-class MergeLimits:
-    """What one merged ledger may have: bytes, segments, and time from its oldest to its newest
-    record."""
-
-    nbytes: int
-    segments: int
-    span_ms: int
-
-    @property
-    def small_bytes(self) -> int:
-        """A ledger with fewer bytes is small."""
-        return max(1, self.nbytes // SMALL_SHARE)
-
-    def share(self, ledger: _Ledger) -> float:
-        """Returns how much of the limits a ledger takes."""
-        return max(
-            ledger.nbytes / self.nbytes,
-            ledger.count / self.segments,
-            (ledger.newest_ms - ledger.oldest_ms) / self.span_ms,
-        )
-
-    def is_small(self, ledger: _Ledger) -> bool:
-        return self.share(ledger) * SMALL_SHARE < 1
-
-    def has_few_small(self, run: Run) -> bool:
-        """Whether at least seven of eight ledgers of this run are not small, by its sums: none has
-        more than the limits."""
-        ledgers = run.ledgers + 1  # one may begin before it
-        full, part = self.nbytes - self.small_bytes, self.segments // SMALL_SHARE
-        large = max(
-            (run.nbytes - ledgers * self.small_bytes) / max(1, full),
-            (run.count - ledgers * part) / (self.segments - part),
-        )
-        return SMALL_SHARE * (ledgers - large) <= ledgers
 
 
 def limits_of(policy: NamespaceMetadata, nbytes_max: int | None = None) -> MergeLimits:
@@ -102,7 +68,7 @@ def limits_of(policy: NamespaceMetadata, nbytes_max: int | None = None) -> Merge
         nbytes = min(nbytes, policy.retention_bytes // RETENTION_SHARE)
     if policy.retention_ms is not None:
         span_ms = min(span_ms, policy.retention_ms // RETENTION_SHARE)
-    return MergeLimits(max(1, nbytes), SEGMENTS_MAX, max(1, span_ms))
+    return MergeLimits(max(1, nbytes), SEGMENTS_MAX, max(1, span_ms), policy.roll_bytes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,29 +105,6 @@ class MergeOutlook:
     reason: str
     since: int = 0
     is_settled: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _Ledger:
-    """What a ledger holds of the stream: segments `first` to `last`. `is_whole`: nothing of it is
-    elsewhere, and all of it can be read. `behind` are the bytes behind it."""
-
-    ledger_id: int
-    first: int
-    last: int
-    count: int
-    nbytes: int
-    oldest_ms: int
-    newest_ms: int
-    behind: int
-    is_whole: bool
-
-    def with_next(self, span: Span, behind: int) -> _Ledger:
-        return replace(
-            self, last=span.last_number, count=self.count + span.count,
-            nbytes=self.nbytes + span.nbytes, oldest_ms=min(self.oldest_ms, span.created_ms),
-            newest_ms=max(self.newest_ms, span.newest_ms), behind=behind,
-        )  # fmt: skip
 
 
 def explain_merging(
@@ -212,20 +155,22 @@ class _Search:
         self._policy = policy
         self._limits = limits_of(policy, scope.nbytes_max)
         self._avoid = scope.avoid
+        self._looked_max = LOOKED_MAX if scope.looked_max is None else scope.looked_max
         self._now_ms = now_ms
         self._left = sum(span.nbytes for span in stream.spans())
         """Bytes of what was not looked at yet."""
         self._small = self._young = self._soon = 0
+        self._unseen = 0
+        """The first segment that was not looked at; 0 if all were."""
         self._first_young = 0
         """The first segment of those that were young, with the neighbours before them: they may be
         merged together later."""
 
-    def run(self) -> Sequence[_Ledger] | None:
+    def run(self) -> Sequence[HeldLedger] | None:
         """Returns neighbours that can be merged; None if there are none, or none were found before
         much was looked at."""
-        neighbours: list[_Ledger] = []
-        begun = self.since
-        for looked, ledger in enumerate(self._ledgers()):
+        neighbours: list[HeldLedger] = []
+        for looked, (behind, ledger) in enumerate(self._ledgers()):
             if ledger is not None:
                 neighbours.append(ledger)
                 if len(neighbours) < LEDGERS_MAX + LEDGERS_MIN:
@@ -235,14 +180,15 @@ class _Search:
             if neighbours:
                 if self._first_young:
                     self._first_young = min(self._first_young, neighbours[0].first)
-                begun, neighbours = neighbours[-1].last + 1, []
-            if looked >= LOOKED_MAX:
-                self.since = min(begun, self._first_young or begun)
+                neighbours = []
+            if looked >= self._looked_max:
+                self._unseen = behind
+                self.since = min(behind, self._first_young or behind)
                 return None
         if (chosen := _choose(neighbours, self._limits)) is None:
             self.is_settled = not self._first_young
             self.since = min(
-                neighbours[0].first if neighbours else self._stream.segments[0].number,
+                neighbours[0].first if neighbours else self._stream.pages.roots[-1].last_number + 1,
                 self._first_young or self._stream.next_segment,
             )
         return chosen
@@ -250,8 +196,12 @@ class _Search:
     def why_not(self) -> str:
         limits = self._limits
         small, most = size_text(limits.small_bytes), size_text(limits.nbytes)
+        rest = f"; segments from {self._unseen} on were not looked at" if self._unseen else ""
         if not self._small:
-            return f"few or none of the older ledgers are below {small} (1/{SMALL_SHARE} of {most})"
+            return (
+                f"few or none of the older ledgers are below {small} (1/{SMALL_SHARE} of {most})"
+                f"{rest}"
+            )
         words = f"{self._small} ledgers are below {small}"
         if self._young:
             words += f", {self._young} of them with records younger than {duration_text(AGE_MS)}"
@@ -259,37 +209,57 @@ class _Search:
             words += f", {self._soon} of them near the end of their retention"
         return (
             f"{words}: fewer than {LEDGERS_MIN} neighbours of similar size can be merged to "
-            f"{most} of {duration_text(limits.span_ms)}"
+            f"{most} of {duration_text(limits.span_ms)}{rest}"
         )
 
-    def _ledgers(self) -> Iterator[_Ledger | None]:
-        """Yields the ledgers that can be merged, oldest first, and None in place of others."""
-        one: _Ledger | None = None
-        for whole in self._stream.pages.spans():
-            for span in self._stream.pages.split(whole, self._is_looked_into):
-                self._left -= span.nbytes
-                if span.last_number < self.since:
+    def _ledgers(self) -> Iterator[tuple[int, HeldLedger | None]]:
+        """Yields the ledgers that can be merged, oldest first, and None in place of others; with
+        each the number of the segment behind it."""
+        one: HeldLedger | None = None
+        for span in self._spans():
+            if span.last_number < self.since:
+                continue
+            is_one = isinstance(span, Segment) or span.is_one_ledger
+            if one is not None and span.ledger_first == one.ledger_id:
+                if is_one:
+                    one = one.with_next(span, self._left)
                     continue
-                is_one = isinstance(span, Segment) or span.is_one_ledger
-                if one is not None and span.ledger_first == one.ledger_id:
-                    if is_one:
-                        one = one.with_next(span, self._left)
-                        continue
-                    one = replace(one, is_whole=False)
-                if one is not None:
-                    yield self._judged(one)
-                    one = None
-                if not is_one:
-                    yield None
-                    continue
-                is_readable = Position(span.number, 0, 0) >= self._stream.truncated_to
-                one = _Ledger(
-                    span.ledger_first, span.number, span.last_number, span.count, span.nbytes,
-                    span.created_ms, span.newest_ms, self._left,
-                    is_whole=span.ledgers == 1 and is_readable,
-                )  # fmt: skip
+                one = replace(one, is_whole=False)
+            if one is not None:
+                yield one.last + 1, self._judged(one)
+                one = None
+            if not is_one:
+                yield span.last_number + 1, None
+                continue
+            is_readable = Position(span.number, 0, 0) >= self._stream.truncated_to
+            one = HeldLedger(
+                span.ledger_first, span.number, span.last_number, span.count, span.nbytes,
+                span.created_ms, span.newest_ms, self._left,
+                is_whole=span.ledgers == 1 and is_readable,
+            )  # fmt: skip
         if one is not None:
-            yield self._judged(one)
+            yield one.last + 1, self._judged(one)
+
+    def _spans(self) -> Iterator[Span]:
+        """Yields segments, and runs that are not looked into. The search begins again with pages
+        that were read: it requests those of many ledgers at once."""
+        needed: list[tuple[str, Run]] = []
+        ledgers = 0
+        stack = list(self._stream.pages.spans())[::-1]
+        while stack and ledgers < min(LEDGERS_MAX, self._looked_max):
+            span = stack.pop()
+            if isinstance(span, Run) and self._is_looked_into(span):
+                try:
+                    stack += self._stream.pages.below(span)[::-1]
+                    continue
+                except PagesNeeded as error:
+                    needed += error.needed
+                    ledgers += span.ledgers
+            self._left -= span.nbytes
+            if not needed:
+                yield span
+        if needed:
+            raise PagesNeeded(*needed)
 
     def _is_looked_into(self, run: Run) -> bool:
         """Whether a ledger in this run may be one that can be merged: if not nearly all are large,
@@ -300,19 +270,19 @@ class _Search:
             return self._stream.is_live(run)
         if run.is_one_ledger or self._limits.has_few_small(run):
             return False
-        is_young = self._now_ms - run.created_ms < AGE_MS
+        is_young = self._is_fresh(run.created_ms)
         is_soon = self._is_dropped_soon(run.newest_ms, self._left - run.nbytes)
         if is_young or is_soon:
             self._note(run.ledgers, run.number, is_young, is_soon and not is_young)
             return False
         return True
 
-    def _judged(self, ledger: _Ledger) -> _Ledger | None:
+    def _judged(self, ledger: HeldLedger) -> HeldLedger | None:
         if not ledger.is_whole or ledger.ledger_id in self._avoid:
             return None
         if not self._limits.is_small(ledger):
             return None
-        is_young = self._now_ms - ledger.newest_ms < AGE_MS
+        is_young = self._is_fresh(ledger.newest_ms)
         is_soon = self._is_dropped_soon(ledger.newest_ms, ledger.behind)
         self._note(1, ledger.first, is_young, is_soon and not is_young)
         return None if is_young or is_soon else ledger
@@ -324,6 +294,10 @@ class _Search:
         if is_young and not self._first_young:
             self._first_young = first
 
+    def _is_fresh(self, time_ms: int) -> bool:
+        """Whether this time was just now, by clocks that may differ; a later one is wrong."""
+        return -CLOCK_OFF_MS < self._now_ms - time_ms < AGE_MS
+
     def _is_dropped_soon(self, newest_ms: int, behind: int) -> bool:
         keeps_ms, keeps_bytes = self._policy.retention_ms, self._policy.retention_bytes
         is_old = keeps_ms is not None and (
@@ -334,7 +308,7 @@ class _Search:
         )
 
 
-def _choose(ledgers: Sequence[_Ledger], limits: MergeLimits) -> Sequence[_Ledger] | None:
+def _choose(ledgers: Sequence[HeldLedger], limits: MergeLimits) -> Sequence[HeldLedger] | None:
     """Returns the first neighbours that are to be merged."""
     shares = [limits.share(ledger) for ledger in ledgers]
     for begin in range(len(ledgers) - LEDGERS_MIN + 1):
@@ -347,7 +321,7 @@ def _choose(ledgers: Sequence[_Ledger], limits: MergeLimits) -> Sequence[_Ledger
     return None
 
 
-def _end_of_window(ledgers: Sequence[_Ledger], begin: int, limits: MergeLimits) -> int:
+def _end_of_window(ledgers: Sequence[HeldLedger], begin: int, limits: MergeLimits) -> int:
     """Returns the end of the most neighbours that fit into one ledger."""
     nbytes = count = 0
     oldest_ms, newest_ms = ledgers[begin].oldest_ms, ledgers[begin].newest_ms
@@ -364,7 +338,17 @@ def _end_of_window(ledgers: Sequence[_Ledger], begin: int, limits: MergeLimits) 
 
 
 def _segments_at(stream: StreamMetadata, first: int, last: int) -> tuple[Segment, ...]:
-    return tuple(stream.pages.stored_since(first, lambda span: span.number <= last))
+    """Returns the segments with these numbers, as they are stored. Raises PagesNeeded."""
+
+    def found(span: Span) -> list[Segment]:
+        if span.last_number < first or span.number > last:
+            return []
+        return [span] if isinstance(span, Segment) else found_in(stream.pages.stored(span))
+
+    def found_in(spans: Sequence[Span]) -> list[Segment]:
+        return [one for part in answers(partial(found, span) for span in spans) for one in part]
+
+    return tuple(found_in(stream.pages.roots))
 
 
 def is_current(stream: StreamMetadata, plan: MergePlan) -> bool:

@@ -182,7 +182,11 @@ class SegmentMerger:
         if self._is_paused():
             return MergeReport()
         due, self._due = list(self._due), {}
-        found = [name for name in self._rotated(due) if await self._has_plan(name)]
+        found = [  # half of the time is left for merges
+            name
+            for name in self._rotated(due)
+            if until_s - trio.current_time() > (limit_s or 0) / 2 and await self._has_plan(name)
+        ]
         report = MergeReport()
         if not found:
             return report

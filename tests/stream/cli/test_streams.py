@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
+import trio
 
 from ledger.cli.output import OutputOption, UsageError
 from stream.cli.arguments import StreamName
-from stream.cli.streams import _show_segments, _shown
+from stream.cli.streams import _merging_of, _show_segments, _shown
 from stream.core.metadata.streams import Segment, SegmentState, StreamMetadata
+from tests.stream.core.merge_world import POLICY, grown_world
 
 NAME = StreamName("demo", "clicks")
 TABLE = OutputOption()
@@ -74,3 +80,18 @@ def test_segments_are_listed_by_pages(capsys: pytest.CaptureFixture[str]) -> Non
         UsageError, match="--page 12: the last page of segments of demo/clicks is 11"
     ):
         shown(capsys, 1077, 12)
+
+
+def test_merging_is_explained_as_of_a_default_janitor_without_reading_the_whole_stream() -> None:
+    world, reads = grown_world(1024, nbytes=1 << 30), 0
+
+    class Store:
+        async def get(self, path: str) -> object:
+            nonlocal reads
+            reads += 1
+            return world.nodes.nodes[path.partition("s~1/")[2]]
+
+    client: Any = SimpleNamespace(store=Store(), now_ms=lambda: 10**9)
+    said = trio.run(_merging_of, client, replace(POLICY, roll_bytes=1 << 40), world.head)
+    assert "(1/8 of 4.69 GiB); segments from 258 on were not looked at" in said
+    assert 5 <= reads <= 8, "of 15 pages"

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ledger.core.steady_clock import CLOCK_OFF_MS
 from ledger.errors import MetadataConflict
 from stream.core import segment_merging
+from stream.core.merge_limits import SMALL_SHARE
 from stream.core.metadata import pages as pages_module
 from stream.core.metadata.format import decode_stream, encode_stream
 from stream.core.metadata.namespaces import NamespaceMetadata
@@ -20,11 +22,13 @@ from stream.core.metadata.segments import SegmentEnd
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import Position
 from stream.core.segment_merging import (
+    AGE_MS,
     LEDGERS_MIN,
     REPLACED_MAX,
     RETENTION_SHARE,
     SPAN_MS,
     WHOLE_STREAM,
+    MergeOutlook,
     MergePlan,
     MergeScope,
     explain_merging,
@@ -109,7 +113,7 @@ def test_ledgers_are_bounded_by_bytes_and_each_byte_is_copied_a_few_times() -> N
             world.collect(1 << 40)
     in_pages = world.segments()[: -len(world.head.segments)]
     ledgers = {segment.ledger_id for segment in in_pages}
-    full = len(in_pages) * nbytes / (policy.roll_bytes / segment_merging.SMALL_SHARE)
+    full = len(in_pages) * nbytes / (policy.roll_bytes / SMALL_SHARE)
     assert len(ledgers) <= full + 4 * LEDGERS_MIN
     assert world.copied <= 8 * count * nbytes
     assert len(encode_stream(world.head)) < 20_000
@@ -138,7 +142,7 @@ def test_ledgers_are_bounded_where_each_look_goes_on_from_the_last_one() -> None
             world.carry_out(found.plan, 10**6 + world.merges, now_ms)
             world.collect(1 << 40)
     old = [one for one in world.segments() if one.number < count - 400]
-    full = len(old) * 10 / (policy.roll_bytes / segment_merging.SMALL_SHARE)
+    full = len(old) * 10 / (policy.roll_bytes / SMALL_SHARE)
     assert len({segment.ledger_id for segment in old}) <= full + 3 * LEDGERS_MIN
     assert world.copied <= 5 * 10 * count
     assert not settled, "there are always young ones"
@@ -158,6 +162,66 @@ def test_small_ledgers_beside_full_ones_are_merged() -> None:
     found = few.look(POLICY, 10**9)
     assert found.plan is not None
     assert (found.plan.first, found.plan.last) == (1, 20), "the large one is no reason to wait"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "scope"),
+    [
+        ([POLICY.roll_bytes] * 8 + [10] * 56, MergeScope(nbytes_max=POLICY.roll_bytes // 8)),
+        ([400 * POLICY.roll_bytes] * 8 + [10] * 56, WHOLE_STREAM),
+    ],
+    ids=["a janitor copies little", "of an earlier policy"],
+)
+def test_ledgers_above_the_limits_do_not_hide_small_ones(
+    sizes: list[int], scope: MergeScope
+) -> None:
+    world = world_of(sizes * 2)
+    plan = world.look(POLICY, 10**9, scope).plan
+    assert plan is not None
+    assert (plan.first, plan.last) == (9, 64)
+
+
+def counted(world: World, scope: MergeScope = WHOLE_STREAM) -> tuple[MergeOutlook, int, int]:
+    """Returns what a look says, how many pages it read, and how often it began again."""
+    asked, reads = 0, world.nodes.reads
+
+    def ask(stream: StreamMetadata) -> MergeOutlook:
+        nonlocal asked
+        asked += 1
+        return explain_merging(stream, POLICY, 10**9, scope)
+
+    found = world.nodes.ask(world.head, ask)
+    return found, world.nodes.reads - reads, asked
+
+
+def test_a_look_requests_the_pages_of_a_level_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of new ledgers, of those that are full by time, and of a plan that merges merged ones."""
+    count, full, world = 1216, 120, World(8, 4)
+    for last in range(8, count + 1, 8):
+        ends = [(n, SegmentEnd(0, 1, 10, 1000 * n, 1000 * n)) for n in range(last - 7, last + 1)]
+        world.change(partial(committed, ends=ends, now_ms=1000 * last - 7000))
+    levels = len(world.head.pages.levels)
+    assert levels >= 3
+    monkeypatch.setattr(segment_merging, "SPAN_MS", 1000 * full)
+    found, reads, asked = counted(world)
+    assert found.plan is not None
+    assert reads > 100
+    assert asked <= levels + 3
+    while world.merge(10**6 + world.merges, 10**9):
+        world.collect(1 << 40)
+    found, reads, asked = counted(world)
+    assert found.is_settled
+    assert reads <= 4 * count / full
+    assert asked <= levels + 2
+    found, reads, _ = counted(world, MergeScope(looked_max=1))
+    assert reads <= 3 * levels
+    assert "on were not looked at" in found.reason
+    monkeypatch.setattr(segment_merging, "SPAN_MS", 1000 * 20 * full)
+    found, reads, asked = counted(world)
+    assert found.plan is not None
+    assert found.plan.ledgers >= LEDGERS_MIN
+    assert reads > 100
+    assert asked <= 2 * (levels + 2)
 
 
 def test_nothing_is_read_of_a_stream_with_large_ledgers_alone() -> None:
@@ -193,7 +257,7 @@ def test_what_a_merged_ledger_keeps_on_disk_when_most_of_it_was_purged_is_bounde
         world.collect(1 << 40)
     ledgers = {one.ledger_id for one in world.segments() if one.number <= 192}
     share = max(19_200 / nbytes, 192 * step_ms / span_ms)
-    assert len(ledgers) <= segment_merging.SMALL_SHARE * share + 2 * LEDGERS_MIN
+    assert len(ledgers) <= SMALL_SHARE * share + 2 * LEDGERS_MIN
 
 
 def test_a_ledger_that_cannot_be_copied_is_left_out() -> None:
@@ -204,6 +268,19 @@ def test_a_ledger_that_cannot_be_copied_is_left_out() -> None:
         plans.append((plan.first, plan.last))
         world.carry_out(plan, 10**6 + world.merges, 10**9)
     assert plans == [(1, 19), (21, 64)]
+
+
+def test_records_from_the_future_are_not_young_for_ever() -> None:
+    world, time_ms = World(64, 16), SPAN_MS // 2
+    for last, at_ms in ((64, 1), (128, time_ms), (192, time_ms), (256, time_ms)):
+        ends = [(n, SegmentEnd(0, 1, 10, at_ms, at_ms)) for n in range(last - 63, last + 1)]
+        world.change(partial(committed, ends=ends, now_ms=at_ms))
+    merged_up_to = []
+    for now_ms in (time_ms - CLOCK_OFF_MS, time_ms - CLOCK_OFF_MS + 1, time_ms + AGE_MS):
+        plan = world.look(POLICY, now_ms).plan
+        assert plan is not None
+        merged_up_to.append(plan.last)
+    assert merged_up_to == [192, 64, 192]
 
 
 def outlook(world: World, policy: NamespaceMetadata = POLICY, now_ms: int = 10**9) -> str:
@@ -305,7 +382,8 @@ def test_a_long_search_goes_on_where_it_stopped(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(segment_merging, "LOOKED_MAX", 50)
     world, policy = World(8, 4), replace(POLICY, roll_bytes=1 << 16)
     for number in range(1, 400):
-        nbytes = 10_000 if number % 8 == 0 and number < 300 else 10
+        is_large = number < 100 or (number % 8 == 0 and number < 300)
+        nbytes = 10_000 if is_large else 10
         ends = [(number, SegmentEnd(0, 1, nbytes, number, number))]
         world.change(partial(committed, ends=ends, now_ms=number))
     since, looks = 0, 0
