@@ -42,7 +42,7 @@ SEEDS = 12
 @pytest.mark.parametrize(
     "expiries",
     [
-        pytest.param(scaled(ci=700, night=3000), id="few"),
+        pytest.param(scaled(ci=500, night=3000), id="few"),
         pytest.param(10_000, marks=pytest.mark.slow),
     ],
 )
