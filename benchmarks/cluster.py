@@ -95,6 +95,14 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
+def descendants(pid: int) -> Iterator[int]:
+    """Yields the processes that this process started, and those that they started."""
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        for child in task.read_text().split():
+            yield int(child)
+            yield from descendants(int(child))
+
+
 def start_cluster(
     directory: Path, bookies: int | None, *, has_janitor: bool = False
 ) -> RunningCluster:
@@ -165,10 +173,12 @@ def stop_all_when_terminated() -> None:
 
 
 @contextmanager
-def running_cluster(bookies: int, parent: Path | None) -> Iterator[RunningCluster]:
+def running_cluster(
+    bookies: int, parent: Path | None, *, has_janitor: bool = False
+) -> Iterator[RunningCluster]:
     """Runs a new cluster in a temporary directory under `parent` during the block."""
     with temporary_directory(parent) as directory:
-        cluster = start_cluster(directory, bookies)
+        cluster = start_cluster(directory, bookies, has_janitor=has_janitor)
         try:
             yield cluster
         finally:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from benchmarks.cluster import Phase, RunningCluster, cpu_s
+from benchmarks.cluster import Phase, RunningCluster, cpu_s, descendants
 from benchmarks.report import Measured
 from benchmarks.settings import Settings
 from benchmarks.spark_session import spark_session
@@ -46,14 +46,6 @@ class _Use:
         return _Use(*(getattr(self, name) - getattr(before, name) for name in self.__slots__))
 
 
-def _children(pid: int) -> Iterator[int]:
-    """Returns the descendants of this process."""
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        for child in task.read_text().split():
-            yield int(child)
-            yield from _children(int(child))
-
-
 def _written_bytes(pid: int) -> int:
     lines = Path(f"/proc/{pid}/io").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("write_bytes"))
@@ -68,7 +60,7 @@ class _Meter:
         return _Use(
             time.perf_counter(),
             cpu_s(self._jvm),
-            sum(map(cpu_s, _children(self._jvm))),
+            sum(map(cpu_s, descendants(self._jvm))),
             sum(map(cpu_s, self._servers)),
             sum(map(_written_bytes, self._servers)),
         )

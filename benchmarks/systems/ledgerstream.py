@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.append import NAMESPACE
-from benchmarks.cluster import start_cluster, stop_cluster
+from benchmarks.cluster import RunningCluster, descendants, start_cluster, stop_cluster
 from benchmarks.fixed_rate import Append
 from benchmarks.systems import drivers
 from benchmarks.systems.system import Running
 from stream import EARLIEST, Namespace
 
+_JANITOR_S = 60.0
 ABOUT = f"ledgerstream {version('ledgerstream')}: 3 copies, each synced, acknowledged by 2"
 
 
@@ -26,9 +28,20 @@ def running(directory: Path) -> Iterator[Running]:
     cluster = start_cluster(directory, 3, has_janitor=True)  # as a user starts it
     try:
         client = drivers.module_client("ledgerstream", cluster.uri)
-        yield Running(cluster.uri, client, cluster.server_pids)
+        yield Running(cluster.uri, client, _pids(cluster))
     finally:
         stop_cluster(cluster)
+
+
+def _pids(cluster: RunningCluster) -> list[int]:
+    """Returns the supervisor, the bookies and the janitor, once it runs: it begins later."""
+    until_s = time.monotonic() + _JANITOR_S
+    while time.monotonic() < until_s:
+        pids = [cluster.process.pid, *descendants(cluster.process.pid)]
+        if len(pids) > len(cluster.server_pids):
+            return pids
+        time.sleep(0.1)
+    raise SystemExit(f"the cluster in {cluster.directory} has no janitor after {_JANITOR_S} s")
 
 
 class _Client:
