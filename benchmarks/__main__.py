@@ -30,7 +30,7 @@ from benchmarks.systems import system as systems
 Name = Literal[
     "rate", "idle", "ledger-add", "append", "fanout", "catchup", "record-size", "writers",
     "cold-read", "streams", "start", "restart", "many-ledgers", "mixed", "copy", "spark-read",
-    "spark-write", "spark-latency", "security", "segments", "all",
+    "spark-write", "spark-latency", "security", "segments", "micro-batches", "all",
 ]  # fmt: skip
 _OF_SYSTEMS: tuple[Name, ...] = ("rate", "idle")
 """Benchmarks of ours and of its peers."""
@@ -38,6 +38,7 @@ _OF_SEVERAL: tuple[Name, ...] = ("record-size", "writers", "segments")
 """Benchmarks that report several results."""
 _OF_THEIR_OWN: tuple[Name, ...] = ("start", "restart", "many-ledgers", "security", "cold-read")
 """Benchmarks that start processes themselves."""
+_WITH_JANITOR: tuple[Name, ...] = ("micro-batches",)
 _RATES: dict[Name, int] = {"fanout": 20_000, "mixed": 1000}
 
 Report = Callable[[Settings, Measured], None]
@@ -64,7 +65,9 @@ def run(name: Name, settings: Settings, show_result: Show) -> None:
         report(settings, body(settings))
         return
     if name not in _OF_SYSTEMS:
-        with running_cluster(settings.bookies, settings.dir) as cluster:
+        with running_cluster(
+            settings.bookies, settings.dir, has_janitor=name in _WITH_JANITOR
+        ) as cluster:
             _run_on(cluster, name, settings, body, report)
         return
     peers: Iterable[systems.Name] = (*systems.PEERS, systems.OURS) if settings.peers else ()
@@ -149,6 +152,7 @@ def bench(name: Name, *, settings: Settings | None = None) -> None:
         copy: a ledger of two bookies to the third; with --rate, appends beside it.
         security: what TLS, authentication and permissions cost, compared with a cluster in clear.
         segments: streams of a hundred, ten thousand and, with --count 1000000, a million segments.
+        micro-batches: a sink and a source after 20,000 micro-batches, and after none.
         spark-read: a stream into Spark, and Parquet. spark-write: rows of Spark into a stream, and
         into Parquet. spark-latency: one record through a micro-batch.
         all: every one of them, as docs/performance.md reports them, in about 50 minutes, or 70

@@ -178,6 +178,11 @@ QUESTIONS: Final = (
     Question("cold-read", (Run("cold-read", 30), Run("cold-read", 30, _KIB)), _COLD),
     Question("mixed", (Run("mixed", 75),), facts="p50_ms|p99_ms|^ratio_p|^fast_|_records_per_s"),
     Question("segments", (Run("segments", 600, {"count": 1_000_000}),), facts="_ms$|bytes|calls"),
+    Question(
+        "micro-batches",
+        (Run("micro-batches", 900, needs="pyspark"),),
+        facts="_ms$|batches|ledgers",
+    ),
     Question("streams", (Run("streams", 75),), facts="^(?!count|seconds)"),
     Question("copy", (Run("copy", 30, _KIB),), facts="^cpu_us|mb_per_s|per_1000$"),
     Question(

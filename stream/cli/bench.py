@@ -19,7 +19,7 @@ def bench(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=Tru
     """Run a benchmark: rate, idle, ledger-add, append, fanout, catchup, record-size or writers.
 
     Or cold-read, start, restart, many-ledgers, mixed, copy, streams, segments, security,
-    spark-read, spark-write, spark-latency. all: every one of them, in about an hour.
+    micro-batches, spark-read, spark-write, spark-latency. all: every one of them, in about an hour.
 
     `ledgerstream bench append --help` shows the options of all of them.
     """

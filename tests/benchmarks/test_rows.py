@@ -39,7 +39,7 @@ def results(cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch) -> list[di
     """Benchmarks run on the shared cluster, and their results come here."""
 
     @contextmanager
-    def shared(*_: object) -> Iterator[RunningCluster]:
+    def shared(*_: object, **__: object) -> Iterator[RunningCluster]:
         yield cluster
 
     @contextmanager
@@ -173,6 +173,20 @@ def test_writers_share_the_records(
     assert [each["settings"]["writers"] for each in results] == [1, 4]
     assert [each["count"] for each in results] == [40, 40]
     check("writers", results, capsys)
+
+
+def test_micro_batches_at_the_end_and_at_the_beginning_are_compared(
+    results: list[dict[str, Any]],
+) -> None:
+    program.run("micro-batches", replace(SMALL, count=3), results.append)
+    (found,) = results
+    assert (found["end"]["batches"], found["begin"]["batches"]) == (3, 6)
+    assert found["ratio"]["whole_read_cpu_ms"] > 0
+    shown = [line.split("|")[1].strip() for line in table(of("micro-batches"), results)[2:-2]]
+    assert [name for name in shown if name.startswith("ratio: ")] == [
+        f"ratio: {step} {what} ms"
+        for what in ("cpu", "p50") for step in ("commit", "end", "plan", "read")
+    ] + ["ratio: whole read cpu ms"]  # fmt: skip
 
 
 def test_a_cold_read_is_compared_with_the_disk(tmp_path: Path) -> None:
