@@ -30,7 +30,8 @@ from benchmarks.systems import system as systems
 Name = Literal[
     "rate", "idle", "ledger-add", "append", "fanout", "catchup", "record-size", "writers",
     "cold-read", "streams", "start", "restart", "many-ledgers", "mixed", "copy", "spark-read",
-    "spark-write", "spark-latency", "security", "segments", "micro-batches", "all",
+    "spark-write", "spark-latency", "security", "segments", "micro-batches",
+    "spark-stateful", "all",
 ]  # fmt: skip
 _OF_SYSTEMS: tuple[Name, ...] = ("rate", "idle")
 """Benchmarks of ours and of its peers."""
@@ -38,7 +39,7 @@ _OF_SEVERAL: tuple[Name, ...] = ("record-size", "writers", "segments")
 """Benchmarks that report several results."""
 _OF_THEIR_OWN: tuple[Name, ...] = ("start", "restart", "many-ledgers", "security", "cold-read")
 """Benchmarks that start processes themselves."""
-_WITH_JANITOR: tuple[Name, ...] = ("micro-batches",)
+_WITH_JANITOR: tuple[Name, ...] = ("micro-batches", "spark-stateful")
 _RATES: dict[Name, int] = {"fanout": 20_000, "mixed": 1000}
 
 Report = Callable[[Settings, Measured], None]
@@ -154,8 +155,9 @@ def bench(name: Name, *, settings: Settings | None = None) -> None:
         segments: streams of a hundred, ten thousand and, with --count 1000000, a million segments.
         micro-batches: a sink and a source after 20,000 micro-batches, and after none.
         spark-read: a stream into Spark, and Parquet. spark-write: rows of Spark into a stream, and
-        into Parquet. spark-latency: one record through a micro-batch.
-        all: every one of them, as docs/performance.md reports them, in about 50 minutes, or 70
+        into Parquet. spark-latency: one record through a micro-batch. spark-stateful: a
+        query with 200 shuffle partitions after 500 micro-batches, and after none.
+        all: every one of them, as docs/performance.md reports them, in about 70 minutes, or 90
         with --peers, on a quiet machine of two cores.
     """
     chosen = settings or Settings()

@@ -133,7 +133,7 @@ Markers = Annotated[tuple[str, ...], Parameter(consume_multiple=True)]
 def document(*, results: Path = RESULTS, only: Markers = (), peers: bool = True) -> None:
     """Measure what is not measured yet, and write docs/performance.md and its plot.
 
-    All of it takes about 70 minutes on a quiet machine of two cores, 50 of them without peers. What
+    All of it takes about 90 minutes on a quiet machine of two cores, 70 of them without peers. What
     is next and how long the rest takes is printed.
 
     Parameters

@@ -180,7 +180,10 @@ QUESTIONS: Final = (
     Question("segments", (Run("segments", 600, {"count": 1_000_000}),), facts="_ms$|bytes|calls"),
     Question(
         "micro-batches",
-        (Run("micro-batches", 900, needs="pyspark"),),
+        (
+            Run("micro-batches", 900, needs="pyspark"),
+            Run("spark-stateful", 420, {"count": 50}, needs="pyspark"),
+        ),
         facts="_ms$|batches|ledgers",
     ),
     Question("streams", (Run("streams", 75),), facts="^(?!count|seconds)"),

@@ -122,7 +122,7 @@ def _of_stream(
                 before = _last_batch(query)
                 appended_s = time.time()
                 writer.append(bytes(size))
-                progress = _next_batch(query, before)
+                progress = next_batch(query, before)
                 steps = progress.durationMs
                 began_s = datetime.fromisoformat(progress.timestamp).timestamp()
                 took_ms = steps["triggerExecution"] - steps.get("commitOffsets", 0)
@@ -139,7 +139,7 @@ def _last_batch(query: StreamingQuery) -> int:
     return -1 if progress is None or not progress.numInputRows else progress.batchId
 
 
-def _next_batch(query: StreamingQuery, before: int) -> StreamingQueryProgress:
+def next_batch(query: StreamingQuery, before: int) -> StreamingQueryProgress:
     """Returns the first micro-batch with rows after `before`."""
     end_s = time.monotonic() + _TIMEOUT_S
     while time.monotonic() < end_s:

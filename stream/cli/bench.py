@@ -19,7 +19,8 @@ def bench(*tokens: Annotated[str, Parameter(show=False, allow_leading_hyphen=Tru
     """Run a benchmark: rate, idle, ledger-add, append, fanout, catchup, record-size or writers.
 
     Or cold-read, start, restart, many-ledgers, mixed, copy, streams, segments, security,
-    micro-batches, spark-read, spark-write, spark-latency. all: every one of them, in about an hour.
+    micro-batches, spark-read, spark-write, spark-latency, spark-stateful. all: every one of them,
+    in about 70 minutes.
 
     `ledgerstream bench append --help` shows the options of all of them.
     """
