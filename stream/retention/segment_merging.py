@@ -180,7 +180,8 @@ def _as_strict(policy: NamespaceMetadata, of: LedgerMetadata) -> NamespaceMetada
     minima = [one.minimum for one in both if not one.is_default] or [0]
     return replace(
         policy,
-        ensemble_size=max(policy.ensemble_size, of.ensemble_size),
+        # A larger ensemble has no more copies, and may be more bookies than there are left.
+        ensemble_size=max(policy.ensemble_size, of.write_quorum),
         write_quorum=max(policy.write_quorum, of.write_quorum),
         ack_quorum=max(policy.ack_quorum, of.ack_quorum),
         digest_type=max(policy.digest_type, digest, key=_DIGESTS.index),

@@ -146,6 +146,19 @@ def test_the_strictest_placement_of_both_is_kept(policy: str, earlier: str, want
     assert _as_strict(namespace, metadata).bookie_placement.encode().decode() == wanted
 
 
+def test_copies_are_kept_and_not_the_bookies_that_they_were_spread_over() -> None:
+    metadata = LedgerMetadata(
+        ledger_id=1, ensemble_size=5, write_quorum=3, ack_quorum=2, digest_type=None,
+        fragments=(Fragment(0, ("a:1", "b:1", "c:1", "d:1", "e:1")),),
+    )  # fmt: skip
+    fewer = NamespaceMetadata(name="n", ensemble_size=2, write_quorum=2, ack_quorum=1)
+    found = _as_strict(fewer, metadata)
+    assert (found.ensemble_size, found.write_quorum, found.ack_quorum) == (3, 3, 2)
+    more = NamespaceMetadata(name="n", ensemble_size=6, write_quorum=4, ack_quorum=3)
+    found = _as_strict(more, metadata)
+    assert (found.ensemble_size, found.write_quorum, found.ack_quorum) == (6, 4, 3)
+
+
 async def merged_ledgers(long: Long) -> set[int]:
     found = {one.ledger_id for one in await long.segments() if one.is_merged}
     assert found
