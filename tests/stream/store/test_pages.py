@@ -23,7 +23,7 @@ from ledger.metastore.sqlite.store import open_sqlite
 from stream import EARLIEST, FromSequence, Namespace, StreamMetadata
 from stream.core.metadata.namespaces import NamespaceMetadata
 from stream.core.metadata.page_format import paged
-from stream.core.metadata.pages import MARKS_MAX, page_name
+from stream.core.metadata.pages import MARKS_MAX, Pages, page_name
 from stream.core.metadata.segments import SegmentEnd
 from stream.core.position import Position, Start
 from stream.core.retention import explain
@@ -56,8 +56,11 @@ async def new_stream(store: MetadataStore) -> StreamStore:
 
 
 def longer(stream: StreamMetadata, count: int, begin: int) -> StreamMetadata:
+    """Returns the stream after ledgers were committed that it does not have yet: to look for each
+    of them in all of its pages would take most of the time."""
     ends = [(begin + n, SegmentEnd(0, 1, 10, begin, begin)) for n in range(count)]
-    return committed(stream, ends, begin)
+    added = committed(replace(stream, segments=(), pages=Pages()), ends, begin)
+    return replace(added, segments=(*stream.segments, *added.segments), pages=stream.pages)
 
 
 async def grow(streams: StreamStore, count: int, *, at_once: int = 500) -> StreamMetadata:

@@ -50,6 +50,7 @@ class PageNodes:
         self.sizes = segments_per_page, runs_per_page
         self.nodes: dict[str, NewPage] = {}
         self.reads = 0
+        self._decoded: dict[NewPage, tuple[Span, ...]] = {}
 
     def stored(self, stream: StreamMetadata) -> StreamMetadata:
         """Returns the stream as a reader decodes it after it was stored."""
@@ -68,7 +69,14 @@ class PageNodes:
             except PagesNeeded as needed:
                 for _, run in needed.needed:
                     self.reads += 1
-                    loaded[run.digest] = decode_page(run, self.nodes[page_name(run)].data)
+                    loaded[run.digest] = self._decode(run)
+
+    def _decode(self, run: Run) -> tuple[Span, ...]:
+        """Decodes the page of this run, once for all that is asked."""
+        page = NewPage(run, self.nodes[page_name(run)].data)
+        if page not in self._decoded:
+            self._decoded[page] = decode_page(*page)
+        return self._decoded[page]
 
     def expanded(
         self, stream: StreamMetadata, spans: Callable[[StreamMetadata], Sequence[Span]]
