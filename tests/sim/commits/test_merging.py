@@ -94,6 +94,7 @@ class _World:
             for _ in range(_PROCESSES_MAX):
                 self.process = self.cluster.start_client(self._sweep, name="janitor")
                 await self.process.finished.wait()
+                self.cluster.metadata.options = MetadataOptions()
                 if self._is_done:
                     break
                 await self.cluster.simulation.sleep(3)  # its session ends
