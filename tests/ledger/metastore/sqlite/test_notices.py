@@ -223,7 +223,7 @@ class Refreshes:
         monkeypatch.setattr(store.watches, "_refresh", noted)
 
     async def wait_over(self) -> None:
-        """Returns when none is under way, and no look is due: one follows a notice within
+        """Returns when none is in progress, and no look is due: one follows a notice within
         `POLL_INTERVAL_S`, and until then its task has a deadline."""
         await trio.testing.wait_all_tasks_blocked(2 * POLL_INTERVAL_S)
         while self._under_way:
