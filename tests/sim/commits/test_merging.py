@@ -116,9 +116,9 @@ class _World:
         return found
 
     async def _sweep(self, client: LedgerClient) -> None:
-        janitor = Janitor(client, "n", orphan_age_ms=60_000, replaced_ms=0)
         space = Namespace(client, "n")
         for _ in range(4):
+            janitor = Janitor(client, "n", orphan_age_ms=60_000, replaced_ms=0)  # without pauses
             try:
                 with trio.CancelScope() as self.scope:
                     await janitor.sweep()
