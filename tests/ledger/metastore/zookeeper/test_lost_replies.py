@@ -93,9 +93,10 @@ async def test_a_read_whose_response_was_lost_is_retried(
 
         await lose_answer(proxy, read)
         assert await store.next_id("/ids/ID-") == 0
-        await wait_children(
-            store, "/ids", []
-        )  # the response to that deletion must not be the lost one
+        # Neither the response to that deletion must be the lost one, nor that to the removal of the
+        # watch, which is sent before the read.
+        await wait_children(store, "/ids", [])
+        await store.get("/n")
         await lose_answer(proxy, take)
 
 
