@@ -150,6 +150,9 @@ async def apply_retention(
         after, deleted = await delete_garbage(client, store, namespace, wanted)
         first_plan, count, tries = first_plan or plan, count + deleted, 0
         if not (after.pages and stream.pages.first < after.pages.first <= plan.purge_through):
+            if after.pages.has_purged:
+                after, deleted = await purge_through(client, store, namespace, after, 0)
+                count += deleted
             return RetentionResult(after, first_plan, count)
         seen = await read_stream_version(store, namespace, name)
     raise too_many_conflicts(f"stream {name!r}, its cursors or its policy")
@@ -172,7 +175,7 @@ async def truncate_stream(
         )
         # What the trash has kept long enough is left to janitors, which check their clocks.
         is_purge = policy.trash_ms == 0
-        if is_purge and not wanted.pages:
+        if is_purge and not (wanted.pages or wanted.pages.has_purged):
             wanted = purged(wanted, wanted.last_dropped())
         if wanted != stream:
             unchanged = [Check(namespace_path(namespace), policy_version)]
@@ -181,7 +184,7 @@ async def truncate_stream(
             except MetadataConflict:
                 continue
         stream, _ = await delete_garbage(client, store, namespace, wanted)
-        if is_purge and stream.pages:
+        if is_purge and (stream.pages or stream.pages.has_purged):
             last = await store.pages.resolve(
                 stream, StreamMetadata.last_dropped, may_lack=all_may_lack
             )

@@ -85,6 +85,33 @@ def test_what_is_purged_is_deleted_also_as_it_was_before_a_merge(
     simulate(scenario)
 
 
+@pytest.mark.parametrize("by", ["truncate", "sweep"])
+def test_what_a_purge_left_of_a_merge_goes_also_when_all_pages_have_gone(
+    by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(cluster: SimCluster) -> None:
+        async with a_long_stream(cluster) as long:
+            await long.namespace.set_policy(trash_ms=0)
+            await long.merge()
+            made = {one.made_on for one in await long.segments() if one.is_merged}
+            assert made <= set(await long.client.list_ledgers())
+            first = (await long.metadata()).segments[0].number
+            with monkeypatch.context() as patch:
+                patch.setattr(Pages, "without_purged", lambda pages, _: ([], pages))
+                await long.namespace.truncate("s", Position(first, 0, 0))
+            stream = await long.metadata()
+            assert stream.pages.has_purged
+            assert not stream.pages
+            if by == "truncate":
+                await long.namespace.truncate("s", Position(first + 1, 0, 0))
+            else:
+                await Janitor(long.client, "n").sweep()
+            assert not (await long.metadata()).pages.has_purged
+            assert not made & set(await long.client.list_ledgers())
+
+    simulate(scenario)
+
+
 def test_a_lost_page_that_was_truncated_or_replaced_stops_nothing() -> None:
     async def scenario(cluster: SimCluster) -> None:
         async with a_long_stream(cluster) as long:
