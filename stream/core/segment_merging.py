@@ -369,6 +369,11 @@ def merged(stream: StreamMetadata, plan: MergePlan, ledger_id: int, now_ms: int)
             f"stream {stream.name!r}: segments {plan.first} to {plan.last} were purged, or merged "
             "by another client"
         )
+    if len(stream.pages.replaced) >= REPLACED_MAX:
+        raise MetadataConflict(
+            f"stream {stream.name!r} was merged by others: {len(stream.pages.replaced)} pages are "
+            f"replaced, limit {REPLACED_MAX}"
+        )
     moved: dict[int, Segment] = {}
     entry = nbytes = 0
     for segment in plan.segments:

@@ -35,7 +35,13 @@ from stream.core.metadata.segments import Run
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.segment_merging import MergePlan, MergeScope, is_current
 from stream.errors import NoSuchNamespace, NoSuchStream
-from stream.retention.segment_merging import COPY_S, MergeProgress, merge_segments, plan_merge
+from stream.retention.segment_merging import (
+    COPY_S,
+    MergeProgress,
+    MergeRefused,
+    merge_segments,
+    plan_merge,
+)
 from stream.store.streams import StreamStore
 
 _log = logging.getLogger(__name__)
@@ -269,19 +275,24 @@ class SegmentMerger:
             except LedgerError as error:
                 if self._is_skipped(name, plan, progress, error):
                     continue
-                failures = await self._failed(name, plan, progress, error)
+                is_limited = left_s < self._copy_s
+                failures = await self._failed(name, plan, progress, error, is_limited=is_limited)
                 return MergeReport(segments, ledgers, failures)
             segments, ledgers = segments + len(plan.segments), ledgers + plan.ledgers
-            if trio.current_time() - begun_s <= copy_s:
-                self._merge_more()
+            self._note_merged(name, plan, (trio.current_time() - begun_s) / copy_s)
         return MergeReport(segments, ledgers)
 
-    def _merge_more(self) -> None:
-        """Undoes what `_failed` did after a merge that took too long."""
-        if self._nbytes_max < self._nbytes_most:
+    def _note_merged(self, name: str, plan: MergePlan, took: float) -> None:
+        """Undoes what `_failed` did once twice as much would be in time, too; `took` is the share
+        of the time for a merge."""
+        self._warned -= {name, MergeRefused, NotEnoughBookies, Unauthorized}
+        if (seen := self._seen.get(name)) is not None:
+            seen.failed = -1
+        is_short = 2 * took <= 1 and 2 * plan.nbytes > self._nbytes_max
+        if is_short and self._nbytes_max < self._nbytes_most:
             self._nbytes_max = min(self._nbytes_most, 2 * self._nbytes_max)
-            for seen in self._seen.values():
-                seen.look_again()
+            for each in self._seen.values():
+                each.look_again()
 
     def _is_skipped(
         self, name: str, plan: MergePlan | None, progress: MergeProgress, error: LedgerError
@@ -289,7 +300,7 @@ class SegmentMerger:
         """Whether the plan is refused, and what is behind it is merged first: its ledgers have more
         copies, say, than the policy asks for, and there are no bookies for as many."""
         seen, is_stricter = self._seen.get(name), progress.stricter >= 0
-        if not (is_stricter and isinstance(error, NotEnoughBookies) and plan and seen):
+        if not (is_stricter and isinstance(error, MergeRefused) and plan and seen):
             return False
         seen.since = progress.stricter + 1
         seen.avoid[plan.segments[0].ledger_id] = self._client.now_ms() + _AVOIDED_MS
@@ -297,12 +308,20 @@ class SegmentMerger:
         return True
 
     async def _failed(
-        self, name: str, plan: MergePlan | None, progress: MergeProgress, error: LedgerError
+        self,
+        name: str,
+        plan: MergePlan | None,
+        progress: MergeProgress,
+        error: LedgerError,
+        *,
+        is_limited: bool,
     ) -> int:
         """Notes what has to be left alone after this error; returns 0 if it is no failure: the
         segments were purged or merged while they were copied, bookies demand a role that the
-        client has not needed for anything else, or they are too few."""
-        if plan is not None and not await self._is_current(name, plan):
+        client has not needed for anything else, or they are too few, or there was less time than
+        a merge may take."""
+        is_hurried = is_limited and progress.is_given_up
+        if is_hurried or (plan is not None and not await self._is_current(name, plan)):
             self._pause(name, f"not merged now: {error}")
             return 0
         now_ms = self._client.now_ms()
@@ -311,8 +330,8 @@ class SegmentMerger:
             self._paused_until_ms = now_ms + pause_ms
             self._log_once(type(error), f"namespace={self._namespace}: nothing is merged: {error}")
             return 0
-        if progress.is_given_up:
-            self._nbytes_max = max(_NBYTES_MIN, self._nbytes_max // 2)
+        if progress.is_given_up and plan is not None:
+            self._nbytes_max = max(_NBYTES_MIN, min(self._nbytes_max, plan.nbytes) // 2)
         elif progress.reading >= 0 and (seen := self._seen.get(name)) is not None:
             # A bookie that is restarted does not make its ledgers unreadable.
             if isinstance(error, FinalError | OperationTimeout) or seen.failed == progress.reading:

@@ -10,8 +10,8 @@ core/segment_merging.py; when: segment_merger.py.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -20,7 +20,7 @@ import trio
 
 from ledger.client import LedgerClient
 from ledger.core.metadata import LedgerMetadata
-from ledger.core.placement.policies import MINIMUM_DEFAULT, Grade, placement_of
+from ledger.core.placement.policies import Grade
 from ledger.errors import (
     FinalError,
     InvalidArgument,
@@ -47,6 +47,7 @@ from stream.core.segment_merging import (
     explain_merging,
     merged,
 )
+from stream.core.strict_policy import as_strict, bookies_of
 from stream.core.trash import without_replaced
 from stream.retention.ledger_deletion import delete_garbage
 from stream.store.pages import PageLost, PageStore, all_may_lack, pages_path
@@ -72,9 +73,10 @@ _GIVE_UP = 2.0
 """A merge is given up after `copy_s` times this: long before its ledger counts as an orphan."""
 _READ_AHEAD_BYTES = 4 << 20
 _CLEANUP_S = 1.0
-_DIGESTS = ("DUMMY", "CRC32", "CRC32C", "HMAC")
-_PLACEMENTS = ("default", "rack", "zone", "region")
-"""The weakest first."""
+
+
+class MergeRefused(NotEnoughBookies):
+    """There are no bookies for all copies of a merged ledger, where they must be."""
 
 
 @dataclass(slots=True)
@@ -124,7 +126,7 @@ async def merge_segments(
     stream as stored. If it fails, the stream is unchanged, or the outcome is unknown.
 
     The ledger has the most copies, the strongest digest and the strictest placement of the earlier
-    ones and the policy; NotEnoughBookies if that is not to be had, also where another ledger would
+    ones and the policy; MergeRefused if that is not to be had, also where another ledger would
     be made all the same. Each entry is written to all bookies of its write quorum, however few must
     confirm it: one that is down ends the merge if none takes its place. Raises MetadataConflict if
     the segments were purged or merged meanwhile, InvalidArgument or RecordFormatError if their
@@ -134,22 +136,18 @@ async def merge_segments(
     progress = progress or MergeProgress()
     store = StreamStore(client.store)
     ledgers = StreamLedgers(client, store, policy.name, stream.name)
-    strict = await _strictest(client, policy, plan, progress)
+    until_s = trio.current_time() + _GIVE_UP * copy_s
+    with _given_up_at(until_s, plan, copy_s, progress):
+        strict = await _strictest(client, policy, plan, progress)
     try:
         writer = await ledgers.make(replace(strict, ack_quorum=strict.write_quorum))
     except NotEnoughBookies as error:
         raise _refused(plan, strict, error) from error
     try:
         await _check_placement(client, plan, strict, writer.metadata)
-        with trio.move_on_after(_GIVE_UP * copy_s) as scope:
+        with _given_up_at(until_s, plan, copy_s, progress):
             await _copy(client, plan, writer, bytes_per_s, progress)
             await _close(client, strict, plan, writer)
-        if scope.cancelled_caught:
-            progress.is_given_up = True
-            raise OperationTimeout(
-                f"{size_text(plan.nbytes)} on {plan.ledgers} ledgers were not copied in "
-                f"{duration_text(int(_GIVE_UP * copy_s * 1000))}"
-            )
         return await publish_merge(
             client, policy.name, stream.name, plan, writer.ledger_id, progress
         )
@@ -159,36 +157,40 @@ async def merge_segments(
         raise
 
 
+@contextmanager
+def _given_up_at(
+    until_s: float, plan: MergePlan, copy_s: float, progress: MergeProgress
+) -> Iterator[None]:
+    """Raises OperationTimeout if the block lasts longer."""
+    with trio.move_on_at(until_s) as scope:
+        yield
+    if scope.cancelled_caught:
+        progress.is_given_up = True
+        raise OperationTimeout(
+            f"{size_text(plan.nbytes)} on {plan.ledgers} ledgers were not copied in "
+            f"{duration_text(int(_GIVE_UP * copy_s * 1000))}"
+        )
+
+
 async def _strictest(
     client: LedgerClient, policy: NamespaceMetadata, plan: MergePlan, progress: MergeProgress
 ) -> NamespaceMetadata:
-    """Returns the policy, as strict as each ledger of the plan: a merge takes no copy away."""
+    """Returns the policy, as strict as each ledger of the plan: a merge takes no copy away. Raises
+    MergeRefused where no policy is as strict as two of them."""
     strict = policy
-    for ledger_id, found in groupby(plan.segments, key=lambda segment: segment.ledger_id):
-        progress.reading = ledger_id
+    for ledger_id, group in groupby(plan.segments, key=lambda segment: segment.ledger_id):
+        progress.reading, found = ledger_id, list(group)
         metadata = await client.ledger_metadata(ledger_id)
-        if _as_strict(policy, metadata) != policy:
-            strict, progress.stricter = _as_strict(strict, metadata), [*found][-1].number
+        try:
+            alone, together = as_strict(policy, metadata), as_strict(strict, metadata)
+        except InvalidArgument as error:
+            progress.reading, progress.stricter = -1, found[-1].number
+            raise _refused(plan, strict, f"{error} (ledger {ledger_id})") from error
+        if bookies_of(alone) != bookies_of(policy):
+            progress.stricter = found[-1].number
+        strict = together
     progress.reading = -1
     return strict
-
-
-def _as_strict(policy: NamespaceMetadata, of: LedgerMetadata) -> NamespaceMetadata:
-    digest = policy.digest_type if of.digest_type is None else of.digest_type.name
-    placement = placement_of(of.custom)
-    both = (policy.bookie_placement, placement)
-    minima = [one.minimum for one in both if not one.is_default] or [0]
-    return replace(
-        policy,
-        # A larger ensemble has no more copies, and may be more bookies than there are left.
-        ensemble_size=max(policy.ensemble_size, of.write_quorum),
-        write_quorum=max(policy.write_quorum, of.write_quorum),
-        ack_quorum=max(policy.ack_quorum, of.ack_quorum),
-        digest_type=max(policy.digest_type, digest, key=_DIGESTS.index),
-        placement_policy=max(policy.placement_policy, placement.kind, key=_PLACEMENTS.index),
-        placement_min=max(minima, key=lambda minimum: minimum or MINIMUM_DEFAULT),
-        placement_enforce=policy.placement_enforce or placement.enforce,
-    )
 
 
 async def _check_placement(
@@ -206,8 +208,8 @@ async def _check_placement(
             raise _refused(plan, strict, why)
 
 
-def _refused(plan: MergePlan, strict: NamespaceMetadata, why: object) -> NotEnoughBookies:
-    return NotEnoughBookies(
+def _refused(plan: MergePlan, strict: NamespaceMetadata, why: object) -> MergeRefused:
+    return MergeRefused(
         f"segments {plan.first} to {plan.last} need a ledger with {strict.write_quorum} copies on "
         f"{strict.ensemble_size} bookies, digest {strict.digest_type} and placement "
         f"{strict.bookie_placement.encode().decode()}, as the policy or one of their "

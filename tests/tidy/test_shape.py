@@ -52,6 +52,7 @@ SMALL_MODULES = {
     "ledger/core/lac_hints.py": "a decision of the core, apart from the shell that asks it",
     "ledger/metastore/listed_ledgers.py": "a cache for one pass, which the store must not keep",
     "stream/core/merge_check.py": "a decision of the core, apart from the shell that asks it",
+    "stream/core/strict_policy.py": "a decision of the core, apart from the shell that asks it",
     "ledger/wire/v2_status.py": "Apache's numbers alone, to be compared with Apache's table",
     "ledgerstream/aio.py": "a name of its own for `import ledgerstream.aio`",
     "ledgerstream/blocking.py": "a name of its own for `import ledgerstream.blocking`",

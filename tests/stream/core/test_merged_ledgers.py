@@ -6,22 +6,23 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
-from ledger.errors import MetadataCorrupt
+from ledger.errors import MetadataConflict, MetadataCorrupt
 from stream.core.metadata.format import decode_stream, encode_stream
 from stream.core.metadata.page_format import decode_page, rewritten
 from stream.core.metadata.pages import Replaced, page_name
 from stream.core.metadata.streams import StreamMetadata
 from stream.core.position import Position
-from stream.core.segment_merging import MergePlan
+from stream.core.segment_merging import REPLACED_MAX, MergePlan, merged
 from stream.core.trash import purged, without_replaced
 from stream.reading.seek import ledgers_of
-from tests.stream.core.merge_world import World, grown_world
+from tests.stream.core.merge_world import POLICY, World, grown_world, world_of
 
 LATE_MS = 10**9
 
@@ -208,3 +209,15 @@ def check_refused(change: Callable[[dict[str, Any]], object], error: str) -> Non
     change(document)
     with pytest.raises(MetadataCorrupt, match=error):
         decode_stream("s", json.dumps(document).encode())
+
+
+def test_a_merge_that_others_came_before_adds_no_page_to_too_many() -> None:
+    """One document names all pages that were replaced, and is read only up to a limit."""
+    world = world_of([10] * 128)
+    found = world.look(POLICY, 10**9)
+    assert found.plan is not None
+    rows = (Replaced(0, 1, 1, world.head.pages.roots[0]),) * REPLACED_MAX
+    for count, is_refused in ((REPLACED_MAX - 1, False), (REPLACED_MAX, True)):
+        head = replace(world.head, pages=replace(world.head.pages, replaced=rows[:count]))
+        with pytest.raises(MetadataConflict) if is_refused else nullcontext():
+            world.nodes.ask(head, partial(merged, plan=found.plan, ledger_id=10**6, now_ms=1))

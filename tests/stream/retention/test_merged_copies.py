@@ -13,14 +13,16 @@ from ledger.core.entry import DigestType
 from ledger.core.metadata import Fragment, LedgerMetadata
 from ledger.core.placement.policies import PLACEMENT_TAG, PlacementPolicy
 from ledger.core.placement.topology import Location
-from ledger.errors import NotEnoughBookies
+from ledger.errors import InvalidArgument, NotEnoughBookies
 from ledger.metastore.locations import BookieLocations
 from ledger.verify import verify_ledger
 from stream import NamespaceSettings
 from stream.core import segment_merging as core
 from stream.core.metadata.namespaces import NamespaceMetadata
+from stream.core.strict_policy import as_strict
+from stream.retention import segment_merging
 from stream.retention.janitor import Janitor
-from stream.retention.segment_merging import _as_strict, merge_segments
+from stream.retention.segment_merging import merge_segments
 from stream.sinks.sinks import commit_batch
 from tests.sim.page_limits import page_limits, small_merges
 from tests.stream.retention.long_stream import SEGMENTS, Long, a_long_stream
@@ -143,7 +145,7 @@ def test_the_strictest_placement_of_both_is_kept(policy: str, earlier: str, want
         name="n", placement_policy=placement.kind, placement_min=placement.minimum,
         placement_enforce=placement.enforce,
     )  # fmt: skip
-    assert _as_strict(namespace, metadata).bookie_placement.encode().decode() == wanted
+    assert as_strict(namespace, metadata).bookie_placement.encode().decode() == wanted
 
 
 def test_copies_are_kept_and_not_the_bookies_that_they_were_spread_over() -> None:
@@ -152,11 +154,42 @@ def test_copies_are_kept_and_not_the_bookies_that_they_were_spread_over() -> Non
         fragments=(Fragment(0, ("a:1", "b:1", "c:1", "d:1", "e:1")),),
     )  # fmt: skip
     fewer = NamespaceMetadata(name="n", ensemble_size=2, write_quorum=2, ack_quorum=1)
-    found = _as_strict(fewer, metadata)
+    found = as_strict(fewer, metadata)
     assert (found.ensemble_size, found.write_quorum, found.ack_quorum) == (3, 3, 2)
     more = NamespaceMetadata(name="n", ensemble_size=6, write_quorum=4, ack_quorum=3)
-    found = _as_strict(more, metadata)
+    found = as_strict(more, metadata)
     assert (found.ensemble_size, found.write_quorum, found.ack_quorum) == (6, 4, 3)
+
+
+def test_segments_for_which_there_is_no_policy_are_left_as_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with a placement by regions and one acknowledgement, and an earlier one that was
+    enforced: both together are refused."""
+    region = NamespaceMetadata(name="n", placement_policy="region", ack_quorum=1)
+    metadata = LedgerMetadata(
+        ledger_id=1, ensemble_size=3, write_quorum=3, ack_quorum=1, digest_type=None,
+        fragments=(Fragment(0, ("a:1", "b:1", "c:1")),), custom={PLACEMENT_TAG: b"rack,enforce"},
+    )  # fmt: skip
+    with pytest.raises(InvalidArgument, match="ack_quorum"):
+        as_strict(region, metadata)
+
+    async def scenario(cluster: SimCluster) -> None:
+        async with a_long_stream(cluster) as long:
+            strange = (await long.segments())[1].ledger_id
+
+            def refused(policy: NamespaceMetadata, of: LedgerMetadata) -> NamespaceMetadata:
+                if of.ledger_id == strange:
+                    raise InvalidArgument("they cannot be combined")
+                return as_strict(policy, of)
+
+            monkeypatch.setattr(segment_merging, "as_strict", refused)
+            report = await swept_and_merged(Janitor(long.client, "n"))
+            assert (report.segments > 4, report.failures) == (True, 0)
+            assert strange in await long.client.list_ledgers()
+            assert strange not in {one.made_on for one in await long.segments()}
+
+    simulate(scenario)
 
 
 async def merged_ledgers(long: Long) -> set[int]:
