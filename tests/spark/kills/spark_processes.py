@@ -32,7 +32,7 @@ def processes() -> dict[int, Process]:
             continue
         try:
             stat = (directory / "stat").read_text()
-            command = (directory / "cmdline").read_text().replace("\0", " ")
+            command = (directory / "cmdline").read_text(errors="replace").replace("\0", " ")
         except (FileNotFoundError, ProcessLookupError):
             continue
         state, parent = stat[stat.rindex(")") + 2 :].split()[:2]
