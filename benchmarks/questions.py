@@ -59,7 +59,7 @@ def title(result: Result) -> str:
         "ledger-add": f"{chosen['size']} B, window {chosen['window']:,}",
         "catchup": f"{chosen['shape']}, {chosen['size']} B",
         "fanout": f"{chosen['shape']}, {chosen['readers']} readers, {chosen['rate']:,}/s",
-        "segments": f"{chosen['count']:,}",
+        "segments": f"{result.get('segments', 0):,}",
         "mixed": f"{chosen['size']} B, {chosen['rate']:,}/s",
     }
     return f"`{name}` {about.get(name, str(chosen['size']) + ' B')}"

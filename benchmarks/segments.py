@@ -175,8 +175,8 @@ async def segments(
                     await _rolled(plain, costs[size]["roll"], size)
     for size, found in costs.items():
         more: dict[str, Any] = {what: cost.shown() for what, cost in found.items()}
-        more["made_s"] = made_s[size]
-        report(replace(settings, count=size), Measured(_REPEATS, 0, phase, more=more))
+        more |= {"made_s": made_s[size], "segments": size}
+        report(settings, Measured(_REPEATS, 0, phase, more=more))
 
 
 async def _measured(
