@@ -595,8 +595,7 @@ class Namespace(Closable):
         return await policies.plan_of(self.client, await self.policy(), check_name(stream))
 
     async def stream_metadata(self, stream: str) -> StreamMetadata:
-        """Returns the newest segments, epoch and truncation point. Raises NoSuchStream,
-        IsPartitioned."""
+        """Returns newest segments, epoch, truncation point. Raises NoSuchStream, IsPartitioned."""
         return await self.scope.stream_metadata(stream)
 
     async def segments(
@@ -605,8 +604,8 @@ class Namespace(Closable):
         """Returns up to `limit` segments of a stream from number `since` on, in order, those in the
         trash included.
 
-        Raises NoSuchStream, IsPartitioned, InvalidArgument for a limit below 0, MetadataCorrupt if
-        a list of older segments is missing or damaged (the error says which segments it had),
+        Raises NoSuchStream, IsPartitioned, InvalidArgument for a limit below 0,
+        MetadataCorrupt if a list of older segments is lost or damaged (it says which),
         MetadataUnavailable.
         """
         listed = partial(self.store.pages.listed, since=since, limit=limit)

@@ -120,13 +120,9 @@ class Namespace(Opened):
     ) -> Namespace:
         """Opens what `connect` opens, with its arguments and errors: `close` it."""
         return await cls.connect(
-            cluster,
-            name,
-            create=create,
-            options=options,
-            credentials=credentials,
-            writer_options=writer_options,
-        ).open()
+            cluster, name, create=create, options=options, credentials=credentials,
+            writer_options=writer_options
+        ).open()  # fmt: skip
 
     async def ensure(self, **settings: Unpack[NamespaceSettings]) -> bool:
         """Creates the namespace if it does not exist; returns True if it was created.
@@ -374,15 +370,10 @@ class Namespace(Opened):
     ) -> MergedReader:
         """Opens what `merged_reader` opens, with its arguments and errors: `aclose` it."""
         return await self.merged_reader(
-            streams,
-            start=start,
-            order_by=order_by,
-            lateness_ms=lateness_ms,
-            idle_timeout_ms=idle_timeout_ms,
-            on_truncated=on_truncated,
-            follow=follow,
-            buffer_bytes=buffer_bytes,
-        ).open()
+            streams, start=start, order_by=order_by, lateness_ms=lateness_ms,
+            idle_timeout_ms=idle_timeout_ms, on_truncated=on_truncated, follow=follow,
+            buffer_bytes=buffer_bytes
+        ).open()  # fmt: skip
 
     async def grow_stream(self, stream: str, *, partitions: int) -> PartitionedStream:
         """Gives a partitioned stream more partitions; its writers notice within a second or so.
@@ -581,15 +572,10 @@ class Namespace(Opened):
     ) -> Consumer:
         """Opens what `consumer` opens, with its arguments and errors: `close` it."""
         return await self.consumer(
-            stream,
-            group,
-            member=member,
-            start=start,
-            auto_advance=auto_advance,
-            commit_interval_ms=commit_interval_ms,
-            hand_over_s=hand_over_s,
-            on_truncated=on_truncated,
-        ).open()
+            stream, group, member=member, start=start, auto_advance=auto_advance,
+            commit_interval_ms=commit_interval_ms, hand_over_s=hand_over_s,
+            on_truncated=on_truncated
+        ).open()  # fmt: skip
 
     async def groups(self, stream: str) -> list[str]:
         """Returns the consumer groups of a stream, sorted. Raises NoSuchStream."""
@@ -655,8 +641,7 @@ class Namespace(Opened):
         return await self._bridge.call(lambda: self._inner.explain_retention(stream))
 
     async def stream_metadata(self, stream: str) -> StreamMetadata:
-        """Returns the newest segments, epoch and truncation point. Raises NoSuchStream,
-        IsPartitioned."""
+        """Returns newest segments, epoch, truncation point. Raises NoSuchStream, IsPartitioned."""
         return await self._bridge.call(lambda: self._inner.stream_metadata(stream))
 
     async def segments(
@@ -665,8 +650,8 @@ class Namespace(Opened):
         """Returns up to `limit` segments of a stream from number `since` on, in order, those in the
         trash included.
 
-        Raises NoSuchStream, IsPartitioned, InvalidArgument for a limit below 0, MetadataCorrupt if
-        a list of older segments is missing or damaged (the error says which segments it had),
+        Raises NoSuchStream, IsPartitioned, InvalidArgument for a limit below 0,
+        MetadataCorrupt if a list of older segments is lost or damaged (it says which),
         MetadataUnavailable.
         """
         return await self._bridge.call(

@@ -45,6 +45,8 @@ _HELPERS = {
 _CONTEXTS = {"AbstractAsyncContextManager", "AsyncIterator"}
 _BLOCK = {"asynccontextmanager", "opening_in_task"}
 """Decorators of what opens something."""
+_LINE_CHARS = 88
+"""What is left of a line for the arguments of a call in a method."""
 _HEAD = '"""{what}.\n\nGenerated from {source} by `make faces`. Not to be edited.\n"""\n'
 
 
@@ -126,6 +128,13 @@ def _signature(module: Module, method: Method, returns: str = "") -> str:
     return f"{kind} {node.name}({ast.unparse(node.args)}) -> {returns or method.returns}:"
 
 
+def _filled(arguments: str) -> str:
+    """Returns the arguments of a call in a method, in lines that are full if one is not enough:
+    the formatter would have a line for each."""
+    lines = textwrap.wrap(arguments, _LINE_CHARS)
+    return arguments if len(lines) < 2 else "\n        " + "\n        ".join(lines) + "\n    "
+
+
 def _held(module: Module, wanted: str, call: str) -> str:
     """Returns the body of a context manager around a trio one, which yields a `wanted`."""
     face = FACES.get(wanted)
@@ -172,7 +181,8 @@ def _twin(module: Module, method: Method) -> str:
     owner = "cls" if "classmethod" in method.decorators else "self"
     doc = f'"""Opens what `{method.name}` opens, with its arguments and errors: `{end}` it."""'
     head = "@classmethod\n" if owner == "cls" else ""
-    call = f"return await {owner}.{method.name}({_arguments(method.node.args)}).open()"
+    call = f"return await {owner}.{method.name}({_filled(_arguments(method.node.args))}).open()"
+    call += "  # fmt: skip" if "\n" in call else ""
     return f"{head}{signature}\n    {doc}\n    {call}\n"
 
 
