@@ -259,6 +259,8 @@ def explain(
     cursors: Mapping[str, Position],
     now_ms: int,
     share: SizeShare | None = None,
+    *,
+    in_short: bool = False,
 ) -> RetentionPlan:
     """Returns what the policy does to the stream now.
 
@@ -266,9 +268,11 @@ def explain(
     sealed segments behind it hold at least `retention_bytes`; not before every cursor of
     `retention_cursors` is behind it, and not before the older segments. `cursors` are the stream's
     by name; one that is named and missing keeps everything. `share` is for a partition: the bytes
-    behind a segment are counted in all partitions.
+    behind a segment are counted in all partitions. `in_short`: what is dropped and purged is the
+    same, but a run that is kept as a whole is one, whichever of its segments goes first: a sweep
+    needs no page for it.
     """
-    dropped, kept = _divide(stream, policy, cursors, now_ms, share)
+    dropped, kept = _divide(stream, policy, cursors, now_ms, share, in_short)
     begin = dropped[-1][0].end if dropped else stream.truncated_to
     begin = max(begin, stream.truncated_to)
     after = stream.truncated(begin, now_ms) if dropped else stream
@@ -341,6 +345,7 @@ def _divide(
     cursors: Mapping[str, Position],
     now_ms: int,
     share: SizeShare | None,
+    in_short: bool,
 ) -> tuple[list[_Dropped], list[SegmentPlan]]:
     """Returns the live segments to drop now, oldest first, and the plans of the others."""
     missing = next((name for name in policy.retention_cursors if name not in cursors), None)
@@ -367,6 +372,8 @@ def _divide(
             dropped.append((segment, cause, behind))
             continue
         is_boundary = not kept and cause not in (Cause.NO_LIMIT, Cause.CURSOR_MISSING)
+        if in_short and is_boundary and cause is Cause.WITHIN_LIMITS:
+            is_boundary = not _is_kept_whole(segment, policy, behind, share, now_ms)
         if is_boundary and isinstance(segment, Run):
             left += segment.nbytes
             live.extendleft(reversed(stream.pages.below(segment)))
@@ -414,6 +421,19 @@ def _judge(
     if slowest is not None and slowest[0] < segment.end:
         return Cause.CURSOR, True, slowest[1], slowest[0]
     return (Cause.AGE if is_old else Cause.SIZE), False, "", None
+
+
+def _is_kept_whole(
+    span: Span, policy: NamespaceMetadata, behind: int, share: SizeShare | None, now_ms: int
+) -> bool:
+    """Whether the limits keep every segment of a run: the newest record of none is older than
+    `created_ms`, and none has more behind it than the run and what is behind that."""
+    is_young = policy.retention_ms is None or now_ms - span.created_ms <= policy.retention_ms
+    if policy.retention_bytes is None:
+        return is_young
+    if share is not None:
+        return is_young and span.number > share.drop_through
+    return is_young and behind + span.nbytes < policy.retention_bytes
 
 
 def _trash_plan(segment: Span, policy: NamespaceMetadata, now_ms: int, through: int) -> SegmentPlan:

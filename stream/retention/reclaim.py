@@ -60,14 +60,16 @@ async def plan_retention(
     policy: NamespaceMetadata,
     stream: StreamMetadata,
     sizes: PartitionSizes | None = None,
+    *,
+    in_short: bool = False,
 ) -> tuple[RetentionPlan, list[Check]]:
     """Returns what the policy does to the stream now, and checks of the nodes that this is based
     on.
 
     They are cursors and, for a partition dropped for the size of the whole stream, the other
-    partitions. `sizes` are those of this sweep, if it covers several streams. An unreadable cursor
-    counts as missing: everything is kept. Raises PageLost unless the segments of the page are in
-    the trash, MetadataUnavailable.
+    partitions. `sizes` are those of this sweep, if it covers several streams; `in_short` is as in
+    `explain`. An unreadable cursor counts as missing: everything is kept. Raises PageLost unless
+    the segments of the page are in the trash, MetadataUnavailable.
     """
     cursors: dict[str, Position] = {}
     checks: list[Check] = []
@@ -83,7 +85,7 @@ async def plan_retention(
     now_ms = client.now_ms()
     plan = await PageStore(client.store).resolve(
         stream,
-        lambda known: explain(known, policy, cursors, now_ms, share),
+        lambda known: explain(known, policy, cursors, now_ms, share, in_short=in_short),
         may_lack=stream.is_dropped,
     )
     if any(segment.cause is Cause.SIZE for segment in plan.dropped):
@@ -127,7 +129,7 @@ async def apply_retention(
     while tries < UPDATE_TRIES_MAX:
         policy, policy_version, stream, version = seen
         try:
-            plan, checks = await plan_retention(client, policy, stream, sizes)
+            plan, checks = await plan_retention(client, policy, stream, sizes, in_short=True)
         except PageLost:
             # Unless another client has purged it just now, also from another partition.
             seen, tries = await read_stream_version(store, namespace, name), tries + 1

@@ -129,12 +129,7 @@ class PageStore:
         lost: set[str] = set()
         for stream in streams:
             loaded |= stream.pages.loaded
-        known = [
-            replace(stream, pages=replace(stream.pages, loaded=loaded, lost=lost))
-            if stream.pages.folder
-            else stream
-            for stream in streams
-        ]
+        known = [stream.with_pages_read(loaded, lost) for stream in streams]
         while True:
             try:
                 return ask(known)

@@ -89,7 +89,7 @@ def decode_stream(name: str, data: bytes) -> StreamMetadata:
         return _tombstone(name, document)
     try:
         columns = document.pop("segment_columns")
-        document["segments"] = tuple(segments(columns, document["segments"]))
+        document["segments"] = segments(columns, document["segments"])
         if "pages" in document:
             document["pages"] = read_pages(document["pages"])
         document["producers"] = {

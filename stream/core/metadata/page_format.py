@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields, replace
-from itertools import groupby
+from itertools import groupby, repeat, starmap
 from operator import attrgetter
 from typing import Any, Final
 
@@ -22,8 +22,9 @@ from stream.core.metadata.streams import StreamMetadata
 
 SEGMENTS_PER_PAGE: Final = 64
 """A document that has twice as many segments gives half of them to a page."""
-RUNS_PER_PAGE: Final = 16
-"""The same for pages of one level."""
+RUNS_PER_PAGE: Final = 32
+"""Pages of one level that go to one of the next when there are a quarter more: the document, which
+everybody reads, keeps few, and a million segments need three levels."""
 LEVELS_MAX: Final = 32
 _REPLACED_MAX: Final = 256
 """Rows of `replaced` that are read: a merge adds some while there are fewer than 64."""
@@ -71,7 +72,7 @@ def paged(
         for number, dropped_ms in _marks(some):
             pages = pages.marked(number, dropped_ms)
         pages, made, level = pages.with_run(0, page.run), [*made, page], 0
-        while len(pages.levels[level]) >= 2 * runs_per_page:
+        while len(pages.levels[level]) >= runs_per_page + max(1, runs_per_page // 4):
             page = _page(level + 1, pages.levels[level][:runs_per_page])
             pages, made, level = pages.with_run(level + 1, page.run), [*made, page], level + 1
     return replace(stream, segments=segments, pages=pages), tuple(made)
@@ -155,9 +156,9 @@ def decode_page(run: Run, data: bytes) -> tuple[Span, ...]:
         if whole_number(level) >= LEVELS_MAX or not isinstance(rows, list) or not rows:
             raise ValueError(f"level {level}, {rows!r:.40} rows")
         if level:
-            spans = tuple(runs(columns, rows))
+            spans = runs(columns, rows)
         else:
-            spans = found = tuple(segments(columns, rows, "sealed"))
+            spans = found = segments(columns, rows, "sealed")
             check_ledgers(found)
         if summed(run.digest, spans) != replace(run, dropped_ms=-1):
             raise ValueError("it has other segments than its stream says")
@@ -170,6 +171,10 @@ def check_ledgers(neighbours: Sequence[Segment]) -> None:
     """Raises ValueError unless segments on one ledger are neighbours there, too, and were merged:
     the ledger is deleted with the last one. Only the first may have others before it."""
     seen: set[int] = set()
+    if len({one.ledger_id for one in neighbours}) == len(neighbours) and not any(
+        one.is_merged or one.base_entry or one.base_bytes for one in neighbours
+    ):
+        return
     for ledger_id, group in groupby(neighbours, key=attrgetter("ledger_id")):
         found = list(group)
         first, last = found[0], found[-1]
@@ -213,7 +218,7 @@ def read_pages(document: Mapping[str, Any]) -> Pages:
         raise ValueError(f"{len(document['replaced'])} pages are replaced, limit {_REPLACED_MAX}")
     return Pages(
         folder=document["folder"],
-        levels=tuple(tuple(runs(document["columns"], rows)) for rows in document["levels"]),
+        levels=tuple(runs(document["columns"], rows) for rows in document["levels"]),
         first=whole_number(document["first"]),
         marks=tuple((whole_number(a), whole_number(b)) for a, b in document["marks"]),
         replaced=tuple(_replaced(document["columns"], row) for row in document["replaced"]),
@@ -231,30 +236,40 @@ def _replaced(columns: list[str], row: list[Any]) -> Replaced:
     return Replaced(replaced_ms, first, last, run)
 
 
-def segments(columns: list[str], rows: list[list[Any]], state: str = "") -> Iterator[Segment]:
-    """Decodes segments from plain columns, checked by row: a long stream has thousands.
+def segments(columns: list[str], rows: list[list[Any]], state: str = "") -> tuple[Segment, ...]:
+    """Decodes segments from plain columns, checked by column: a long stream has thousands.
 
     `state` is that of rows without one: those of pages, which may be merged. Raises ValueError,
     TypeError, KeyError.
     """
-    width = len(columns)
     known = _ALL_COLUMNS if state else SEGMENT_COLUMNS
     if unknown := [column for column in columns if column not in known]:
         raise ValueError(f"segments have unknown columns {unknown}")
-    defaults = _DEFAULTS | ({"state": state} if state else {})
+    found = _by_column("a segment", columns, rows)
+    states = [_STATES[name] for name in found.pop("state", repeat(state, len(rows)))]
+    for values in found.values():
+        _check_numbers(values)
+    found["state"] = states
+    for name in _ALL_COLUMNS:
+        if rows and name not in found:  # which an earlier release did not write
+            found[name] = [_DEFAULTS[name]] * len(rows)
+    return tuple(
+        starmap(Segment, zip(*(found[name] for name in _ALL_COLUMNS if rows), strict=True))
+    )
+
+
+def _by_column(what: str, columns: list[str], rows: list[list[Any]]) -> dict[str, Sequence[Any]]:
     for row in rows:
-        if len(row) != width:
-            raise ValueError(f"a segment has {len(row)} columns, not {width}")
-        if columns != SEGMENT_COLUMNS:
-            # Columns that an earlier release did not write take their defaults.
-            named = defaults | dict(zip(columns, row, strict=True))
-            row = [named[name] for name in _ALL_COLUMNS]
-        state_of, row[_STATE] = row[_STATE], 0
-        for value in row:
-            if type(value) is not int or not -1 <= value < _NUMBER_END:
-                raise ValueError(f"{value!r} is not a whole number of 64 bits")
-        row[_STATE] = _STATES[state_of]
-        yield Segment(*row)
+        if len(row) != len(columns):
+            raise ValueError(f"{what} has {len(row)} columns, not {len(columns)}")
+    return dict(zip(columns, zip(*rows, strict=True), strict=bool(rows)))
+
+
+def _check_numbers(values: Sequence[Any]) -> None:
+    """Raises ValueError unless these are whole numbers of 64 bits, or -1."""
+    if set(map(type, values)) != {int} or min(values) < -1 or max(values) >= _NUMBER_END:
+        bad = next(v for v in values if type(v) is not int or not -1 <= v < _NUMBER_END)
+        raise ValueError(f"{bad!r} is not a whole number of 64 bits")
 
 
 def segment_row(segment: Segment) -> list[int | str]:
@@ -264,19 +279,17 @@ def segment_row(segment: Segment) -> list[int | str]:
     return row
 
 
-def runs(columns: list[str], rows: list[list[Any]]) -> Iterator[Run]:
+def runs(columns: list[str], rows: list[list[Any]]) -> tuple[Run, ...]:
     """Decodes runs. Raises ValueError, TypeError."""
     if columns != RUN_COLUMNS:
         raise ValueError(f"pages have the columns {columns}")
-    for digest, *numbers in rows:
-        if len(numbers) != len(RUN_COLUMNS) - 1:
-            raise ValueError(f"a page has {len(numbers)} numbers")
+    found = _by_column("a page", columns, rows)
+    for digest in found.pop("digest", ()):
         if len(digest) != _DIGEST_CHARS or not digest.isalnum():
             raise ValueError(f"a page has the digest {digest!r}")
-        for value in numbers:
-            if type(value) is not int or not -1 <= value < _NUMBER_END:
-                raise ValueError(f"{value!r} is not a whole number of 64 bits")
-        yield Run(digest, *numbers)
+    for values in found.values():
+        _check_numbers(values)
+    return tuple(starmap(Run, rows))
 
 
 def _run_row(run: Run) -> list[int | str]:

@@ -9,6 +9,8 @@ through the shell (store/pages.py), unless the stream has no pages.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from copy import copy
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -119,6 +121,16 @@ class StreamMetadata:
         numbers = [state.producer_id for state in self.producers.values()]
         if len(set(numbers)) != len(numbers) or max(numbers, default=0) > self.producers_made:
             raise fail(f"numbers {sorted(numbers)} of producers, {self.producers_made} were made")
+
+    def with_pages_read(
+        self, loaded: Mapping[str, tuple[Span, ...]], lost: AbstractSet[str]
+    ) -> StreamMetadata:
+        """Returns the stream with these pages, by digest, at hand. It is not checked again."""
+        if not self.pages.folder:
+            return self
+        stream = copy(self)
+        object.__setattr__(stream, "pages", replace(self.pages, loaded=loaded, lost=lost))
+        return stream
 
     # Queries
 

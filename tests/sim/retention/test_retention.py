@@ -76,7 +76,11 @@ def _nothing_is_purged(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _cursors_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     async def careless(
-        client: LedgerClient, policy: NamespaceMetadata, stream: StreamMetadata, *_: PartitionSizes
+        client: LedgerClient,
+        policy: NamespaceMetadata,
+        stream: StreamMetadata,
+        *_: PartitionSizes,
+        in_short: bool = False,
     ) -> tuple[RetentionPlan, list[Check]]:
         blind = replace(policy, retention_cursors=())
         explain = partial(retention.explain, policy=blind, cursors={}, now_ms=client.now_ms())

@@ -26,7 +26,7 @@ from stream.core.metadata.page_format import paged
 from stream.core.metadata.pages import MARKS_MAX, Pages, page_name
 from stream.core.metadata.segments import SegmentEnd
 from stream.core.position import Position, Start
-from stream.core.retention import explain
+from stream.core.retention import RetentionPlan, explain
 from stream.core.sinks import committed
 from stream.core.trash import purged
 from stream.retention.janitor import Janitor
@@ -217,8 +217,8 @@ async def costs_of(count: int) -> dict[str, tuple[int, int]]:
 
 
 async def test_what_is_read_and_written_does_not_grow_with_the_stream() -> None:
-    # With 31 pages of each level but the last: the next page makes one of each.
-    few, many, most = [await costs_of(count) for count in (100, 2_100, 33_850)]
+    # With 39 pages of each level but the last: the next page makes one of each.
+    few, many, most = [await costs_of(count) for count in (100, 2_612, 82_484)]
     for what in few:
         for cost in (many, most):
             assert cost[what][1] <= 2 * few[what][1], f"{what}: {cost[what]} bytes, {few[what]}"
@@ -249,6 +249,25 @@ async def test_a_sweep_of_a_stream_that_was_truncated_often_reads_few_pages() ->
     assert 0 < plan.purge_through < 47 * 79
     boundaries = 3  # of the trash, of the stream, and of its size
     assert store.gets - before <= boundaries * len(stream.pages.levels)
+
+
+async def test_a_sweep_that_drops_nothing_reads_no_page() -> None:
+    store = CountingStore()
+    streams = await new_stream(store)
+    stream = await grow(streams, 4_000, at_once=1_000)
+    forget_pages(store)
+    unlimited = NamespaceMetadata(name="n", created_ms=0)
+    for policy in (
+        replace(unlimited, retention_bytes=1 << 60), replace(unlimited, retention_ms=1 << 50)
+    ):  # fmt: skip
+        before = store.gets
+
+        def ask(known: StreamMetadata, policy: NamespaceMetadata = policy) -> RetentionPlan:
+            return explain(known, policy, {}, 1_000_000, in_short=True)
+
+        plan = await streams.pages.resolve(stream, ask)
+        assert (plan.dropped, plan.purge_through) == ((), 0)
+        assert store.gets == before
 
 
 def test_a_long_stream_is_written_read_deleted_and_restored() -> None:

@@ -65,7 +65,7 @@ class PageNodes:
         loaded: dict[str, tuple[Span, ...]] = {}
         while True:
             try:
-                return question(replace(stream, pages=replace(stream.pages, loaded=loaded)))
+                return question(stream.with_pages_read(loaded, set()))
             except PagesNeeded as needed:
                 for _, run in needed.needed:
                     self.reads += 1
@@ -221,6 +221,10 @@ def check_plans(
                 assert sum(getattr(one, name) for one in some) == sum(
                     getattr(one, name) for one in all_
                 )
+        ask = partial(explain, policy=policy, cursors={}, now_ms=now_ms, in_short=True)
+        short = nodes.ask(paged_, ask)
+        assert (short.begin, short.purge_through) == (wanted.begin, wanted.purge_through)
+        assert (short.dropped, short.purged) == (found.dropped, found.purged)
 
 
 @settings(max_examples=scaled(ci=40, night=1000), deadline=None)
@@ -258,7 +262,7 @@ def test_partitions_with_pages_share_their_size_alike(seed: int) -> None:
     loaded: dict[str, tuple[Span, ...]] = {}
     wanted = size_shares(plain, 300)
     while True:
-        known = [replace(s, pages=replace(s.pages, loaded=loaded)) for s in heads]
+        known = [s.with_pages_read(loaded, set()) for s in heads]
         try:
             found = size_shares(known, 300)
         except PagesNeeded as needed:
