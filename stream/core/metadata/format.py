@@ -6,6 +6,7 @@ Unknown fields are rejected rather than lost: a rewrite by an older release woul
 from __future__ import annotations
 
 from dataclasses import asdict, fields
+from functools import lru_cache
 from typing import Any, Final
 
 from ledger.errors import LedgerError, MetadataCorrupt
@@ -31,6 +32,9 @@ from stream.errors import IsPartitioned
 
 _LATER_SETTINGS: Final = ("placement_policy", "placement_min", "placement_enforce")
 _NAMESPACE_DEFAULTS: Final = {field.name: field.default for field in fields(NamespaceMetadata)}
+_KEPT_MAX, _KEPT_BYTES_MAX = 32, 64 * 1024
+"""Decoded streams that are kept, and the largest document: a reader reads its stream at each
+segment that it enters, a query at each micro-batch, and mostly it has not changed."""
 _RESERVE_BYTES: Final = 256
 """Free bytes with which a document that is full can still be truncated and deleted."""
 
@@ -83,6 +87,10 @@ def encode_stream(stream: StreamMetadata) -> bytes:
 
 def decode_stream(name: str, data: bytes) -> StreamMetadata:
     """Returns the stream in these bytes. Raises MetadataCorrupt; IsPartitioned."""
+    return (_decode_kept if len(data) <= _KEPT_BYTES_MAX else _decode)(name, data)
+
+
+def _decode(name: str, data: bytes) -> StreamMetadata:
     what = _what("stream", name)
     document = _load(data, "stream", what)
     if document.get("partitions") is not None:
@@ -117,6 +125,9 @@ def decode_stream(name: str, data: bytes) -> StreamMetadata:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, LedgerError) as error:
         raise MetadataCorrupt(f"{what}: {type(error).__name__}: {error}") from None
+
+
+_decode_kept = lru_cache(_KEPT_MAX)(_decode)
 
 
 def _tombstone(name: str, document: dict[str, Any]) -> StreamMetadata:

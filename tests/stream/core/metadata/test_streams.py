@@ -175,6 +175,13 @@ def test_any_changes_keep_sequences_dense_numbers_rising_and_truncation_monotoni
         assert decode_stream("s", encode_stream(stream)) == stream
 
 
+def test_a_document_that_has_not_changed_is_decoded_once() -> None:
+    data = encode_stream(EMPTY)
+    assert decode_stream("s", data) is decode_stream("s", b"".join([data[:1], data[1:]]))
+    with pytest.raises(MetadataCorrupt):
+        decode_stream("t", data)
+
+
 def test_damaged_stream_metadata_is_metadata_corrupt() -> None:
     good = json.loads(encode_stream(sealed_stream(3, 4)))
     damages: list[dict[str, object]] = [
