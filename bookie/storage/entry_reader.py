@@ -240,8 +240,10 @@ class EntryReader:
         piece_bytes = ahead.piece_bytes(
             run.ledger_id, entry_id, wanted_bytes, is_pressed=self._cache.is_active_full
         )
-        is_whole = ends[-1] <= piece_bytes and len(ends) <= ahead.entries_max
-        del ends[max(1, min(bisect_right(ends, piece_bytes), ahead.entries_max)) :]
+        unknown = self._next_known(run.ledger_id, entry_id + 1) - entry_id
+        entries_max = min(ahead.entries_max, unknown)
+        is_whole = ends[-1] <= piece_bytes and len(ends) <= entries_max
+        del ends[max(1, min(bisect_right(ends, piece_bytes), entries_max)) :]
         parts = [part_of(run, entry_id, ends)]
         next_id = parts[0].stop
         if is_whole and ahead.may_span(piece_bytes):
@@ -259,13 +261,14 @@ class EntryReader:
         nbytes, entries = last.ends[-1], len(last.ends)
         if nbytes >= bytes_max:
             return last.stop
+        next_known = self._next_known(last.run.ledger_id, last.stop)
         try:
             for run in self._index.runs(last.run.ledger_id, last.stop):
                 part = part_of(run, run.first, entry_ends(run.lengths))
                 nbytes, entries = nbytes + part.ends[-1], entries + len(part.ends)
                 if (
                     not part.follows(last)
-                    or self._has_or_reads(run)
+                    or run.last >= next_known
                     or nbytes > bytes_max
                     or entries > self._ahead.entries_max
                     or len(parts) == _PARTS_MAX
@@ -277,14 +280,15 @@ class EntryReader:
             pass  # it matters to reads of the run whose record is damaged
         return last.stop
 
-    def _has_or_reads(self, run: PlacedRun) -> bool:
-        """Returns whether the run begins in the read cache or in a read in flight, as the next one
-        of a reader with several requests in flight."""
-        ledger_id, first = run.ledger_id, run.first
-        return (
-            self._under_way_with(ledger_id, first) is not None
-            or self._blocks.find(ledger_id, first) is not None
-        )
+    def _next_known(self, ledger_id: int, entry_id: int) -> int:
+        """Returns the first entry from `entry_id` on that is in the read cache, or that a read in
+        flight will return, such as the next one of a reader with several requests in flight."""
+        cached = self._blocks.next_entry_id(ledger_id, entry_id)
+        next_id = ENTRY_ID_MAX if cached is None else cached
+        for one in self._under_way.get(ledger_id, ()):
+            if one.end > entry_id:
+                next_id = min(next_id, max(one.first, entry_id))
+        return next_id
 
     async def _read_piece(self, piece: Sequence[Part], generation: int) -> Block:
         """Returns the block of the first part; the others are in the read cache then."""
