@@ -210,8 +210,10 @@ class BookieConnection:
         """Sends one request; no task waits, `on_answer` is called with the response or None."""
         self.post_many([(body, on_answer)])
 
-    def post_many(self, requests: Sequence[tuple[RequestBody, OnAnswer]]) -> None:
-        """Sends requests like `post`, in one piece."""
+    def post_many(
+        self, requests: Sequence[tuple[RequestBody, OnAnswer]], *, keeps_views: bool = True
+    ) -> None:
+        """Sends requests like `post`, in one piece. `keeps_views`: see `PendingCall`."""
         if self.error is not None or self._calls.waiting + len(requests) > _POSTED_CALLS_MAX:
             for _, on_answer in requests:
                 on_answer(None)
@@ -219,7 +221,7 @@ class BookieConnection:
         frames: list[bytes] = []
         for body, on_answer in requests:
             call, data = self._calls.begin(body)
-            call.on_answer = on_answer
+            call.on_answer, call.keeps_views = on_answer, keeps_views
             frames.append(data)
         self._send(b"".join(frames))
 

@@ -44,15 +44,18 @@ _ANSWER_TYPES: dict[type[RequestBody], type[ResponseBody]] = {
 class PendingCall:
     """One request. The task that wants its answer waits in `waiter`; where no task waits,
     `on_answer` is called with the answer, or with None if there will be none.
+
+    `keeps_views`: the answer is used after `on_answer`, so it must not be in the receive buffer.
     """
 
-    __slots__ = ("answer_type", "key", "on_answer", "waiter")
+    __slots__ = ("answer_type", "keeps_views", "key", "on_answer", "waiter")
 
     def __init__(self, key: object, answer_type: type[ResponseBody]) -> None:
         self.key = key
         self.answer_type = answer_type
         self.waiter: ParkingSlot | None = None
         self.on_answer: OnAnswer | None = None
+        self.keeps_views = True
 
 
 class PendingCalls:
@@ -79,6 +82,12 @@ class PendingCalls:
     def is_add(self, ledger_id: int, entry_id: int) -> bool:
         """Whether the response to this add belongs to a call (and not to a writer)."""
         return self.waiting > 0 and (AddRequest, ledger_id, entry_id) in self._calls
+
+    def keeps_views(self, frame: memoryview) -> bool:
+        """Whether the response in a frame of v2 is used after `deliver`."""
+        request_id = v2.batch_request_id(frame)
+        calls = None if request_id is None else self._calls.get(request_id)
+        return calls is None or calls[0].keeps_views
 
     async def wait(self, call: PendingCall) -> ResponseBody:
         """Returns the response; raises the error that `fail_all` was given. May be cancelled."""

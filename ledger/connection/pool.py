@@ -320,19 +320,29 @@ class BookiePool:
             connection.post(body, on_answer)
 
     def ask(
-        self, bookie: str, body: RequestBody, on_outcome: Callable[[Outcome], None]
+        self,
+        bookie: str,
+        body: RequestBody,
+        on_outcome: Callable[[Outcome], None],
+        *,
+        keeps_views: bool = True,
     ) -> Callable[[], LedgerError]:
         """Sends a request like `call`, but no task waits: `on_outcome` is called with the
-        response, or with the error that `call` would raise; possibly before this returns.
+        response, or with the error that `call` would raise; possibly before this returns. Unless
+        it `keeps_views`, the entries of a batch are valid during that call only.
 
         Returns a function to call when the response takes too long: it closes the connection if
         nothing was received over it since, and returns the error to report. `on_outcome` may
         still be called afterwards.
         """
-        return self.ask_many(bookie, [(body, on_outcome)])
+        return self.ask_many(bookie, [(body, on_outcome)], keeps_views=keeps_views)
 
     def ask_many(
-        self, bookie: str, requests: Sequence[tuple[RequestBody, Callable[[Outcome], None]]]
+        self,
+        bookie: str,
+        requests: Sequence[tuple[RequestBody, Callable[[Outcome], None]]],
+        *,
+        keeps_views: bool = True,
     ) -> Callable[[], LedgerError]:
         """Sends requests of one kind like `ask`, in one piece; the returned function gives up all
         that have no response."""
@@ -350,7 +360,8 @@ class BookiePool:
         kind = type(requests[0][0]).__name__
         received, began_at = connection.bytes_received, trio.current_time()
         connection.post_many(
-            [(body, partial(answered, on_outcome)) for body, on_outcome in requests]
+            [(body, partial(answered, on_outcome)) for body, on_outcome in requests],
+            keeps_views=keeps_views,
         )
 
         def give_up() -> LedgerError:

@@ -130,13 +130,14 @@ class ResponseReader:
             frame = buffer.next_frame()
             if frame is None:
                 break
-            # The caller reads the response later, while the buffer is being filled again; a
-            # copy is cheaper than a new buffer.
-            copy = memoryview(bytes(frame))
+            if self._calls.keeps_views(frame):
+                # The caller reads the response later, while the buffer is being filled again; a
+                # copy is cheaper than a new buffer.
+                frame = memoryview(bytes(frame))
             try:
-                self._calls.deliver(copy)
+                self._calls.deliver(frame)
             except RemoteProtocolError as error:
-                raise self._cause_of(copy, error) from None
+                raise self._cause_of(frame, error) from None
         for sink in touched.values():
             sink.settle()
 

@@ -1,8 +1,9 @@
 """Sends one request to the replicas of an entry without a task per request. Core: `core.reading`.
 
 The calling task sends the request and parks; a response, the hedge delay or an interruption wakes
-it. Nothing runs on after it returns or is cancelled: a late response is dropped. A connection over
-which no byte arrives until the timeout is closed, as by an ordinary call.
+it. A response is taken as it arrives, while it is in the receive buffer: a batch is not copied for
+it to wait. Nothing runs on after it returns or is cancelled: a late response is dropped. A
+connection over which no byte arrives until the timeout is closed, as by an ordinary call.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ class ReplicaCall(Generic[Value]):
     Args:
         read: decides which bookie is asked, and when a further one.
         request: makes the request to a bookie.
-        take: returns the value of a bookie's response; raises LedgerError if it has none.
+        take: returns the value of a bookie's response, of which it keeps no view; raises
+            LedgerError if it has none. It must not wait, or call this object.
         timeout_s: how long each bookie may take.
     """
 
@@ -59,12 +61,17 @@ class ReplicaCall(Generic[Value]):
         self._gives_up_at: dict[str, float] = {}
         """By bookie that has not answered."""
         self._give_ups: dict[str, Callable[[], LedgerError]] = {}
-        self._outcomes: deque[tuple[str, Outcome]] = deque()
+        self._outcomes: deque[ReplicaAnswered[Value] | Failed] = deque()
 
     async def run(self) -> Value | None:
         """Returns the first good answer; None if interrupted before. Raises what `read.result`
         raises when no replica returns one."""
-        read = self._read
+        try:
+            return await self._run(self._read)
+        finally:
+            self._gives_up_at.clear()  # what comes later is not wanted
+
+    async def _run(self, read: ReplicaRead[Value]) -> Value | None:
         hedge_at = math.inf
         actions = read.start()
         while True:
@@ -99,26 +106,27 @@ class ReplicaCall(Generic[Value]):
     def _ask(self, bookie: str) -> None:
         def answered(outcome: Outcome) -> None:
             if self._gives_up_at.pop(bookie, None) is not None:
-                self._outcomes.append((bookie, outcome))
+                self._outcomes.append(self._taken(bookie, outcome))
                 self._wake()
 
         self._gives_up_at[bookie] = trio.current_time() + self._timeout_s
-        self._give_ups[bookie] = self._pool.ask(bookie, self._request(bookie), answered)
+        self._give_ups[bookie] = self._pool.ask(
+            bookie, self._request(bookie), answered, keeps_views=False
+        )
+
+    def _taken(self, bookie: str, outcome: Outcome) -> ReplicaAnswered[Value] | Failed:
+        if isinstance(outcome, LedgerError):
+            return Failed(bookie, outcome)
+        try:
+            return ReplicaAnswered(bookie, self._take(bookie, outcome))
+        except LedgerError as error:
+            return Failed(bookie, error)
 
     def _events(self) -> list[ReadReplica | Wait]:
         """Passes what was received to the core, and returns the actions it asks for."""
         actions: list[ReadReplica | Wait] = []
         while self._outcomes and not self._read.finished:
-            bookie, outcome = self._outcomes.popleft()
-            event: ReplicaAnswered[Value] | Failed
-            if isinstance(outcome, LedgerError):
-                event = Failed(bookie, outcome)
-            else:
-                try:
-                    event = ReplicaAnswered(bookie, self._take(bookie, outcome))
-                except LedgerError as error:
-                    event = Failed(bookie, error)
-            actions += self._read.handle(event)
+            actions += self._read.handle(self._outcomes.popleft())
         return actions
 
     def _give_up(self, now: float) -> list[ReadReplica | Wait]:

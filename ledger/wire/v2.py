@@ -357,6 +357,15 @@ def decode_response(frame: Buffer) -> Response:
     return Response(version, request_id, m.BatchReadResponse(status, ledger_id, entry_id, bodies))
 
 
+def batch_request_id(frame: Buffer) -> int | None:
+    """Returns the id of the batch read that a frame (without its length) is the response to; None
+    if it is another response."""
+    if len(frame) < 32 or frame[0] == 0 or frame[1] != BATCH_READ:
+        return None
+    request_id: int = _INT64.unpack_from(frame, 24)[0]
+    return request_id
+
+
 def _decode_last_acked(view: memoryview, first: int) -> int:
     _need(view, 32, "a range ack")
     last: int = _INT64.unpack_from(view, 24)[0]

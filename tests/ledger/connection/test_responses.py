@@ -11,7 +11,13 @@ from ledger.connection.responses import ResponseReader
 from ledger.errors import LedgerError, Status
 from ledger.wire import v2, v3
 from ledger.wire.connection import ReceiveBuffer
-from ledger.wire.messages import AddResponse, Response
+from ledger.wire.messages import (
+    AddResponse,
+    BatchReadRequest,
+    BatchReadResponse,
+    Response,
+    ResponseBody,
+)
 
 
 class Sink:
@@ -70,3 +76,22 @@ def test_no_ack_is_lost_beside_a_refusal(
         assert sink.acks == [e for e, s in said if s is Status.OK]
         assert sink.refusals == [(e, s) for e, s in said if s is not Status.OK]
         assert sink.settled == (1 if said else 0)
+
+
+@pytest.mark.parametrize("keeps_views", [False, True])
+def test_a_batch_stays_in_the_receive_buffer_only_for_a_call_that_keeps_nothing_of_it(
+    keeps_views: bool,
+) -> None:
+    calls, buffer = PendingCalls(2), ReceiveBuffer()
+    call, _ = calls.begin(BatchReadRequest(7, 0, 2, 1000))
+    found: list[ResponseBody | None] = []
+    call.on_answer, call.keeps_views = found.append, keeps_views
+    frame = v2.encode_response(Response(2, 1, BatchReadResponse(Status.OK, 7, 0, (b"aa", b"bb"))))
+    buffer.space()[: len(frame)] = frame
+    buffer.received(len(frame))
+    ResponseReader("bookie", calls).take_v2(buffer)
+    [answer] = found
+    assert isinstance(answer, BatchReadResponse)
+    assert [bytes(body) for body in answer.bodies] == [b"aa", b"bb"]
+    buffer.space()[: len(frame)] = bytes(len(frame))
+    assert (bytes(answer.bodies[0]) == b"aa") == keeps_views
