@@ -32,7 +32,9 @@ class LoopWrites:
         journals: the number of journals that share the loop.
     """
 
-    __slots__ = ("_begins", "_busy_share_max", "_durations", "_slow", "is_fast", "slow_s")
+    __slots__ = (
+        "_begins", "_busy_share_max", "_durations", "_latest", "_slow", "is_fast", "slow_s",
+    )  # fmt: skip
 
     def __init__(self, slow_s: float, journals: int = 1) -> None:
         self.slow_s = slow_s
@@ -41,24 +43,28 @@ class LoopWrites:
         """Whether the disk has been fast for as many writes as count."""
         self._durations: deque[float] = deque()
         self._begins: deque[float] = deque(maxlen=_BUSY_WRITES)
+        self._latest: deque[float] = deque(maxlen=_BUSY_WRITES)  # durations of the same
         self._slow = 0
 
-    def is_in_loop(self, now_s: float, nbytes: int, *, is_thread_awaited: bool) -> bool:
+    def is_in_loop(
+        self, now_s: float, nbytes: int, *, is_thread_awaited: bool, has_gathered: bool
+    ) -> bool:
         """Returns whether a group of `nbytes` bytes is written in the loop now.
 
         `is_thread_awaited`: a task waits for the result of a thread, so that the loop has other
-        things to do soon. `now_s` is by the clock of `wrote`.
+        things to do soon. `has_gathered`: the loop has received from all connections since the
+        group was begun. `now_s` is by the clock of `wrote`.
         """
         if not self.is_fast or nbytes > GROUP_BYTES_MAX or is_thread_awaited:
             return False
         # After a pause, many connections may have an add each in the same turn of the loop: the
-        # first is written, and the others gather.
-        latest_s = self._durations[-1]
-        if now_s - (self._begins[-1] + latest_s) < latest_s:
-            return False
+        # first is written, and the others gather until the next turn.
+        if not has_gathered:
+            latest_s = self._latest[-1]
+            if now_s - (self._begins[-1] + latest_s) < latest_s:
+                return False
         # A journal that is busy for half of the time gathers groups while a thread writes.
-        busy_s = sum(list(self._durations)[-_BUSY_WRITES:])
-        return busy_s < self._busy_share_max * (now_s - self._begins[0])
+        return sum(self._latest) < self._busy_share_max * (now_s - self._begins[0])
 
     def wrote(self, began_s: float, seconds: float) -> None:
         """Records how long the disk took for a write and its sync, in the loop or in the thread."""
@@ -66,6 +72,7 @@ class LoopWrites:
             return
         durations = self._durations
         self._begins.append(began_s)
+        self._latest.append(seconds)
         durations.append(seconds)
         self._slow += seconds > self.slow_s
         if len(durations) > WINDOW_WRITES:
@@ -80,4 +87,5 @@ class LoopWrites:
         self.is_fast = False
         self._durations.clear()
         self._begins.clear()
+        self._latest.clear()
         self._slow = 0

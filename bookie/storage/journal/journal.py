@@ -156,6 +156,7 @@ class Journal:
         self._acknowledger = ParkingSlot()
         self._running = trio.CancelScope()
         self._file: File | None = None
+        self._file_bytes = 0
         self._header = FileHeader(0, 0, 1)
         self._offset = 0
         self._sequence = 0  # of the last group written
@@ -267,22 +268,24 @@ class Journal:
             and not (self._is_timing or self._may_wait or self._accepted)
             and self._flush is None
             and file is not None
-            and self._offset + (size := group_bytes(group.nbytes)) <= file.size
-            and self._loop_writes.is_in_loop(now, size, is_thread_awaited=is_thread_awaited())
+            and self._offset + (size := group_bytes(group.nbytes)) <= self._file_bytes
+            and self._loop_writes.is_in_loop(
+                now, size, is_thread_awaited=is_thread_awaited(), has_gathered=False
+            )
         ):
             if group.queued_at is None:
                 group.queued_at = now
-            self._commit_now(group, file, size)
+            self._commit_now(group, file, size, now)
         else:
             self.kick()
 
-    def _commit_now(self, group: CommitGroup, file: File, size: int) -> None:
+    def _commit_now(self, group: CommitGroup, file: File, size: int, now: float) -> None:
         """Writes the open group and runs its callbacks. An error ends the journal, as it does in
         the task, and not the caller alone: what the group holds would be in no journal, and those
         that wait for it would wait forever."""
         try:
             self._take_group()
-            self._write_in_loop(group, file, size)
+            self._write_in_loop(group, file, size, now)
             self._accept(group)
             self._run_callbacks()
         except BaseException as error:
@@ -430,24 +433,28 @@ class Journal:
         size = group_bytes(group.nbytes, is_late=flush is not None)
         if flush is not None:
             await flush.wait_capacity()
-        if self._file is None or self._offset + size > self._file.size:
+        if self._file is None or self._offset + size > self._file_bytes:
             await self._roll(size)
         assert self._file is not None
         if flush is not None:
             synced_sequence = flush.synced_sequence
             size = group_bytes(group.nbytes, is_late=synced_sequence != self._sequence)
+        started = trio.current_time()
         if (
             flush is None
             and self._loop_writes.is_fast
             and self._loop_writes.is_in_loop(
-                trio.current_time(), size, is_thread_awaited=is_thread_awaited()
+                started,
+                size,
+                is_thread_awaited=is_thread_awaited(),
+                has_gathered=True,  # this task was woken by what began the group, a turn ago
             )
         ):
-            self._write_in_loop(group, self._file, size)
+            self._write_in_loop(group, self._file, size, started)
             return
         views = self._views_of(group, synced_sequence, size)
         end = Mark(self._header.file_id, self._offset + size)
-        started, then = trio.current_time(), self.end.recording(end)
+        then = self.end.recording(end)
         if flush is None:
             disk_s = await self._file.write_at_synced(self._offset, views, then=then)
             self._loop_writes.wrote(started, disk_s)
@@ -455,10 +462,9 @@ class Journal:
             await self._file.write_at(self._offset, views, then=then)
         self._wrote(group, end, started)
 
-    def _write_in_loop(self, group: CommitGroup, file: File, size: int) -> None:
+    def _write_in_loop(self, group: CommitGroup, file: File, size: int, started: float) -> None:
         views = self._views_of(group, self._sequence, size)
         end = Mark(self._header.file_id, self._offset + size)
-        started = trio.current_time()
         try:
             disk_s = file.write_synced_now(self._offset, views, then=self.end.recording(end))
         except OSError:
@@ -483,7 +489,7 @@ class Journal:
         self._sequence += 1
         self._offset = end.offset
         assert self._file is not None
-        if self._offset * 2 > self._file.size:
+        if self._offset * 2 > self._file_bytes:
             self._files.ask_spare()
         if flush is None:
             self.mark = end
@@ -539,7 +545,7 @@ class Journal:
             path = self._files.path(file_name(self._header.file_id))
             await self._flush.begin_file(path, self._sequence)
         self._metrics.file_begun(trio.current_time() - started)
-        self._offset = FIRST_GROUP_OFFSET
+        self._offset, self._file_bytes = FIRST_GROUP_OFFSET, self._file.size
 
     async def trim_before(self, mark: Mark) -> None:
         """Trims files that end before `mark`. Call it when `mark` is durable elsewhere."""

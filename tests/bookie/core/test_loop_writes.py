@@ -24,9 +24,12 @@ class Disk:
             self.writes.wrote(self.now_s, seconds)
             self.now_s += max(seconds, INTERVAL_S)
 
-    def is_in_loop(self, nbytes: int = 4096, *, is_thread_awaited: bool = False) -> bool:
-        writes = self.writes
-        return writes.is_in_loop(self.now_s, nbytes, is_thread_awaited=is_thread_awaited)
+    def is_in_loop(
+        self, nbytes: int = 4096, *, is_thread_awaited: bool = False, has_gathered: bool = False
+    ) -> bool:
+        return self.writes.is_in_loop(
+            self.now_s, nbytes, is_thread_awaited=is_thread_awaited, has_gathered=has_gathered
+        )
 
 
 def test_the_disk_has_to_be_fast_for_a_while_first() -> None:
@@ -84,6 +87,7 @@ def test_writes_that_follow_each_other_at_once_after_a_pause_gather() -> None:
     assert not disk.is_in_loop(), "the loop would write one after the other for all connections"
     disk.now_s += 0.9 * long_s
     assert not disk.is_in_loop()
+    assert disk.is_in_loop(has_gathered=True), "what came meanwhile is one group, in the next turn"
     disk.now_s += 0.2 * long_s
     assert disk.is_in_loop()
 

@@ -24,7 +24,9 @@ class EveryOtherInLoop(LoopWrites):
         self.is_fast = True
         self._is_next = False
 
-    def is_in_loop(self, now_s: float, nbytes: int, *, is_thread_awaited: bool) -> bool:
+    def is_in_loop(
+        self, now_s: float, nbytes: int, *, is_thread_awaited: bool, has_gathered: bool
+    ) -> bool:
         self._is_next = not self._is_next
         return self._is_next
 
