@@ -75,7 +75,9 @@ class File(Protocol):
     def write_now(self, offset: int, data: Buffer) -> None:
         """Writes a few bytes in the current thread; not durable. Raises OSError.
 
-        The disk may make it wait, so it is not for the event loop of a bookie that serves.
+        The disk may make it wait, so it is not for the event loop of a bookie that serves, unless
+        they replace those at the beginning of the file that the last call wrote, after each write
+        to a disk that has just been fast.
         """
         ...
 

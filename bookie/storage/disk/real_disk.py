@@ -167,31 +167,28 @@ class RealFile:
     async def write_at_synced(
         self, offset: int, views: Sequence[Buffer], *, then: Callable[[], None] | None = None
     ) -> float:
-        seconds = await self._write(partial(self._write_synced, offset, views, then))
-        self._size = max(self._size, offset + sum(map(len, views)))
-        return seconds
+        return await self._write(partial(self._write_synced, offset, views, then))
 
     def write_synced_now(
         self, offset: int, views: Sequence[Buffer], *, then: Callable[[], None] | None = None
     ) -> float:
         assert not self._calls, f"{self._path}: a thread writes, too"
         try:
-            seconds = self._write_synced(offset, views, then)
+            return self._write_synced(offset, views, then)
         except OSError as error:
             if error.filename is None:
                 error.filename = self._path
             raise
-        self._size = max(self._size, offset + sum(map(len, views)))
-        return seconds
 
     def _write_synced(
         self, offset: int, views: Sequence[Buffer], then: Callable[[], None] | None
     ) -> float:
         began = time.perf_counter()
         self._drop_from = min(self._drop_from, offset)
-        is_large = sum(map(len, views)) >= DIRECT_BYTES_MIN
-        if not is_large or not self._write_direct(offset, views, is_synced=True):
+        size = sum(map(len, views))
+        if size < DIRECT_BYTES_MIN or not self._write_direct(offset, views, is_synced=True):
             write_all_synced(self._fd, offset, views)
+        self._size = max(self._size, offset + size)
         if then is not None:
             then()
         return time.perf_counter() - began
@@ -289,16 +286,13 @@ class RealFile:
     def _close_if_idle(self) -> None:
         if not self._is_closed or self._calls or self._fd < 0:
             return
-        fd, self._fd = self._fd, -1
-        if self._direct_fd is not None and self._direct_fd >= 0:
-            os.close(self._direct_fd)
-            self._direct_fd = -1
-        if self._direct_write_fd is not None and self._direct_write_fd >= 0:
-            os.close(self._direct_write_fd)
-            self._direct_write_fd = -1
+        fds = [self._fd, self._direct_fd, self._direct_write_fd]
+        self._fd = self._direct_fd = self._direct_write_fd = -1
         if self._thread is not None:
             self._thread.end()
-        os.close(fd)
+        for fd in fds:
+            if fd is not None and fd >= 0:
+                os.close(fd)
 
 
 class RealDisk:

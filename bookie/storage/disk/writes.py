@@ -25,10 +25,11 @@ _NOT_SUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS)
 
 def write_all(fd: int, offset: int, views: Sequence[Buffer], flags: int = 0) -> None:
     """Writes everything or raises; continues after a short write until the reason shows."""
-    pending = [memoryview(view).cast("B") for view in views if len(view)]
-    nbytes = sum(map(len, pending))
-    if len(pending) > _VIEWS_MAX or nbytes < len(pending) * _JOIN_BELOW_BYTES:
-        pending = [memoryview(b"".join(pending))]
+    nbytes = sum(map(len, views))
+    if len(views) > _VIEWS_MAX or nbytes < len(views) * _JOIN_BELOW_BYTES:
+        pending = [memoryview(b"".join(views))]
+    else:
+        pending = [memoryview(view).cast("B") for view in views if len(view)]
     while nbytes:
         written = os.pwritev(fd, pending, offset, flags)
         if written == 0:

@@ -156,9 +156,8 @@ class Journal:
         self._acknowledger = ParkingSlot()
         self._running = trio.CancelScope()
         self._file: File | None = None
-        self._file_bytes = 0
         self._header = FileHeader(0, 0, 1)
-        self._offset = 0
+        self._offset = self._file_bytes = 0
         self._sequence = 0  # of the last group written
         self._metrics = JournalMetrics()
 
