@@ -160,13 +160,24 @@ def group_bytes(payload_bytes: int, *, is_late: bool = False) -> int:
 
 
 def encode_group_header(header: GroupHeader) -> bytes:
-    *fields, synced_sequence = header
-    if synced_sequence != header.sequence - 1:
-        assert synced_sequence < header.sequence, f"{header} follows itself"
-        packed = _GROUP_HEADER.pack(_LATE_GROUP_MAGIC, *fields)
+    return _encode_group_header(*header)
+
+
+def _encode_group_header(
+    payload_bytes: int,
+    file_id: int,
+    salt: int,
+    sequence: int,
+    frames: int,
+    payload_crc: int,
+    synced_sequence: int,
+) -> bytes:
+    is_late = synced_sequence != sequence - 1
+    magic = _LATE_GROUP_MAGIC if is_late else _GROUP_MAGIC
+    packed = _GROUP_HEADER.pack(magic, payload_bytes, file_id, salt, sequence, frames, payload_crc)
+    if is_late:
+        assert synced_sequence < sequence, f"group {sequence} follows group {synced_sequence}"
         packed += _SYNCED_SEQUENCE.pack(synced_sequence)
-    else:
-        packed = _GROUP_HEADER.pack(_GROUP_MAGIC, *fields)
     return packed + _CRC.pack(crc32c(packed))
 
 
@@ -214,8 +225,7 @@ def group_views(
         nbytes += len(view)
     assert nbytes <= PAYLOAD_BYTES_MAX, f"a group of {nbytes} bytes"
     synced = sequence - 1 if synced_sequence is None else synced_sequence
-    head = GroupHeader(nbytes, file.file_id, file.salt, sequence, frames, crc, synced)
-    encoded = encode_group_header(head)
+    encoded = _encode_group_header(nbytes, file.file_id, file.salt, sequence, frames, crc, synced)
     padding = -(len(encoded) + nbytes) % BLOCK_BYTES
     return [encoded, *views, memoryview(_ZEROS)[:padding]]
 

@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from bookie.core.journal import Mark, Trigger
 from bookie.core.metrics import COUNTS, SECONDS, SIZES, Distribution, Histogram
 
+_UNCOUNTED_MAX = 100
+"""Groups that are counted together: a histogram that is not in the processor's caches costs as much
+as the checksum of a group."""
+
 
 @dataclass(frozen=True, slots=True)
 class JournalStatistics:
@@ -44,7 +48,7 @@ class JournalMetrics:
     """The counters of one journal; `statistics` returns a snapshot."""
 
     def __init__(self) -> None:
-        self.syncs = self.rolls = self.loop_groups = self._late_groups = 0
+        self.rolls = self.loop_groups = self._syncs = self._late_groups = 0
         self._groups = self._entries = self._bytes = 0
         self._sync_seconds_max = 0.0
         self._sync_seconds = Histogram(SECONDS)
@@ -53,10 +57,11 @@ class JournalMetrics:
         self._group_bytes = Histogram(SIZES)
         self._file_creation_seconds = Histogram(SECONDS)
         self._flushes = dict.fromkeys(Trigger, 0)
+        self._uncounted: list[tuple[int, int, float, float | None, Trigger]] = []
 
     def synced(self, seconds: float) -> None:
         """Counts a sync that came after the acknowledgements, or the one of a whole file."""
-        self.syncs += 1
+        self._syncs += 1
         self._sync_seconds_max = max(self._sync_seconds_max, seconds)
         self._sync_seconds.observe(seconds)
 
@@ -65,33 +70,39 @@ class JournalMetrics:
     ) -> None:
         """Counts a group that is acknowledged now, `add_s` after its first frame, because of
         `trigger`. Its write and sync took `sync_s`; None: it is synced later."""
-        self._flushes[trigger] += 1
-        if sync_s is None:
-            self._late_groups += 1
-        else:
-            self.syncs += 1
-            self._sync_seconds_max = max(self._sync_seconds_max, sync_s)
-            self._sync_seconds.observe(sync_s)
-        self._groups += 1
-        self._entries += entries
-        self._bytes += nbytes
-        self._add_seconds.observe(add_s)
-        self._group_entries.observe(entries)
-        self._group_bytes.observe(nbytes)
+        self._uncounted.append((entries, nbytes, add_s, sync_s, trigger))
+        if len(self._uncounted) >= _UNCOUNTED_MAX:
+            self._count()
+
+    def _count(self) -> None:
+        groups, self._uncounted = self._uncounted, []
+        self._groups += len(groups)
+        for entries, nbytes, add_s, sync_s, trigger in groups:
+            self._flushes[trigger] += 1
+            if sync_s is None:
+                self._late_groups += 1
+            else:
+                self.synced(sync_s)
+            self._entries += entries
+            self._bytes += nbytes
+            self._add_seconds.observe(add_s)
+            self._group_entries.observe(entries)
+            self._group_bytes.observe(nbytes)
 
     def file_begun(self, wait_s: float) -> None:
         """Counts a new file, for which the journal waited `wait_s`."""
-        self.syncs += 1
+        self._syncs += 1
         self._file_creation_seconds.observe(wait_s)
 
     def statistics(
         self, *, queued_bytes: int, queued_entries: int, mark: Mark, unsynced_bytes: int
     ) -> JournalStatistics:
+        self._count()
         return JournalStatistics(
             groups=self._groups,
             entries=self._entries,
             bytes=self._bytes,
-            syncs=self.syncs,
+            syncs=self._syncs,
             rolls=self.rolls,
             sync_seconds_max=self._sync_seconds_max,
             late_groups=self._late_groups,
