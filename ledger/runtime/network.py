@@ -10,8 +10,9 @@ from __future__ import annotations
 import errno
 import socket
 import struct
+from collections.abc import Coroutine
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import trio
 
@@ -127,19 +128,21 @@ class TcpTransport:
         name = connected.getpeername()
         self.peer: str = f"{name[0]}:{name[1]}" if isinstance(name, tuple) else str(name)
 
-    async def wait_readable(self) -> None:
-        self._check_open()
-        await trio.lowlevel.wait_readable(self._socket)
+    # The caller awaits trio's coroutine: another around it would be resumed at each receive, too.
 
-    async def wait_writable(self) -> None:
-        self._check_open()
-        await trio.lowlevel.wait_writable(self._socket)
+    def wait_readable(self) -> Coroutine[Any, Any, None]:
+        return trio.lowlevel.wait_readable(self._open_fd())  # noqa: ASYNC105
 
-    def _check_open(self) -> None:
+    def wait_writable(self) -> Coroutine[Any, Any, None]:
+        return trio.lowlevel.wait_writable(self._open_fd())  # noqa: ASYNC105
+
+    def _open_fd(self) -> int:
         # A closed socket has no descriptor: trio would raise a ValueError the first time, and
         # report a busy resource later.
-        if self._socket.fileno() < 0:
+        fd = self._socket.fileno()
+        if fd < 0:
             raise trio.ClosedResourceError(f"the connection to {self.peer} was closed")
+        return fd
 
     def end_sending(self) -> None:
         self._socket.shutdown(socket.SHUT_WR)
