@@ -22,6 +22,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 import trio
 
@@ -360,9 +361,14 @@ def _tune_interpreter() -> None:
     tune_allocator()
 
 
-if __name__ == "__main__":
+def main() -> NoReturn:
+    """Runs the bookie of a supervisor and ends the process with its exit code."""
     open_standard_streams()
     try:
         sys.exit(run_bookie_process(Path(sys.argv[1]), is_child=True))
     except LedgerError as error:
         sys.exit(shown_text(f"bookie: {error}"))
+
+
+if __name__ == "__main__":
+    main()

@@ -37,9 +37,8 @@ def _pids(cluster: RunningCluster) -> list[int]:
     """Returns the supervisor, the bookies and the janitor, once it runs: it begins later."""
     until_s = time.monotonic() + _JANITOR_S
     while time.monotonic() < until_s:
-        pids = [cluster.process.pid, *descendants(cluster.process.pid)]
-        if len(pids) > len(cluster.server_pids):
-            return pids
+        if (cluster.directory / "janitor.pid").exists():
+            return [cluster.process.pid, *descendants(cluster.process.pid)]
         time.sleep(0.1)
     raise SystemExit(f"the cluster in {cluster.directory} has no janitor after {_JANITOR_S} s")
 

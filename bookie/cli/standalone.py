@@ -24,9 +24,18 @@ if TYPE_CHECKING:
     import trio
 
     from bookie.standalone.cluster import StandaloneLayout
+    from bookie.standalone.forks import ForkedProcess
+
+_SHARED = (
+    "bookie.process",
+    "ledger.autorecovery.service",
+    "ledger.metastore.sqlite.store",
+    "msgspec",
+)
+"""What every bookie imports at its start or soon after: imported once, before they are forked."""
 
 
-async def standalone(
+def standalone(
     *,
     directory: Annotated[Path, Parameter(name="--dir")],
     bookies: Annotated[
@@ -59,16 +68,35 @@ async def standalone(
         Admit nobody but users with a permission, over TLS alone: makes certificates, a user
         `admin`, and its credentials, in DIR/security. Fixed when the directory is created.
     """
+    import trio
+
     from bookie.standalone.cluster import StandaloneLayout
+    from bookie.standalone.forks import forked_processes
 
     require_extra("bookie")
     if secure:
         require_extra("security")
     layout = StandaloneLayout.open(directory, bookies, metadata, is_secure=secure)
-    await _run(layout, is_restarted=restart, janitor_interval_s=janitor_interval_s)
+    count = len(layout.ports) + (janitor_interval_s > 0)
+    with forked_processes(count, _SHARED) as forked:
+        trio.run(
+            partial(
+                _run,
+                layout,
+                forked,
+                is_restarted=restart,
+                janitor_interval_s=janitor_interval_s,
+            )
+        )
 
 
-async def _run(layout: StandaloneLayout, *, is_restarted: bool, janitor_interval_s: float) -> None:
+async def _run(
+    layout: StandaloneLayout,
+    forked: Iterator[ForkedProcess],
+    *,
+    is_restarted: bool,
+    janitor_interval_s: float,
+) -> None:
     import trio
 
     from bookie.standalone.cluster import create_users_once, run_local_cluster
@@ -89,6 +117,7 @@ async def _run(layout: StandaloneLayout, *, is_restarted: bool, janitor_interval
                 is_restarted=is_restarted,
                 janitor_interval_s=janitor_interval_s,
                 say=remark,
+                forked=forked,
                 when_ready=until_stopped,
                 reopen_logs=partial(_reopen_on_hangup, hangups),
             )

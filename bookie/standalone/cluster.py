@@ -2,7 +2,7 @@
 
 Defines the layout of the cluster's directory and its processes, with a ZooKeeper server of its own
 if requested; `bookie.standalone.supervisor` starts, restarts and stops them. Must never touch their
-data, nor import anything heavy, so that a cluster is ready soon.
+data, nor import anything heavy, so that commands that only need the layout begin soon.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from typing import Any, Self
 import trio
 
 from bookie.standalone import BOOKIES_MAX
-from bookie.standalone.supervisor import Child, ClusterStartFailed
+from bookie.standalone.forks import ForkedProcess
+from bookie.standalone.supervisor import Child, ClusterStartFailed, wait_ready
 from bookie.standalone.zookeeper_server import require_zookeeper
 from ledger.errors import InvalidArgument
 from ledger.metastore import ledgers_root, open_store
@@ -41,7 +42,6 @@ SQLITE, ZOOKEEPER = "sqlite", "zookeeper"
 # Below Linux's range for outgoing connections: a client that tries the port of a dead bookie can
 # then never get the same port for itself, and so never connects to itself.
 PORTS = range(20_000, 32_000)
-_START_TIMEOUT_S = 60.0
 _BOOKIE = "bookie"
 """Name of the certificate that all bookies of a secure cluster have: they have one host."""
 
@@ -258,13 +258,19 @@ def free_ports(count: int) -> tuple[int, ...]:
     raise ClusterStartFailed(f"fewer than {count} free ports between {PORTS[0]} and {PORTS[-1]}")
 
 
-def _bookie_child(layout: StandaloneLayout, number: int, say: Callable[[str], None]) -> Child:
+def _bookie_child(
+    layout: StandaloneLayout,
+    number: int,
+    say: Callable[[str], None],
+    forked: Iterator[ForkedProcess],
+) -> Child:
     directory = layout.bookie_directory(number)
     return Child(
         f"bookie {number} ({HOST}:{layout.ports[number - 1]})",
         ["bookie.process", str(layout.bookie_config(number))],
         directory / "bookie",
         say,
+        forked=next(forked, None),
     )
 
 
@@ -281,15 +287,17 @@ def _zookeeper_child(layout: StandaloneLayout, say: Callable[[str], None]) -> Ch
 
 
 def _janitor_child(
-    layout: StandaloneLayout, interval_s: float, say: Callable[[str], None]
+    layout: StandaloneLayout,
+    interval_s: float,
+    say: Callable[[str], None],
+    forked: Iterator[ForkedProcess],
 ) -> Child:
-    # By name, as a command of its own: this package never imports streams.
-    command = ["stream.cli", "janitor", "--child", "--cluster", layout.metadata]
+    # By name, as a program of its own: this package never imports streams.
+    command = ["stream.cli.janitor", layout.metadata, str(interval_s)]
     if layout.is_secure:
-        command += ["--credentials", str(layout.security.credentials_file(BOOKIES))]
-    return Child(
-        "janitor", [*command, "--interval-s", str(interval_s)], layout.directory / "janitor", say
-    )
+        command.append(str(layout.security.credentials_file(BOOKIES)))
+    files = layout.directory / "janitor"
+    return Child("janitor", command, files, say, forked=next(forked, None))
 
 
 async def run_local_cluster(
@@ -298,25 +306,26 @@ async def run_local_cluster(
     is_restarted: bool = True,
     janitor_interval_s: float = 0,
     say: Callable[[str], None],
+    forked: Iterator[ForkedProcess],
     when_ready: Callable[[], Awaitable[None]],
     reopen_logs: Callable[[Callable[[], None]], Awaitable[None]] | None = None,
 ) -> None:
     """Runs all processes of `layout` until cancelled, and leaves none behind.
 
-    `when_ready` is awaited once all bookies serve; when it returns, the cluster stops. A janitor
-    that applies retention starts a little later, unless its interval is 0. `say` gets a line of
-    text for each change. `reopen_logs` runs beside it, and gets a function that has all processes
-    open their logs again. Raises ClusterStartFailed and ZooKeeperMissing.
+    `forked` are processes to begin with. `when_ready` is awaited once all bookies serve; when it
+    returns, the cluster stops. A janitor that applies retention starts a little later, unless its
+    interval is 0. `say` gets a line of text for each change. `reopen_logs` runs beside it, and gets
+    a function that has all processes open their logs. Raises ClusterStartFailed, ZooKeeperMissing.
     """
-    bookies = [_bookie_child(layout, n + 1, say) for n in range(len(layout.ports))]
+    bookies = [_bookie_child(layout, n + 1, say, forked) for n in range(len(layout.ports))]
     with _sole_owner(layout.directory):
         async with _metadata_served(layout, is_restarted, say), trio.open_nursery() as nursery:
             for bookie in bookies:
                 nursery.start_soon(partial(bookie.supervise, is_restarted=is_restarted))
-            await _wait_ready(bookies)
+            await wait_ready(bookies)
             children = [*bookies]
             if janitor_interval_s > 0:
-                children.append(_janitor_child(layout, janitor_interval_s, say))
+                children.append(_janitor_child(layout, janitor_interval_s, say, forked))
                 nursery.start_soon(children[-1].begin_later)
             if reopen_logs is not None:
                 nursery.start_soon(reopen_logs, partial(_reopen_logs, children))
@@ -368,22 +377,10 @@ async def _metadata_served(
 
         nursery.start_soon(supervise)
         try:
-            await _wait_ready([zookeeper])
+            await wait_ready([zookeeper])
             yield
         finally:
             scope.cancel()
-
-
-async def _wait_ready(children: list[Child]) -> None:
-    with trio.move_on_after(_START_TIMEOUT_S):
-        for child in children:
-            await child.is_ready.wait()
-        return
-    late = [child for child in children if not child.is_ready.is_set()]
-    raise ClusterStartFailed(
-        f"not ready after {_START_TIMEOUT_S:.0f} s: {', '.join(child.name for child in late)}; "
-        f"last output of the first: {late[0].last_output()} (see {late[0].log})"
-    )
 
 
 @contextmanager

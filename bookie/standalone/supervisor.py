@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 import trio
 
+from bookie.standalone.forks import ForkedProcess
 from ledger.errors import LedgerError
 from ledger.runtime.logs import FILE_VARIABLE
 from ledger.runtime.private_files import private_opener
@@ -27,6 +28,9 @@ _BACKOFF_MAX_S = 10.0
 _STABLE_S = 30.0
 _STOP_GRACE_S = 10.0
 _BEGIN_LATER_S = 5.0
+_START_TIMEOUT_S = 60.0
+
+_Process = trio.Process | ForkedProcess
 
 
 class ClusterStartFailed(LedgerError):
@@ -38,11 +42,12 @@ class Child:
 
     Args:
         name: its name in messages.
-        arguments: a module and its arguments, for `python -m`; it prints a line that begins with
-            "ready" when it serves.
+        arguments: a module with a function `main`, which `python -m` calls, and its arguments; it
+            prints a line that begins with "ready" when it serves.
         files: path of its log and of the file with its process id, without ".log" and ".pid".
         say: prints a line of text for each change.
         reopens_log: whether it opens its log again on SIGHUP, as our own processes do.
+        forked: the process to begin with; later ones are started from scratch.
     """
 
     def __init__(
@@ -53,6 +58,7 @@ class Child:
         say: Callable[[str], None],
         *,
         reopens_log: bool = True,
+        forked: ForkedProcess | None = None,
     ) -> None:
         self.name = name
         self.is_ready = trio.Event()
@@ -61,7 +67,8 @@ class Child:
         self._pid_file = files.with_name(f"{files.name}.pid")
         self._say = say
         self._reopens_log = reopens_log
-        self._serving: trio.Process | None = None
+        self._forked = forked
+        self._serving: _Process | None = None
 
     async def begin_later(self) -> None:
         """Supervises from a time at which the other processes have started; they do not need it."""
@@ -96,15 +103,7 @@ class Child:
 
     async def _run_once(self) -> int:
         """Starts the process and waits for its end. Stops it when cancelled."""
-        with self._opened_log() as log:
-            process = await trio.lowlevel.open_process(
-                [sys.executable, "-P", "-m", *self._arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=_environment(self.log if self._reopens_log else None),
-                start_new_session=True,  # the supervisor handles Ctrl-C and stops them in order
-            )
+        process = await self._start()
         try:
             self._record_pid(process.pid)
             await self._wait_ready(process)
@@ -115,6 +114,26 @@ class Child:
             with trio.CancelScope(shield=True):
                 await _stop(process)
             self._pid_file.unlink(missing_ok=True)
+
+    async def _start(self) -> _Process:
+        with self._opened_log() as log:
+            forked, self._forked = self._forked, None
+            if forked is not None:
+                variables = {FILE_VARIABLE: str(self.log)}
+                try:
+                    forked.start(self.name, self._arguments, log.fileno(), variables)
+                except OSError:  # it was killed before it was needed
+                    forked.discard()
+                else:
+                    return forked
+            return await trio.lowlevel.open_process(
+                [sys.executable, "-P", "-m", *self._arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=_environment(self.log if self._reopens_log else None),
+                start_new_session=True,  # the supervisor handles Ctrl-C and stops them in order
+            )
 
     def _opened_log(self) -> BinaryIO:
         return open(self.log, "ab", opener=private_opener)
@@ -127,7 +146,7 @@ class Child:
             file.write(f"{pid}\n")
         written.replace(self._pid_file)
 
-    async def _wait_ready(self, process: trio.Process) -> None:
+    async def _wait_ready(self, process: _Process) -> None:
         assert process.stdout is not None
         output = b""
         async for chunk in process.stdout:
@@ -155,7 +174,20 @@ class Child:
         return "no output"
 
 
-async def _stop(process: trio.Process) -> None:
+async def wait_ready(children: Sequence[Child]) -> None:
+    """Returns when all of them serve. Raises ClusterStartFailed if that takes too long."""
+    with trio.move_on_after(_START_TIMEOUT_S):
+        for child in children:
+            await child.is_ready.wait()
+        return
+    late = [child for child in children if not child.is_ready.is_set()]
+    raise ClusterStartFailed(
+        f"not ready after {_START_TIMEOUT_S:.0f} s: {', '.join(child.name for child in late)}; "
+        f"last output of the first: {late[0].last_output()} (see {late[0].log})"
+    )
+
+
+async def _stop(process: _Process) -> None:
     if process.returncode is None:
         process.terminate()
         with trio.move_on_after(_STOP_GRACE_S):

@@ -8,12 +8,13 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, TypedDict, Unpack
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, NoReturn, TypedDict, Unpack
 
 import trio
 from cyclopts import Parameter
 
-from ledger.cli.output import ClusterOption, OutputOption, SecondsOrZero
+from ledger.cli.output import ClusterOption, OutputOption, SecondsOrZero, run
 from stream.retention.janitor import SINK_ORPHAN_AGE_MS
 from stream.retention.segment_merging import MERGE_BYTES_PER_S, REPLACED_MS
 
@@ -45,7 +46,6 @@ async def janitor(
     replaced_hours: SecondsOrZero = REPLACED_MS / 3_600_000,
     once: bool = False,
     trust_clock: Annotated[bool, Parameter(negative="")] = False,
-    child: Annotated[bool, Parameter(show=False, negative="")] = False,
     cluster: ClusterOption = _CLUSTER,
     output: OutputOption = _OUTPUT,
 ) -> int | None:
@@ -73,7 +73,6 @@ async def janitor(
         Sweep although the clock of this machine differs from others by more than a day. Only for
         a clock that is right.
     """
-    from ledger.cli.standard_streams import announce
     from ledger.client import LedgerClient
     from ledger.runtime.logs import open_log
 
@@ -89,14 +88,44 @@ async def janitor(
             rows = await _sweep_once(client, settings)
             output.show_list(rows, title="sweep", none="no namespaces")
             return int(any(row["failures"] for row in rows))
-        async with trio.open_nursery() as nursery:
-            if child or not sys.stderr.isatty():
-                await nursery.start(_reopen_on_hangup, reopen_log)
-            if child:
-                nursery.start_soon(_end_with_starter, nursery.cancel_scope)
-            announce("ready janitor")
-            await _sweep_for_ever(client, interval_s, settings)
+        await _serve(client, interval_s, settings, reopen_log, is_child=False)
     return None
+
+
+def main() -> NoReturn:
+    """Runs the janitor of a supervisor, which ends with it: `python -m stream.cli.janitor CLUSTER
+    INTERVAL_S [CREDENTIALS]`. Such a process needs no parser of commands."""
+    _, uri, interval_s, *credentials = sys.argv
+    cluster = ClusterOption(cluster=uri, credentials=credentials[0] if credentials else None)
+    run(partial(trio.run, _run_child, cluster, float(interval_s)))
+
+
+async def _run_child(cluster: ClusterOption, interval_s: float) -> None:
+    from ledger.client import LedgerClient
+    from ledger.runtime.logs import open_log
+
+    reopen_log = open_log(os.environ, level="warning")
+    async with LedgerClient.connect(cluster.uri, options=cluster.options) as client:
+        await _serve(client, interval_s, _Settings(), reopen_log, is_child=True)
+
+
+async def _serve(
+    client: LedgerClient,
+    interval_s: float,
+    settings: _Settings,
+    reopen_log: Callable[[], bool],
+    *,
+    is_child: bool,
+) -> None:
+    from ledger.cli.standard_streams import announce
+
+    async with trio.open_nursery() as nursery:
+        if is_child or not sys.stderr.isatty():
+            await nursery.start(_reopen_on_hangup, reopen_log)
+        if is_child:
+            nursery.start_soon(_end_with_starter, nursery.cancel_scope)
+        announce("ready janitor")
+        await _sweep_for_ever(client, interval_s, settings)
 
 
 async def _reopen_on_hangup(
@@ -165,8 +194,8 @@ async def sweep(
     """
     from ledger.errors import LedgerError, MetadataUnavailable
     from stream.errors import NoSuchNamespace
-    from stream.namespace import list_namespaces
     from stream.retention.janitor import Janitor, SweepReport
+    from stream.retention.policies import list_namespaces
 
     known = {} if janitors is None else janitors
     names = await list_namespaces(client)
@@ -185,3 +214,7 @@ async def sweep(
             _log.warning("namespace=%s: not cleaned: %s", name, error)
             reports[name] = SweepReport(failures=1)
     return reports
+
+
+if __name__ == "__main__":
+    main()

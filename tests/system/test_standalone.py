@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -60,6 +62,27 @@ def test_a_bookie_that_dies_is_restarted(cluster: StandaloneCluster) -> None:
     assert "ended with signal 9; started again in" in cluster.said.read_text()
     assert cluster.pid_of(2) != pid
     assert set(states(cluster).values()) == {"up"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks processes on Linux alone")
+def test_a_forked_process_is_shown_by_its_name(cluster: StandaloneCluster) -> None:
+    shown = Path(f"/proc/{cluster.pid_of(2)}/cmdline").read_bytes().rstrip(b"\0").decode()
+    assert shown == f"ledgerstream: bookie 2 (127.0.0.1:{cluster.ports()[1]})"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks processes on Linux alone")
+def test_a_forked_process_that_dies_before_it_is_needed_is_replaced(
+    cluster: StandaloneCluster,
+) -> None:
+    task = Path(f"/proc/{cluster.process.pid}/task/{cluster.process.pid}/children")
+    (waits,) = set(map(int, task.read_text().split())) - set(cluster.pids())
+    os.kill(waits, signal.SIGKILL)
+    pid_file = cluster.directory / "janitor.pid"
+    wait_for(pid_file.exists)
+    janitor = int(pid_file.read_text())
+    wait_for(lambda: b"stream.cli.janitor" in Path(f"/proc/{janitor}/cmdline").read_bytes())
+    assert cluster.end() == 0
+    assert not is_running(janitor)
 
 
 def test_a_second_supervisor_is_refused(shared: StandaloneCluster) -> None:

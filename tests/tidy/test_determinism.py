@@ -25,6 +25,7 @@ REAL_SIDES = {
     "bookie/monitoring/http.py": "real sockets, beside the bookie; loads libraries in a thread",
     "bookie/process.py": "composition root of one bookie process, with its C library's memory",
     "bookie/standalone/cluster.py": "composition root: starts processes",
+    "bookie/standalone/forks.py": "forks processes",
     "bookie/standalone/supervisor.py": "starts processes",
     "bookie/standalone/zookeeper_process.py": "composition root of a ZooKeeper process",
     "bookie/storage/disk/real_disk.py": "the disk door's real side: files on threads",
