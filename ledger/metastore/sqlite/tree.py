@@ -114,7 +114,10 @@ class SqliteTree:
         is_known = check_place(path, uri, may_create=may_create)
         with self._errors():
             if not is_known:
-                with closing(connect_untouched(path, BUSY_TIMEOUT_S)) as untouched:
+                with (
+                    closing(connect_untouched(path, BUSY_TIMEOUT_S)) as untouched,
+                    transaction(untouched, "BEGIN"),  # a process may be creating it at this moment
+                ):
                     check_content(untouched, self.path, uri, may_create=may_create)
             self._db = connect(path, BUSY_TIMEOUT_S, may_create=may_create)
             try:

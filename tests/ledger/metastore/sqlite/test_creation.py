@@ -10,7 +10,12 @@ from typing import Any
 import pytest
 
 from ledger.metastore.sqlite import tree
-from ledger.metastore.sqlite.connection import APPLICATION_ID, SCHEMA_VERSION, connect
+from ledger.metastore.sqlite.connection import (
+    APPLICATION_ID,
+    SCHEMA_VERSION,
+    connect,
+    connect_untouched,
+)
 from ledger.metastore.sqlite.liveness import identity_of
 from ledger.metastore.sqlite.tree import SqliteTree
 
@@ -18,8 +23,8 @@ from ledger.metastore.sqlite.tree import SqliteTree
 class OvertakenConnection:
     """A connection: after its first statement another process creates the file, if it can."""
 
-    def __init__(self, path: str, busy_timeout_s: float, *, may_create: bool = False) -> None:
-        self._db = connect(path, busy_timeout_s, may_create=may_create)
+    def __init__(self, path: str, db: sqlite3.Connection) -> None:
+        self._db = db
         self._path = path
         self.is_overtaken = False
 
@@ -49,14 +54,42 @@ class OvertakenConnection:
             other.close()
 
 
-def test_a_file_that_is_being_created_is_not_taken_for_another_programs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tree, "connect", OvertakenConnection)
+def opened(path: Path) -> None:
     SqliteTree(
-        str(tmp_path / "cluster.db"),
+        str(path),
         session_timeout_ms=5000,
         now_ms=lambda: 0,
         shared_clock_ms=lambda: 0,
         identity=identity_of(os.getpid()),
     ).close()
+
+
+def test_a_file_that_is_being_created_is_not_taken_for_another_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        tree,
+        "connect",
+        lambda path, wait_s, **options: OvertakenConnection(path, connect(path, wait_s, **options)),
+    )
+    opened(tmp_path / "cluster.db")
+
+
+def test_a_file_that_gets_its_content_while_it_is_examined_is_not_taken_for_another_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overtaken: list[OvertakenConnection] = []
+
+    def examined(path: str, wait_s: float) -> OvertakenConnection:
+        overtaken.append(OvertakenConnection(path, connect_untouched(path, wait_s)))
+        return overtaken[-1]
+
+    path = tmp_path / "cluster.db"
+    begun = sqlite3.connect(path)
+    begun.execute("PRAGMA journal_mode = WAL")  # what its creator does before the tables
+    begun.execute("PRAGMA user_version = 0")  # so that there is a log
+    assert path.with_name("cluster.db-wal").stat().st_size
+    monkeypatch.setattr(tree, "connect_untouched", examined)
+    opened(path)
+    begun.close()
+    assert overtaken[0].is_overtaken
