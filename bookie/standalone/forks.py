@@ -92,7 +92,7 @@ class ForkedProcess:
 def forked_processes(count: int, modules: Sequence[str]) -> Iterator[Iterator[ForkedProcess]]:
     """Imports `modules` and forks `count` processes, none where that is not safe. Those that were
     not started are ended after the block. This process must not have a thread yet."""
-    if sys.platform != "linux":
+    if not _is_safe():
         yield iter(())
         return
     for name in modules:
@@ -109,6 +109,16 @@ def forked_processes(count: int, modules: Sequence[str]) -> Iterator[Iterator[Fo
     finally:
         for process in processes:
             process.discard()
+
+
+def _is_safe() -> bool:
+    if sys.platform != "linux":
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:  # an old kernel, or a container that does not allow it
+        return False
+    return True
 
 
 def _fork(mask: set[int]) -> ForkedProcess:
