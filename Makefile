@@ -96,7 +96,7 @@ $(OLDEST)/.installed: constraints.txt pyproject.toml
 spark: $(STAMP) $(OLDEST)/.installed
 	$(BIN)/python -m pytest -m spark $(AT_ONCE) --durations=10 \
 		--deselect tests/spark/kills/test_killing.py::$(UNDER_FIRE)
-	$(BIN)/python -m tests.spark.kills.killing --kills 200
+	$(BIN)/python -m tests.spark.kills.killing --kills 80
 	$(OLDEST)/bin/python -m pytest -m "spark and versions" tests/spark $(AT_ONCE) --durations=10
 
 # Exactly once, under fire; a step of the night.
