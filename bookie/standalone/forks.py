@@ -64,7 +64,8 @@ class ForkedProcess:
 
     def send_signal(self, number: signal.Signals) -> None:
         if self.returncode is None:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has just ended
+                signal.pidfd_send_signal(self._handle, number)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
@@ -82,7 +83,10 @@ class ForkedProcess:
 
     def _reap(self) -> int:
         if self.returncode is None:
-            _, status = os.waitpid(self.pid, 0)
+            try:
+                _, status = os.waitpid(self.pid, 0)
+            except ChildProcessError:  # who started us ignores SIGCHLD: the system keeps no status
+                status = 0
             self.returncode = os.waitstatus_to_exitcode(status)
             os.close(self._handle)
         return self.returncode
@@ -102,7 +106,9 @@ def forked_processes(count: int, modules: Sequence[str]) -> Iterator[Iterator[Fo
     try:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # their handlers are for us alone
         try:
-            processes.extend(_fork(mask) for _ in range(count))
+            with suppress(OSError):  # such as too many open files: the others are not forked
+                for _ in range(count):
+                    processes.append(_fork(mask))
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         yield iter(processes)
@@ -112,7 +118,7 @@ def forked_processes(count: int, modules: Sequence[str]) -> Iterator[Iterator[Fo
 
 
 def _is_safe() -> bool:
-    if sys.platform != "linux":
+    if sys.platform != "linux" or not hasattr(os, "pidfd_open"):  # as in some builds of Python
         return False
     try:
         os.close(os.pidfd_open(os.getpid()))
@@ -135,22 +141,29 @@ def _fork(mask: set[int]) -> ForkedProcess:
 def _end_with(main: Callable[[], object]) -> NoReturn:
     """Ends this process with `main`, as the interpreter would, but without leaving the blocks of
     the process that it was forked from."""
-    code: object = 0
+    code = 1
+    try:
+        code = _code_of(main)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+    finally:
+        os._exit(code)  # whatever happens: this process must not act as its supervisor
+
+
+def _code_of(main: Callable[[], object]) -> int:
+    """Returns the exit code of a program, and shows what it ends with as the interpreter would."""
     try:
         main()
     except SystemExit as end:
-        code = end.code
+        if end.code is None or isinstance(end.code, int):
+            return end.code or 0
+        remark(str(end.code))
     except BaseException:  # noqa: BLE001 (the process ends here, whatever it is)
         for line in traceback.format_exc().splitlines():
             remark(line)
-        code = 1
-    if code is not None and not isinstance(code, int):
-        remark(str(code))
-        code = 1
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(Exception):
-            stream.flush()
-    os._exit(code or 0)
+    else:
+        return 0
+    return 1
 
 
 def _run_when_started(requests: socket.socket, output: int, mask: set[int]) -> None:
@@ -159,6 +172,7 @@ def _run_when_started(requests: socket.socket, output: int, mask: set[int]) -> N
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             is_interrupt = number == signal.SIGINT
+            signal.signal(number, signal.SIG_IGN)  # drops one that was meant for the supervisor
             signal.signal(number, signal.default_int_handler if is_interrupt else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     os.dup2(requests.fileno(), 0)
