@@ -370,14 +370,16 @@ class ReadCache:
         self._blocks.move_to_end(key)
         return block
 
-    def next_entry_id(self, ledger_id: int, entry_id: int) -> int | None:
-        """Returns the first entry from `entry_id` on that is in the cache; its block does not count
-        as used."""
+    def next_entries(self, ledger_id: int, entry_id: int) -> range:
+        """Returns the entries from `entry_id` on of the first block that has any; that does not
+        count as a use of it."""
         firsts = self._firsts.get(ledger_id, ())
         i = bisect_right(firsts, entry_id)
-        if i and entry_id <= self._blocks[ledger_id, firsts[i - 1]].last:
-            return entry_id
-        return firsts[i] if i < len(firsts) else None
+        if i and entry_id <= (last := self._blocks[ledger_id, firsts[i - 1]].last):
+            return range(entry_id, last + 1)
+        if i < len(firsts):
+            return range(firsts[i], self._blocks[ledger_id, firsts[i]].last + 1)
+        return range(0)
 
     def put(self, block: Block, generation: int) -> None:
         """Caches a block whose read began at `generation`, unless it is larger than the whole

@@ -29,6 +29,7 @@ _ENTRIES_PER_SLICE = 2000
 """After this number of entries a long batch yields to other tasks: all of it may come from
 memory."""
 
+_NOTHING_KNOWN: Final = range(ENTRY_ID_MAX, ENTRY_ID_MAX)
 _PARTS_MAX: Final = 64
 """Runs that are read at once: each is found in the index, and checked by itself."""
 _CHECKED_BYTES: Final = 256 * 1024
@@ -240,28 +241,30 @@ class EntryReader:
         piece_bytes = ahead.piece_bytes(
             run.ledger_id, entry_id, wanted_bytes, is_pressed=self._cache.is_active_full
         )
-        unknown = self._next_known(run.ledger_id, entry_id + 1) - entry_id
-        entries_max = min(ahead.entries_max, unknown)
+        known = self._next_known(run.ledger_id, entry_id + 1)
+        entries_max = min(ahead.entries_max, known.start - entry_id)
         is_whole = ends[-1] <= piece_bytes and len(ends) <= entries_max
         del ends[max(1, min(bisect_right(ends, piece_bytes), entries_max)) :]
         parts = [part_of(run, entry_id, ends)]
         next_id = parts[0].stop
         if is_whole and ahead.may_span(piece_bytes):
             # What does not fit into the cache would be read again.
-            next_id = self._add_following(parts, min(piece_bytes, self._blocks.bytes_max // 2))
+            bytes_max = min(piece_bytes, self._blocks.bytes_max // 2)
+            next_id = self._add_following(parts, bytes_max, known.start)
+        if next_id == known.start:
+            next_id = known.stop  # this reader misses nothing before
         nbytes = sum(part.ends[-1] for part in parts)
         ahead.begins(run.ledger_id, entry_id, next_id, nbytes, piece_bytes)
         return parts
 
-    def _add_following(self, parts: list[Part], bytes_max: int) -> int:
-        """Adds the runs of the ledger that follow the first part in its log without a gap, and
-        returns the first entry that is not added. Whole runs only: each is proved by one
-        checksum."""
+    def _add_following(self, parts: list[Part], bytes_max: int, next_known: int) -> int:
+        """Adds the runs of the ledger that follow the first part in its log without a gap, before
+        the entry `next_known`, and returns the first entry that is not added. Whole runs only: each
+        is proved by one checksum."""
         last = parts[0]
         nbytes, entries = last.ends[-1], len(last.ends)
         if nbytes >= bytes_max:
             return last.stop
-        next_known = self._next_known(last.run.ledger_id, last.stop)
         try:
             for run in self._index.runs(last.run.ledger_id, last.stop):
                 part = part_of(run, run.first, entry_ends(run.lengths))
@@ -280,15 +283,14 @@ class EntryReader:
             pass  # it matters to reads of the run whose record is damaged
         return last.stop
 
-    def _next_known(self, ledger_id: int, entry_id: int) -> int:
-        """Returns the first entry from `entry_id` on that is in the read cache, or that a read in
-        flight will return, such as the next one of a reader with several requests in flight."""
-        cached = self._blocks.next_entry_id(ledger_id, entry_id)
-        next_id = ENTRY_ID_MAX if cached is None else cached
+    def _next_known(self, ledger_id: int, entry_id: int) -> range:
+        """Returns the first entries from `entry_id` on that are in the read cache, or that a read
+        in flight will return, such as the next one of a reader with several requests in flight."""
+        known = self._blocks.next_entries(ledger_id, entry_id) or _NOTHING_KNOWN
         for one in self._under_way.get(ledger_id, ()):
-            if one.end > entry_id:
-                next_id = min(next_id, max(one.first, entry_id))
-        return next_id
+            if one.end > entry_id and max(one.first, entry_id) < known.start:
+                known = range(max(one.first, entry_id), one.end)
+        return known
 
     async def _read_piece(self, piece: Sequence[Part], generation: int) -> Block:
         """Returns the block of the first part; the others are in the read cache then."""

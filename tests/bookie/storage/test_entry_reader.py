@@ -90,9 +90,8 @@ async def filled(
     async with simulated.running():
         for entry_id in entry_ids:
             for ledger_id in ledgers:
-                simulated.add(
-                    ledger_id, entry_id, entry_of(ledger_id, entry_id, size)[HEADER_BYTES:]
-                )
+                data = entry_of(ledger_id, entry_id, size)[HEADER_BYTES:]
+                simulated.add(ledger_id, entry_id, data)
         await simulated.settle()
         await simulated.storage.checkpoint()
     return simulated.reopened()
@@ -123,14 +122,15 @@ async def read_batches(storage: BookieStorage, count: int, size: int, in_flight:
             nursery.start_soon(read)
 
 
-async def test_a_reader_of_single_entries_is_read_ahead_for_in_large_pieces() -> None:
+@pytest.mark.parametrize("others", [(), range(400, 4000, 900)])
+async def test_a_reader_of_single_entries_gets_large_pieces(others: Sequence[int]) -> None:
     disk, count = LogDisk(), 4000
     again = await filled(disk, range(count))
     async with again.running():
         disk.reads.clear()
-        await read_singly(again.storage, range(count))
+        await read_singly(again.storage, [*others, *range(count)])
         details = again.storage.directories[0].details().reads
-    assert len(disk.reads) <= 8, "16 KiB, 64, 256, and then much"
+    assert len(disk.reads) <= 8 + 2 * len(others), "16 KiB, 64, 256, and then much"
     assert max(size for _, size in disk.reads) <= 2 * MIB + 64 * KIB
     assert sum(size for _, size in disk.reads) <= 1.02 * count * 1040, "and nothing twice"
     assert details.read_ahead_entries == count - len(disk.reads)
