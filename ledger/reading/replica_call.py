@@ -61,7 +61,7 @@ class ReplicaCall(Generic[Value]):
         self._gives_up_at: dict[str, float] = {}
         """By bookie that has not answered."""
         self._give_ups: dict[str, Callable[[], LedgerError]] = {}
-        self._outcomes: deque[ReplicaAnswered[Value] | Failed] = deque()
+        self._outcomes: deque[ReplicaAnswered[Value] | Failed | Exception] = deque()
 
     async def run(self) -> Value | None:
         """Returns the first good answer; None if interrupted before. Raises what `read.result`
@@ -114,19 +114,24 @@ class ReplicaCall(Generic[Value]):
             bookie, self._request(bookie), answered, keeps_views=False
         )
 
-    def _taken(self, bookie: str, outcome: Outcome) -> ReplicaAnswered[Value] | Failed:
+    def _taken(self, bookie: str, outcome: Outcome) -> ReplicaAnswered[Value] | Failed | Exception:
         if isinstance(outcome, LedgerError):
             return Failed(bookie, outcome)
         try:
             return ReplicaAnswered(bookie, self._take(bookie, outcome))
         except LedgerError as error:
             return Failed(bookie, error)
+        except Exception as error:  # noqa: BLE001 - a bug ends this call, not the connection
+            return error
 
     def _events(self) -> list[ReadReplica | Wait]:
         """Passes what was received to the core, and returns the actions it asks for."""
         actions: list[ReadReplica | Wait] = []
         while self._outcomes and not self._read.finished:
-            actions += self._read.handle(self._outcomes.popleft())
+            event = self._outcomes.popleft()
+            if isinstance(event, Exception):
+                raise event
+            actions += self._read.handle(event)
         return actions
 
     def _give_up(self, now: float) -> list[ReadReplica | Wait]:

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from ledger.client import LedgerClient
+from ledger.core.reading import ReplicaAnswered
 from ledger.errors import LedgerError, OperationTimeout, RetryableError
 from ledger.reading.reader import LedgerReader
 from ledger.wire.messages import ReadRequest, Request
@@ -49,6 +50,21 @@ async def test_a_silent_replica_costs_one_hedge_and_is_read_last_afterwards() ->
         statistics = reader.statistics()
         assert statistics.hedges <= 2
         assert statistics.entries == 20
+
+
+async def test_a_bug_in_taking_an_answer_ends_that_read_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with (
+        scripted_cluster() as cluster,
+        cluster.client() as client,
+        closed_ledger(client, 3) as reader,
+    ):
+        with monkeypatch.context() as planted:
+            planted.setattr(ReplicaAnswered, "__init__", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                await reader.read(0, 0)
+        assert [bytes(entry.payload) for entry in await reader.read(1, 1)] == [b"1"]
 
 
 async def test_replicas_that_are_all_silent_are_given_up_after_the_timeout() -> None:
