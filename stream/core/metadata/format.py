@@ -32,9 +32,9 @@ from stream.errors import IsPartitioned
 
 _LATER_SETTINGS: Final = ("placement_policy", "placement_min", "placement_enforce")
 _NAMESPACE_DEFAULTS: Final = {field.name: field.default for field in fields(NamespaceMetadata)}
-_KEPT_MAX, _KEPT_BYTES_MAX = 32, 64 * 1024
-"""Decoded streams that are kept, and the largest document: a reader reads its stream at each
-segment that it enters, a query at each micro-batch, and mostly it has not changed."""
+_KEPT_MAX, _KEPT_BYTES_MAX, _KEPT_ROWS_MAX = 64, 64 * 1024, 1000
+"""Decoded streams that are kept, and the largest one: a reader reads its stream at each segment
+that it enters, a query at each micro-batch, and mostly it has not changed."""
 _RESERVE_BYTES: Final = 256
 """Free bytes with which a document that is full can still be truncated and deleted."""
 
@@ -87,7 +87,30 @@ def encode_stream(stream: StreamMetadata) -> bytes:
 
 def decode_stream(name: str, data: bytes) -> StreamMetadata:
     """Returns the stream in these bytes. Raises MetadataCorrupt; IsPartitioned."""
-    return (_decode_kept if len(data) <= _KEPT_BYTES_MAX else _decode)(name, data)
+    if len(data) > _KEPT_BYTES_MAX:
+        return _decode(name, data)
+    try:
+        return _decode_kept(name, data)
+    except _NotKept as large:
+        return large.stream
+
+
+class _NotKept(Exception):
+    """A stream that is too large to be kept, though its document is small."""
+
+    def __init__(self, stream: StreamMetadata) -> None:
+        super().__init__(stream.name)
+        self.stream = stream
+
+
+@lru_cache(_KEPT_MAX)
+def _decode_kept(name: str, data: bytes) -> StreamMetadata:
+    stream = _decode(name, data)
+    pages = stream.pages
+    runs = sum(map(len, pages.levels)) + len(pages.replaced) + len(pages.marks)
+    if len(stream.segments) + len(stream.garbage) + len(stream.producers) + runs > _KEPT_ROWS_MAX:
+        raise _NotKept(stream)
+    return stream
 
 
 def _decode(name: str, data: bytes) -> StreamMetadata:
@@ -125,9 +148,6 @@ def _decode(name: str, data: bytes) -> StreamMetadata:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, LedgerError) as error:
         raise MetadataCorrupt(f"{what}: {type(error).__name__}: {error}") from None
-
-
-_decode_kept = lru_cache(_KEPT_MAX)(_decode)
 
 
 def _tombstone(name: str, document: dict[str, Any]) -> StreamMetadata:

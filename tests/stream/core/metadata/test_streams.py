@@ -180,6 +180,10 @@ def test_a_document_that_has_not_changed_is_decoded_once() -> None:
     assert decode_stream("s", data) is decode_stream("s", b"".join([data[:1], data[1:]]))
     with pytest.raises(MetadataCorrupt):
         decode_stream("t", data)
+    large = replace(EMPTY, garbage=tuple(range(2_000)))
+    data = encode_stream(large)
+    assert decode_stream("s", data) == decode_stream("s", data) == large
+    assert decode_stream("s", data) is not decode_stream("s", data), "kept, although it is large"
 
 
 def test_damaged_stream_metadata_is_metadata_corrupt() -> None:
