@@ -26,6 +26,7 @@ from ledger.metastore import open_store
 from ledger.metastore.base import ANY_VERSION, Change, Create, MetadataStore, Node, Put
 from ledger.runtime.network import TcpNetwork
 from stream import EARLIEST, FromSequence, Namespace
+from stream.core.metadata.format import forget_streams
 from stream.core.metadata.streams import SegmentEnd, StreamMetadata
 from stream.core.sinks import committed
 from stream.retention.reclaim import apply_retention, read_stream_version
@@ -81,6 +82,7 @@ class _Cost:
 async def fresh_client(plain: MetadataStore) -> AsyncIterator[tuple[Namespace, MeteredStore]]:
     """Yields a namespace whose client has read nothing."""
     store = MeteredStore(plain)
+    forget_streams()
     client = LedgerClient(
         store, TcpNetwork(), rng=random.SystemRandom(), now_ms=lambda: time.time_ns() // 1_000_000
     )

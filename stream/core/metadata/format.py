@@ -95,6 +95,11 @@ def decode_stream(name: str, data: bytes) -> StreamMetadata:
         return large.stream
 
 
+def forget_streams() -> None:
+    """Forgets decoded streams, as a new process would not know them."""
+    _decode_kept.cache_clear()
+
+
 class _NotKept(Exception):
     """A stream that is too large to be kept, though its document is small."""
 
