@@ -245,24 +245,24 @@ def segments(columns: list[str], rows: list[list[Any]], state: str = "") -> tupl
     known = _ALL_COLUMNS if state else SEGMENT_COLUMNS
     if unknown := [column for column in columns if column not in known]:
         raise ValueError(f"segments have unknown columns {unknown}")
+    if len(rows) == 0:
+        return ()
     found = _by_column("a segment", columns, rows)
     states = [_STATES[name] for name in found.pop("state", repeat(state, len(rows)))]
     for values in found.values():
         _check_numbers(values)
     found["state"] = states
     for name in _ALL_COLUMNS:
-        if rows and name not in found:  # which an earlier release did not write
+        if name not in found:  # which an earlier release did not write
             found[name] = [_DEFAULTS[name]] * len(rows)
-    return tuple(
-        starmap(Segment, zip(*(found[name] for name in _ALL_COLUMNS if rows), strict=True))
-    )
+    return tuple(starmap(Segment, zip(*map(found.__getitem__, _ALL_COLUMNS), strict=True)))
 
 
 def _by_column(what: str, columns: list[str], rows: list[list[Any]]) -> dict[str, Sequence[Any]]:
     for row in rows:
         if len(row) != len(columns):
             raise ValueError(f"{what} has {len(row)} columns, not {len(columns)}")
-    return dict(zip(columns, zip(*rows, strict=True), strict=bool(rows)))
+    return dict(zip(columns, zip(*rows, strict=True), strict=True))
 
 
 def _check_numbers(values: Sequence[Any]) -> None:
@@ -283,8 +283,10 @@ def runs(columns: list[str], rows: list[list[Any]]) -> tuple[Run, ...]:
     """Decodes runs. Raises ValueError, TypeError."""
     if columns != RUN_COLUMNS:
         raise ValueError(f"pages have the columns {columns}")
+    if len(rows) == 0:
+        return ()
     found = _by_column("a page", columns, rows)
-    for digest in found.pop("digest", ()):
+    for digest in found.pop("digest"):
         if len(digest) != _DIGEST_CHARS or not digest.isalnum():
             raise ValueError(f"a page has the digest {digest!r}")
     for values in found.values():
